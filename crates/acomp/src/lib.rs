@@ -1,0 +1,1 @@
+//! Compression algorithms behind one batch interface.

@@ -1,0 +1,1 @@
+//! A live process: regions, eviction, the pager.

@@ -1,0 +1,1 @@
+//! libzfolio.so: start-up, interposition.

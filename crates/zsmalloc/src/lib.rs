@@ -1,0 +1,1 @@
+//! Size-class allocator for compressed objects.

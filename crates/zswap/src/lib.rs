@@ -1,0 +1,1 @@
+//! The compressed cache: store, load, invalidate.
