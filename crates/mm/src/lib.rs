@@ -1,1 +1,36 @@
-//! A live process: regions, eviction, the pager.
+//! A live process: where each page of it is, how pages go out and come back, and what the kernel's events mean for them.
+//!
+//! ```text
+//!             events, faults                         jobs, results
+//!   Kernel ───────────────────> Pager <───────────────────────> Store
+//!   (userfaultfd, or simulated)   │                        (workers and pool, or simulated)
+//!                                 ├── Index    what is known of each page
+//!                                 ├── Stage    pages on their way out, still as they were
+//!                                 └── Objects  what went out together, and who needs it
+//! ```
+//!
+//! - [`kernel`]: the two traits, and what passes between
+//! - [`index`]: a page table of our own
+//! - [`stage`], [`object`]: what the index points to
+//! - [`pager`]: the state and its turn; [`event`]: unmap, remap, remove; [`evict`]: out; [`fault`]: in
+//! - [`check`]: an invariant walker
+
+#![cfg_attr(not(test), no_std)]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+pub mod check;
+pub mod event;
+pub mod evict;
+pub mod fault;
+pub mod index;
+pub mod kernel;
+pub mod object;
+pub mod pager;
+pub mod stage;
+
+#[cfg(test)]
+mod sim;
+
+pub use pager::{Config, Pager};

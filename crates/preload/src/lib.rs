@@ -1,1 +1,63 @@
-//! libzfolio.so: start-up, interposition.
+//! libzfolio.so: an engine for the process that loads it.
+//!
+//! The library is preloaded by `zfolio run`. Its constructor finds the run's shared page by an environment variable, and starts the engine: a
+//! process of its own that shares the program's memory and nothing else (clone with CLONE_VM alone). The program keeps its threads, descriptors,
+//! signals and children as they would be without it. ARCHITECTURE.md tells the life of a page.
+//!
+//! ```text
+//!   program's threads            engine process                       worker processes
+//!   start ── clone ────────────> engine::main: asleep, awake           worker::main
+//!   fork, madvise (hooks) ─ doorbell ─> mm::Pager <── live::Live (userfaultfd)
+//!                                          └──── board::Board ──────> compress, decompress ──> zswap::Cache
+//! ```
+//!
+//! - [`arena`]: the engine's own memory, and which addresses it has
+//! - [`live`]: the pager's kernel; [`board`]: its store, and the jobs that workers take
+//! - [`engine`], [`worker`]: the processes; [`birth`]: how they are made
+//! - [`hook`]: what the program's calls pass through
+//!
+//! Without `panic = "abort"`, as in tests, the crate is an ordinary library: no allocator, no hooks, no constructor.
+
+#![cfg_attr(panic = "abort", no_std)]
+
+extern crate alloc;
+
+pub mod arena;
+pub mod birth;
+pub mod board;
+pub mod engine;
+pub mod hook;
+pub mod live;
+pub mod worker;
+
+#[cfg(panic = "abort")]
+mod bare {
+    use crate::arena::Arena;
+    use core::fmt::Write;
+
+    #[global_allocator]
+    static ARENA: Arena = Arena;
+
+    /// A bug of ours: it is said on stderr with its place, and the process that met it dies by a trap.
+    #[panic_handler]
+    fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
+        let mut line = crate::engine::Line::default();
+        let _ = write!(line, "internal error: {info}");
+        crate::engine::last_words(line.as_str());
+        // What is out cannot be restored any more: the program must not go on and read zeros there.
+        crate::engine::stop_program();
+        // SAFETY: an undefined instruction ends the process by a signal; nothing runs after it.
+        unsafe { core::arch::asm!("ud2", options(noreturn)) }
+    }
+
+    /// Runs before the program's own constructors and main.
+    extern "C" fn constructor(_argc: i32, _argv: *const *const u8, envp: *const *const u8) {
+        // SAFETY: the dynamic linker passes a NULL-terminated array of NUL-terminated strings.
+        unsafe { crate::hook::start(envp) };
+    }
+
+    #[used]
+    #[unsafe(no_mangle)]
+    #[unsafe(link_section = ".init_array")]
+    static zfolio_init: extern "C" fn(i32, *const *const u8, *const *const u8) = constructor;
+}

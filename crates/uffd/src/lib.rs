@@ -1,1 +1,27 @@
-//! Typed wrapper of userfaultfd and the few raw system calls that the engine makes.
+//! userfaultfd, typed, and the few raw system calls that an engine inside a foreign process makes.
+//!
+//! Nothing here goes through libc: no errno, no thread-local storage, no lock, no allocation. Every call returns
+//! what the kernel returned.
+//!
+//! ```text
+//!   Userfault  register, move, copy, zeropage, wake, poison, next message     (uffd.rs)
+//!   Pagemap    which pages of a range are present                             (pagemap.rs)
+//!   Maps       the mapping at or after an address                             (maps.rs)
+//!   sys        mmap, madvise, futex, clone, ... as functions                  (sys.rs)
+//!   Mutex      a lock on a futex, for memory that no program's thread sees    (lock.rs)
+//! ```
+
+#![cfg_attr(not(test), no_std)]
+
+pub mod lock;
+pub mod maps;
+pub mod pagemap;
+pub mod sys;
+mod userfault;
+
+pub use lock::Mutex;
+pub use sys::{Errno, Fd};
+pub use userfault::{Features, Message, Moved, Userfault};
+
+/// Bytes of a base page: 4 KiB on the only architecture so far, x86-64.
+pub const PAGE: usize = 4096;

@@ -1,1 +1,22 @@
-//! Which memory goes out, and how much comes back: policies without system calls.
+//! Which memory goes out, how much of it, and how much comes back at a fault. Pure policy: events in, decisions out;
+//! no system call, no clock of its own, no memory of the program. The pager in `mm` does what is decided here, and a simulator can drive it from a seed.
+//!
+//! ```text
+//!   footprint ──> watermark::Watermarks ──> how much to evict, compress, drop; whether fresh memory waits
+//!   page met by the clock hand ──> heat::Heat ──> spare it once more, or take it
+//!   fault ──> readahead::Readahead ──> this page, its window, or the windows after it too
+//! ```
+
+#![cfg_attr(not(test), no_std)]
+#![forbid(unsafe_code)]
+
+pub mod heat;
+pub mod readahead;
+pub mod watermark;
+
+/// Bytes of a base page.
+pub const PAGE: usize = 4096;
+/// Bytes of a window: the unit of compression, 16 pages, the knee of the ratio's curve (64 KiB).
+pub const WINDOW: usize = 16 * PAGE;
+/// Bytes of the largest folio.
+pub const HUGE: usize = 2 << 20;

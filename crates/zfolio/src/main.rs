@@ -1,1 +1,49 @@
-fn main() {}
+//! The command: `zfolio run` starts a program under a limit and tells at its end how it went; `zfolio doctor` says whether
+//! this machine can do it.
+//!
+//! ```text
+//!   args, size ──> doctor (probe) ──> program (elf) ──> rundir ──> supervise ──> summary
+//!   what is asked  can it be done?    can it be         library,   CMD's life    figures of
+//!                                     managed?          page                     the page
+//! ```
+//!
+//! - [`args`], [`size`], [`cgroup`]: the command line, sizes of memory, and what they are a share of
+//! - [`probe`], [`doctor`]: what the kernel allows, and what to do about what it does not
+//! - [`program`], [`elf`]: CMD, found and looked at before it runs
+//! - [`rundir`]: the directory with the library and the shared page
+//! - [`supervise`]: signals, job control, descendants, the end
+//! - [`summary`]: the figures
+//! - [`run`]: all of it in order
+//! - [`sys`]: system calls
+
+#![cfg_attr(not(test), no_main)]
+
+mod args;
+mod cgroup;
+mod doctor;
+mod elf;
+mod probe;
+mod program;
+mod run;
+mod rundir;
+mod size;
+mod summary;
+mod supervise;
+mod sys;
+
+use args::Task;
+
+/// The process's entry, instead of std's own: that one ignores SIGPIPE and opens closed streams for good, and CMD would
+/// inherit both.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+extern "C" fn main(_argc: libc::c_int, _argv: *const *const libc::c_char) -> libc::c_int {
+    sys::fill_closed_streams();
+    let status = match args::parse(std::env::args_os()) {
+        Err(status) => status,
+        Ok(cli) => match cli.task {
+            Task::Run(run) => run::run(&run),
+            Task::Doctor(doctor) => doctor::run(&doctor),
+        },
+    };
+    status.into()
+}

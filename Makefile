@@ -1,0 +1,42 @@
+# What can be done with a checkout. `make` alone lists it.
+CARGO ?= cargo
+ZFOLIO := target/release/zfolio
+
+help: ## this list
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 10
+
+demo: ## a python3 program that needs 1.4 GiB, run in 256 MiB
+	@tools/setup demo
+	@tools/demo
+
+test: ## everything that must hold: format, lints, tests, real programs, a minute of torture
+	@tools/setup test
+	@tools/check
+
+build: ## target/release/zfolio: one file, to be copied anywhere
+	$(CARGO) build --release --package zfolio
+
+install: build ## to /usr/local/bin (or PREFIX=...)
+	install -D -m 755 $(ZFOLIO) $(or $(PREFIX),/usr/local)/bin/zfolio
+
+programs: build ## the real programs at full size: 1 GiB and more each
+	ZFOLIO_SIZE=full ZFOLIO_BIN=$(CURDIR)/$(ZFOLIO) $(CARGO) test --package zfolio --test programs
+
+torture: build ## ten minutes of torture (SECONDS=600 SEED=1)
+	tools/torture $(or $(SECONDS),600) $(or $(SEED),1)
+
+soak: torture programs ## both
+
+bench: build ## against the kernel's own zswap, in one run
+	bench/run
+
+deny: ## licences and sources of the dependencies (needs cargo-deny)
+	$(CARGO) deny --all-features check
+
+fmt: ## formats the Rust code
+	$(CARGO) fmt --all
+
+clean: ## removes what was built
+	$(CARGO) clean
+
+.PHONY: help demo test build install programs torture soak bench deny fmt clean

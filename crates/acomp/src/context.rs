@@ -1,0 +1,97 @@
+//! A worker's context: a compressor with all the memory that it will ever need.
+
+use alloc::boxed::Box;
+
+use crate::UNIT_MAX_BYTES;
+use crate::compressor::Compressor;
+use crate::request::{CompressRequest, DecompressRequest, Error, Outcome};
+use crate::stream::Stream;
+
+/// A compressor ready to work, made up front and kept by one worker.
+///
+/// [`Context::new`] allocates; no other method does, and none blocks, so that a fault can be served by it.
+/// It reads objects of its own algorithm alone, of any level.
+pub struct Context {
+    stream: Box<dyn Stream>,
+    compressor: Compressor,
+    unit_max: usize,
+}
+
+impl Context {
+    /// Makes a context for units of up to `unit_max` bytes, taking
+    /// [`workspace_bytes`](Compressor::workspace_bytes) from the global allocator.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoMemory`]; [`Error::UnitTooLong`] if `unit_max` is more than [`UNIT_MAX_BYTES`].
+    pub fn new(compressor: Compressor, unit_max: usize) -> Result<Context, Error> {
+        check_length(unit_max, UNIT_MAX_BYTES)?;
+        let stream = (compressor.algorithm.open)(compressor.level(), unit_max)?;
+        Ok(Context { stream, compressor, unit_max })
+    }
+
+    /// The compressor that this is a context of.
+    pub fn compressor(&self) -> Compressor {
+        self.compressor
+    }
+
+    /// How many requests make a good batch; more and fewer are served as well.
+    pub fn batch_size(&self) -> usize {
+        self.stream.batch_size()
+    }
+
+    /// Compresses each request's `src` into its `dst` and sets its `result`, whatever it was before.
+    ///
+    /// A request's result is [`Error::UnitTooLong`] where its `src` is longer than `unit_max`. An empty
+    /// `src` is incompressible.
+    pub fn compress(&mut self, batch: &mut [CompressRequest<'_>]) {
+        for request in batch.iter_mut() {
+            request.result = match check_length(request.src.len(), self.unit_max) {
+                Err(error) => Err(error),
+                Ok(()) if request.src.is_empty() || request.dst.is_empty() => Ok(Outcome::Incompressible),
+                Ok(()) => Err(Error::NotRun),
+            };
+        }
+        self.stream.compress(batch);
+    }
+
+    /// Decompresses each request's `src` into its `dst` and sets its `result`, whatever it was before.
+    ///
+    /// A request's result is [`Error::Damaged`] where `src` is not an object of this algorithm that holds exactly
+    /// `dst.len()` bytes (no object holds none), and [`Error::UnitTooLong`] where `dst` is longer than
+    /// `unit_max`. Whatever `src` is, nothing outside `dst` is written and nothing outside `src` is read.
+    pub fn decompress(&mut self, batch: &mut [DecompressRequest<'_>]) {
+        for request in batch.iter_mut() {
+            request.result = match check_length(request.dst.len(), self.unit_max) {
+                Err(error) => Err(error),
+                Ok(()) if request.dst.is_empty() => Err(Error::Damaged),
+                Ok(()) => Err(Error::NotRun),
+            };
+        }
+        self.stream.decompress(batch);
+    }
+
+    /// Decompresses the first `dst.len()` of the `full_len` bytes that `src` holds, and of the rest as
+    /// little as the algorithm can.
+    ///
+    /// lz4 stops at the byte; zstd at the end of a block, of which one is up to 128 KiB of plain
+    /// bytes. What lies behind goes unread: an object damaged only there is not found out.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Context::decompress`]; [`Error::UnitTooLong`] also if `dst` is longer than `full_len`.
+    pub fn decompress_prefix(&mut self, src: &[u8], dst: &mut [u8], full_len: usize) -> Result<(), Error> {
+        check_length(full_len, self.unit_max)?;
+        check_length(dst.len(), full_len)?;
+        match dst.len() {
+            0 => Err(Error::Damaged),
+            len if len == full_len => self.stream.decompress_unit(src, dst),
+            _ => self.stream.decompress_prefix(src, dst, full_len),
+        }
+    }
+}
+
+/// Refuses a unit of `bytes` where at most `unit_max` are accepted.
+fn check_length(bytes: usize, unit_max: usize) -> Result<(), Error> {
+    if bytes <= unit_max { Ok(()) } else { Err(Error::UnitTooLong { bytes, unit_max }) }
+}

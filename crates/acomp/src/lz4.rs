@@ -1,0 +1,140 @@
+//! LZ4, over the C library: the fastest out and the fastest back, at the lowest ratio.
+//!
+//! An object is one bare LZ4 block: no header, no checksum, no length.
+
+#![allow(unsafe_code)]
+
+use alloc::boxed::Box;
+use core::ffi::{c_char, c_int, c_void};
+
+// The crate is wanted for the C library that it builds. Its bindings lack what needs no malloc.
+use lz4_sys as _;
+
+use crate::registry::Algorithm;
+use crate::request::{Error, Outcome};
+use crate::stream::Stream;
+use crate::workspace::Workspace;
+
+/// LZ4's line in the registry.
+pub(crate) static ALGORITHM: Algorithm = Algorithm {
+    name: "lz4",
+    level_name: "ACCELERATION",
+    levels: 1..=65537,
+    default_level: 1,
+    description: "fastest, for memory that is needed again soon; a larger ACCELERATION is faster and less dense",
+    workspace_bytes: |_, _| Workspace::bytes([state_bytes()]),
+    open: |acceleration, _| Ok(Box::new(Lz4::open(acceleration)?)),
+};
+
+// As in lz4.h of the version that lz4-sys carries. `LZ4_compress_fast_extState_fastReset` stands in its
+// section for static linking, which is the linking that lz4-sys does.
+unsafe extern "C" {
+    fn LZ4_sizeofState() -> c_int;
+    fn LZ4_initStream(buffer: *mut c_void, size: usize) -> *mut c_void;
+    fn LZ4_compress_fast_extState_fastReset(
+        state: *mut c_void,
+        src: *const c_char,
+        dst: *mut c_char,
+        src_size: c_int,
+        dst_capacity: c_int,
+        acceleration: c_int,
+    ) -> c_int;
+    fn LZ4_decompress_safe(
+        src: *const c_char,
+        dst: *mut c_char,
+        src_size: c_int,
+        dst_capacity: c_int,
+    ) -> c_int;
+    fn LZ4_decompress_safe_partial(
+        src: *const c_char,
+        dst: *mut c_char,
+        src_size: c_int,
+        target_size: c_int,
+        dst_capacity: c_int,
+    ) -> c_int;
+}
+
+/// The compressor's hash table; decompression needs no state.
+struct Lz4 {
+    /// An initialised `LZ4_stream_t` in `_workspace`.
+    state: *mut c_void,
+    acceleration: c_int,
+    _workspace: Workspace,
+}
+
+// SAFETY: `state` points into memory that this value owns, and LZ4 keeps nothing anywhere else.
+unsafe impl Send for Lz4 {}
+
+impl Lz4 {
+    fn open(acceleration: i32) -> Result<Lz4, Error> {
+        let (workspace, [area]) = Workspace::new([state_bytes()])?;
+        // SAFETY: the area is as long as LZ4 says that its state is, aligned to 64, and ours alone.
+        let state = unsafe { LZ4_initStream(area.cast(), state_bytes()) };
+        if state.is_null() {
+            return Err(Error::Algorithm { name: ALGORITHM.name, code: 0 });
+        }
+        Ok(Lz4 { state, acceleration, _workspace: workspace })
+    }
+}
+
+impl Stream for Lz4 {
+    fn compress_unit(&mut self, src: &[u8], dst: &mut [u8]) -> Result<Outcome, Error> {
+        let src_size = c_int::try_from(src.len()).unwrap_or(c_int::MAX);
+        let dst_capacity = c_int::try_from(dst.len()).unwrap_or(c_int::MAX);
+        // SAFETY: `state` was initialised by `open` and is used by LZ4 alone, through `&mut self`; the
+        // other lengths are those of the slices, or less.
+        let bytes = unsafe {
+            LZ4_compress_fast_extState_fastReset(
+                self.state,
+                src.as_ptr().cast(),
+                dst.as_mut_ptr().cast(),
+                src_size,
+                dst_capacity,
+                self.acceleration,
+            )
+        };
+        // 0 is LZ4's only failure for a unit of this length, and means that `dst` is too short.
+        match usize::try_from(bytes) {
+            Ok(bytes @ 1..) => Ok(Outcome::Shrunk(bytes)),
+            _ => Ok(Outcome::Incompressible),
+        }
+    }
+
+    fn decompress_unit(&mut self, src: &[u8], dst: &mut [u8]) -> Result<(), Error> {
+        let (src_size, dst_size) = sizes(src, dst)?;
+        // SAFETY: the lengths are those of the slices, and LZ4_decompress_safe keeps within them whatever `src` holds.
+        let bytes =
+            unsafe { LZ4_decompress_safe(src.as_ptr().cast(), dst.as_mut_ptr().cast(), src_size, dst_size) };
+        if bytes == dst_size { Ok(()) } else { Err(Error::Damaged) }
+    }
+
+    fn decompress_prefix(&mut self, src: &[u8], dst: &mut [u8], _full_len: usize) -> Result<(), Error> {
+        let (src_size, dst_size) = sizes(src, dst)?;
+        // SAFETY: as in `decompress_unit`; the target is the whole of `dst`.
+        let bytes = unsafe {
+            LZ4_decompress_safe_partial(
+                src.as_ptr().cast(),
+                dst.as_mut_ptr().cast(),
+                src_size,
+                dst_size,
+                dst_size,
+            )
+        };
+        if bytes == dst_size { Ok(()) } else { Err(Error::Damaged) }
+    }
+}
+
+/// Bytes of an `LZ4_stream_t`: 16 KiB of hash table and a few words.
+fn state_bytes() -> usize {
+    // SAFETY: it returns a constant.
+    let bytes = unsafe { LZ4_sizeofState() };
+    usize::try_from(bytes).unwrap_or(0)
+}
+
+/// The lengths as LZ4 takes them. No object of ours is longer than that.
+fn sizes(src: &[u8], dst: &[u8]) -> Result<(c_int, c_int), Error> {
+    match (c_int::try_from(src.len()), c_int::try_from(dst.len())) {
+        (Ok(src_size), Ok(dst_size)) => Ok((src_size, dst_size)),
+        _ => Err(Error::Damaged),
+    }
+}

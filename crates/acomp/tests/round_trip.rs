@@ -1,0 +1,217 @@
+//! What goes in comes out: every level, every length, batches with failures among them.
+
+mod samples;
+
+use acomp::{CompressRequest, Compressor, Context, DecompressRequest, Error, Outcome, UNIT_MAX_BYTES};
+use samples::{Random, compress, context, decompress, object, seed};
+
+/// A spread of levels that is short enough to be tried at every length.
+const QUICK: [&str; 6] = ["lz4", "lz4:32", "zstd:-7", "zstd:-1", "zstd:1", "zstd:3"];
+
+/// Every level, with a few in lz4's long range.
+fn every_compressor() -> impl Iterator<Item = Compressor> {
+    Compressor::ALL.iter().flat_map(|algorithm| {
+        let levels = algorithm.levels.clone().filter(|level| *level <= 24 || level % 13107 == 0);
+        levels.map(|level| Compressor::parse(&format!("{}:{level}", algorithm.name)).unwrap())
+    })
+}
+
+/// Compresses and decompresses, the whole and prefixes.
+fn round_trip(context: &mut Context, random: &mut Random, unit: &[u8], prefixes: usize) {
+    let compressor = context.compressor();
+    let object = object(context, unit);
+    let mut back = vec![0xa5; unit.len()];
+    decompress(context, &object, &mut back).unwrap();
+    assert!(back == unit, "{compressor}, {} bytes: another unit came back", unit.len());
+    for _ in 0..prefixes {
+        let len = 1 + random.below(unit.len());
+        back.fill(0xa5);
+        context.decompress_prefix(&object, &mut back[..len], unit.len()).unwrap();
+        assert!(back[..len] == unit[..len], "{compressor}: the first {len} of {} bytes differ", unit.len());
+        assert!(back[len..].iter().all(|byte| *byte == 0xa5), "{compressor}: written past a prefix of {len}");
+    }
+}
+
+#[test]
+fn every_level_at_every_order() {
+    let mut random = Random(seed());
+    for compressor in every_compressor() {
+        // The slowest levels take a second for 2 MiB.
+        let longest =
+            if compressor.level() > 9 && compressor.name() == "zstd" { 256 << 10 } else { UNIT_MAX_BYTES };
+        let mut context = Context::new(compressor, UNIT_MAX_BYTES).unwrap();
+        let mut len = longest;
+        while len > 0 {
+            let unit = random.memory(len);
+            round_trip(&mut context, &mut random, &unit, 1);
+            len /= 4;
+        }
+    }
+}
+
+#[test]
+fn slowest_levels_at_the_longest_unit() {
+    let mut random = Random(seed());
+    for text in ["zstd:12", "zstd:15", "zstd:18", "zstd:22"] {
+        let unit = random.heap(UNIT_MAX_BYTES);
+        round_trip(&mut context(text, UNIT_MAX_BYTES), &mut random, &unit, 1);
+    }
+}
+
+#[test]
+fn any_length_up_to_the_longest() {
+    let mut random = Random(seed());
+    for text in QUICK {
+        let mut context = context(text, UNIT_MAX_BYTES);
+        // Lengths at which the format or the parameters change, and any others.
+        let edges = [1 << 8, 16 << 10, 64 << 10, (64 << 10) + 256, 128 << 10, 256 << 10];
+        let edges = edges.into_iter().flat_map(|len| [len - 1, len, len + 1]);
+        let short = 1..=70;
+        let any: Vec<usize> =
+            (0..40).map(|_| 1 + (random.next() as usize & ((2 << random.below(20)) - 1))).collect();
+        for len in short.chain(edges).chain(any) {
+            let unit = random.memory(len);
+            round_trip(&mut context, &mut random, &unit, 2);
+        }
+    }
+}
+
+#[test]
+fn workspace_suffices_for_every_level_and_unit() {
+    let mut random = Random(seed());
+    for compressor in every_compressor() {
+        for unit_max in [1, 4096, 16 << 10, (16 << 10) + 1, 64 << 10, (128 << 10) + 4096] {
+            let mut context = Context::new(compressor, unit_max).unwrap();
+            for len in [unit_max, 1 + random.below(unit_max), unit_max] {
+                let unit = random.heap(len);
+                round_trip(&mut context, &mut random, &unit, 1);
+            }
+        }
+    }
+}
+
+#[test]
+fn any_level_reads_any_other_level() {
+    let mut random = Random(seed());
+    let unit = random.heap(64 << 10);
+    for (writer, reader) in [("zstd:-7", "zstd:22"), ("zstd:19", "zstd:1"), ("lz4:1", "lz4:900")] {
+        let object = object(&mut context(writer, unit.len()), &unit);
+        let mut back = vec![0; unit.len()];
+        decompress(&mut context(reader, unit.len()), &object, &mut back).unwrap();
+        assert_eq!(back, unit);
+    }
+}
+
+#[test]
+fn failures_leave_their_neighbours_alone() {
+    let mut random = Random(seed());
+    for text in QUICK {
+        let mut context = context(text, 64 << 10);
+        let units: Vec<Vec<u8>> = vec![
+            random.heap(64 << 10),
+            random.noise(64 << 10),
+            random.heap(4096),
+            random.heap((64 << 10) + 1),
+            Vec::new(),
+            random.heap(20_000),
+            random.heap(64 << 10),
+            random.heap(50_000),
+            random.heap(1 << 10),
+        ];
+        let mut rooms: Vec<Vec<u8>> = units.iter().map(|unit| vec![0; unit.len() * 7 / 8]).collect();
+        rooms[6].truncate(16);
+        rooms[8].truncate(0);
+        let mut batch: Vec<_> =
+            units.iter().zip(&mut rooms).map(|(unit, room)| CompressRequest::new(unit, room)).collect();
+        assert!(batch.iter().all(|request| request.result == Err(Error::NotRun)));
+        assert!(context.batch_size() > 1 && batch.len() > context.batch_size());
+        context.compress(&mut batch);
+        let results: Vec<_> = batch.iter().map(|request| request.result).collect();
+        let shrunk = |index: usize| match results[index] {
+            Ok(Outcome::Shrunk(bytes)) => bytes,
+            other => panic!("{text}: unit {index} came to {other:?}"),
+        };
+        for index in [1, 4, 6, 8] {
+            assert_eq!(results[index], Ok(Outcome::Incompressible), "{text}: unit {index}");
+        }
+        assert_eq!(results[3], Err(Error::UnitTooLong { bytes: (64 << 10) + 1, unit_max: 64 << 10 }));
+
+        // Objects, whole or not, and the length that each is said to have.
+        let (damaged, too_long) = (Err(Error::Damaged), results[3].map(|_| ()));
+        let cases: [(&[u8], usize, Result<(), Error>); 10] = [
+            (&rooms[0][..shrunk(0)], units[0].len(), Ok(())),
+            (&rooms[2][..shrunk(2) - 1], units[2].len(), damaged),
+            (&rooms[2][..shrunk(2)], units[2].len(), Ok(())),
+            (&rooms[0][..shrunk(0)], units[3].len(), too_long),
+            (&[], 100, damaged),
+            (&rooms[5][..shrunk(5)], units[5].len(), Ok(())),
+            (&rooms[5][..shrunk(5)], 0, damaged),
+            (&rooms[5][..shrunk(5)], units[5].len() + 1, damaged),
+            (&rooms[5][..shrunk(5)], units[5].len() - 1, damaged),
+            (&rooms[7][..shrunk(7)], units[7].len(), Ok(())),
+        ];
+        let mut plain: Vec<Vec<u8>> = cases.iter().map(|(_, len, _)| vec![0; *len]).collect();
+        let mut batch: Vec<_> =
+            cases.iter().zip(&mut plain).map(|(case, plain)| DecompressRequest::new(case.0, plain)).collect();
+        context.decompress(&mut batch);
+        for (index, (request, (_, _, expected))) in batch.iter().zip(&cases).enumerate() {
+            assert_eq!(request.result, *expected, "{text}: object {index}");
+        }
+        for (object, unit) in [(0, 0), (2, 2), (5, 5), (9, 7)] {
+            assert!(plain[object] == units[unit], "{text}: unit {unit} came back changed");
+        }
+    }
+}
+
+#[test]
+fn fits_exactly_or_is_incompressible() {
+    let mut random = Random(seed());
+    for text in QUICK {
+        let mut context = context(text, 64 << 10);
+        for len in [300, 4096, 64 << 10] {
+            let unit = random.text(len);
+            let bytes = object(&mut context, &unit).len();
+            // zstd wants up to 9 bytes more room than it ends up using.
+            let fits: Vec<bool> = (bytes - 1..bytes + 10)
+                .map(|room| {
+                    let mut dst = vec![0xa5; room + 16];
+                    let outcome = compress(&mut context, &unit, &mut dst[..room]).unwrap();
+                    assert_eq!(dst[room..], [0xa5; 16], "{text}: written past the room");
+                    if let Outcome::Shrunk(bytes) = outcome {
+                        let mut back = vec![0; len];
+                        decompress(&mut context, &dst[..bytes], &mut back).unwrap();
+                        assert_eq!(back, unit);
+                    }
+                    outcome != Outcome::Incompressible
+                })
+                .collect();
+            println!("{text} {len}: {bytes} bytes, fits from {:?}", fits.iter().position(|fit| *fit));
+            assert!(!fits[0] && fits[10], "{text} {len}: {fits:?}");
+        }
+    }
+}
+
+#[test]
+fn a_moved_context_works_on() {
+    let mut random = Random(seed());
+    let mut contexts: Vec<Context> = Vec::new();
+    for round in 0..20 {
+        contexts.push(context(QUICK[round % QUICK.len()], 64 << 10)); // moves the earlier ones as it grows
+        for context in &mut contexts {
+            let unit = random.heap(10_000);
+            round_trip(context, &mut random, &unit, 1);
+        }
+    }
+    let context = contexts.pop().unwrap();
+    let unit = random.heap(64 << 10);
+    std::thread::spawn(move || round_trip(&mut { context }, &mut random, &unit, 1)).join().unwrap();
+}
+
+#[test]
+fn longer_than_any_folio_is_refused() {
+    for algorithm in Compressor::ALL {
+        let compressor = Compressor::parse(algorithm.name).unwrap();
+        let error = Context::new(compressor, UNIT_MAX_BYTES + 1).err();
+        assert_eq!(error, Some(Error::UnitTooLong { bytes: UNIT_MAX_BYTES + 1, unit_max: UNIT_MAX_BYTES }));
+    }
+}

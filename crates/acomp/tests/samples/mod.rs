@@ -1,0 +1,114 @@
+//! Seeded memory of a few kinds, for tests.
+
+#![allow(dead_code)] // Each test takes what it needs.
+
+use acomp::{CompressRequest, Compressor, Context, DecompressRequest, Error, Outcome};
+
+/// A generator of numbers from a seed (splitmix64, Steele et al. 2014).
+pub struct Random(pub u64);
+
+impl Random {
+    /// The next number, all 64 bits of it.
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `end`.
+    pub fn below(&mut self, end: usize) -> usize {
+        (self.next() % end as u64) as usize
+    }
+
+    /// `len` bytes that nothing compresses.
+    pub fn noise(&mut self, len: usize) -> Vec<u8> {
+        (0..len.div_ceil(8)).flat_map(|_| self.next().to_le_bytes()).take(len).collect()
+    }
+
+    /// `len` bytes of objects as a heap holds them: headers, pointers near each other, small numbers, zeros.
+    pub fn heap(&mut self, len: usize) -> Vec<u8> {
+        let base = 0x7f00_0000_0000 | (self.next() & 0xff_ffff_f000);
+        let mut memory = Vec::with_capacity(len + 48);
+        while memory.len() < len {
+            let words = [1, base + 0x1000, base + (self.next() & 0xffff0), self.next() & 0xff, 0, 0];
+            memory.extend(words.iter().flat_map(|word| word.to_le_bytes()));
+        }
+        memory.truncate(len);
+        memory
+    }
+
+    /// `len` bytes of words that come again and again.
+    pub fn text(&mut self, len: usize) -> Vec<u8> {
+        let words: Vec<Vec<u8>> = (0..200)
+            .map(|_| (0..1 + self.below(9)).map(|_| b'a' + self.below(26) as u8).chain([b' ']).collect())
+            .collect();
+        let mut memory = Vec::with_capacity(len + 10);
+        while memory.len() < len {
+            let (a, b) = (self.below(words.len()), self.below(words.len()));
+            memory.extend_from_slice(&words[a.min(b)]);
+        }
+        memory.truncate(len);
+        memory
+    }
+
+    /// `len` bytes of a kind taken by chance, or of all kinds in turn.
+    pub fn memory(&mut self, len: usize) -> Vec<u8> {
+        match self.below(5) {
+            0 => vec![self.next() as u8; len],
+            1 => self.heap(len),
+            2 => self.text(len),
+            3 => self.noise(len),
+            _ => {
+                let mut memory = Vec::with_capacity(len);
+                while memory.len() < len {
+                    let piece = (1 + self.below(8192)).min(len - memory.len());
+                    memory.extend(match self.below(4) {
+                        0 => vec![0; piece],
+                        1 => self.heap(piece),
+                        2 => self.text(piece),
+                        _ => self.noise(piece),
+                    });
+                }
+                memory
+            }
+        }
+    }
+}
+
+/// A context for `text`, such as `zstd:1`.
+pub fn context(text: &str, unit_max: usize) -> Context {
+    Context::new(Compressor::parse(text).unwrap(), unit_max).unwrap()
+}
+
+/// Compresses one unit into a buffer of the length to which it must shrink.
+pub fn compress(context: &mut Context, src: &[u8], dst: &mut [u8]) -> Result<Outcome, Error> {
+    let mut batch = [CompressRequest::new(src, dst)];
+    context.compress(&mut batch);
+    batch[0].result
+}
+
+/// The object of a unit, with room for one that grows.
+pub fn object(context: &mut Context, src: &[u8]) -> Vec<u8> {
+    let mut dst = vec![0; src.len() + src.len() / 100 + 64];
+    match compress(context, src, &mut dst) {
+        Ok(Outcome::Shrunk(bytes)) => dst.truncate(bytes),
+        other => panic!("{}: a unit of {} bytes came to {other:?}", context.compressor(), src.len()),
+    }
+    dst
+}
+
+/// Decompresses one object.
+pub fn decompress(context: &mut Context, src: &[u8], dst: &mut [u8]) -> Result<(), Error> {
+    let mut batch = [DecompressRequest::new(src, dst)];
+    context.decompress(&mut batch);
+    batch[0].result
+}
+
+/// The seed of this run: `ACOMP_SEED`, or always the same one.
+pub fn seed() -> u64 {
+    let seed = std::env::var("ACOMP_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(20260101);
+    println!("ACOMP_SEED={seed}");
+    seed
+}

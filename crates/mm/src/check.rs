@@ -1,0 +1,143 @@
+//! Walks everything the pager holds and recomputes what its counters and lists say. For tests; the real pager calls it in the test mode.
+//!
+//! What is checked is written where the state is: index.rs, object.rs and stage.rs.
+
+use crate::index::Kind;
+use crate::kernel::{Body, Kernel, Store, WINDOW_PAGES};
+use crate::object::Object;
+use crate::pager::{Pager, stage_page};
+use crate::stage::Use;
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::String;
+use core::ops::Range;
+use vmscan::PAGE;
+
+/// Makes the first failed check the result.
+macro_rules! ensure {
+    ($holds:expr, $($words:tt)*) => {
+        if !$holds {
+            return Err(format!($($words)*));
+        }
+    };
+}
+
+/// What the entries say of one object: how many name it, and how many depend on it.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+struct Count {
+    refs: u32,
+    stored: u32,
+}
+
+type Counts = BTreeMap<u32, Count>;
+
+fn name(counts: &mut Counts, id: u32, stored: bool) {
+    let count = counts.entry(id).or_default();
+    count.refs += 1;
+    count.stored += stored as u32;
+}
+
+impl<K: Kernel, S: Store> Pager<'_, K, S> {
+    /// Recomputes everything between two turns; the error says what does not hold, in words. Takes time in proportion to all memory
+    /// that is out.
+    pub fn check(&self) -> Result<(), String> {
+        let mut counts = Counts::new();
+        self.check_index(&mut counts)?;
+        self.check_stage(&mut counts)?;
+        for fetch in &self.fetches {
+            name(&mut counts, fetch.object, true);
+        }
+        self.check_objects(&counts)?;
+        check_ranges(&self.regions)?;
+        Ok(())
+    }
+
+    fn check_index(&self, counts: &mut Counts) -> Result<(), String> {
+        let (mut at, mut stored, mut staged) = (0, 0, 0);
+        while let Some((page, entry)) = self.index.next_used(at, 1 << 47) {
+            at = page + PAGE;
+            match entry.kind() {
+                Kind::None => {}
+                Kind::Clean => name(counts, entry.id(), false),
+                Kind::Stored => {
+                    stored += 1;
+                    name(counts, entry.id(), true);
+                }
+                Kind::Zero => stored += 1,
+                Kind::Staged => {
+                    staged += 1;
+                    let (slot, index) = stage_page(entry);
+                    ensure!((slot as usize) < self.stage.len(), "{page:#x} is {entry:?}, beyond the stage");
+                    let s = self.stage.slot(slot);
+                    let there = s.staged & 1 << index != 0 && s.owner[index] == page;
+                    ensure!(there, "the index says that {page:#x} is {entry:?}, and slot {slot} does not: {s:x?}");
+                }
+            }
+            let out = matches!(entry.kind(), Kind::Staged | Kind::Stored | Kind::Zero);
+            let registered = self.regions.iter().any(|r| r.contains(&page));
+            ensure!(!out || registered, "{page:#x} is out ({entry:?}) and in no region");
+        }
+        ensure!(stored == self.stored_pages, "{stored} pages are out, {} are counted", self.stored_pages);
+        let slots: u32 = (0..self.stage.len() as u32).map(|s| self.stage.slot(s).staged.count_ones()).sum();
+        ensure!(staged == slots, "the index has {staged} pages on the stage, the slots have {slots}");
+        Ok(())
+    }
+
+    fn check_stage(&self, counts: &mut Counts) -> Result<(), String> {
+        let (mut inactive, mut in_flight) = (0, 0);
+        for slot in 0..self.stage.len() as u32 {
+            let s = self.stage.slot(slot);
+            ensure!(s.staged & !s.present == 0, "slot {slot} holds pages that are not there: {s:x?}");
+            match s.used {
+                Use::Free => ensure!(s.present == 0, "slot {slot} is free and has pages: {s:x?}"),
+                Use::Inactive => inactive += s.staged.count_ones() as usize,
+                Use::InFlight => in_flight += 1,
+                Use::Stock => ensure!(s.present == u16::MAX && s.staged == 0, "slot {slot} is no stock: {s:x?}"),
+                Use::Waste => ensure!(s.present != 0 && s.staged == 0, "slot {slot} is no waste: {s:x?}"),
+                Use::Fetching => {
+                    let fetched = self.fetches.iter().filter(|f| f.slot == slot).count();
+                    ensure!(fetched == 1 && s.staged == 0, "slot {slot} is loaded by {fetched} fetches: {s:x?}");
+                }
+            }
+            for &id in &s.lent[..s.lent_len] {
+                name(counts, id, true);
+            }
+            for page in 0..WINDOW_PAGES {
+                let prior = s.prior[page];
+                let staged = s.staged & 1 << page != 0;
+                match prior.kind() {
+                    Kind::None => {}
+                    Kind::Clean if staged => name(counts, prior.id(), false),
+                    _ => return Err(format!("page {page} of slot {slot} has the prior {prior:?}: {s:x?}")),
+                }
+            }
+        }
+        let counted = self.stage.inactive_bytes() / PAGE;
+        ensure!(inactive == counted, "{inactive} pages are inactive, {counted} are counted");
+        ensure!(in_flight == self.in_flight, "{in_flight} slots are in flight, {} are counted", self.in_flight);
+        self.stage.check_lists()
+    }
+
+    fn check_objects(&self, counts: &Counts) -> Result<(), String> {
+        for (id, object) in self.objects.iter() {
+            let &Object { body, refs, stored, .. } = object;
+            let found = counts.get(&id).copied().unwrap_or_default();
+            ensure!(
+                found == Count { refs, stored },
+                "object {id} has {refs} refs and {stored} stored; {} and {} were found",
+                found.refs,
+                found.stored
+            );
+            ensure!(body != Body::Dropped || stored == 0, "object {id} was given up, and {stored} pages depend on it");
+        }
+        let dangling = counts.keys().find(|&&id| self.objects.get(id).refs == 0);
+        ensure!(dangling.is_none(), "object {dangling:?} is named and free");
+        Ok(())
+    }
+}
+
+fn check_ranges(ranges: &[Range<usize>]) -> Result<(), String> {
+    ensure!(ranges.iter().all(|r| r.start < r.end), "an empty region: {ranges:x?}");
+    ensure!(ranges.windows(2).all(|w| w[0].end <= w[1].start), "regions out of order: {ranges:x?}");
+    Ok(())
+}

@@ -1,0 +1,193 @@
+//! Events: what the program does to its mappings, and what that does to what we hold of them.
+//!
+//! This is safe because
+//! 1. whoever causes an event waits until it is read, and every move and copy is refused with EAGAIN from before the mapping changes
+//!    until that thread runs again: so a move that succeeds was made with all events read;
+//! 2. an event's effect on the tables is complete before the next message is read (`apply` runs to its end), so a move that
+//!    succeeds was made with all events applied;
+//! 3. what a REMOVE covers is quarantined: between the reading of the event and the zapping of the pages by its causer the old contents
+//!    are still mapped, and saving them would bring them back after the zap. Nothing there is evicted until every thread of the program has
+//!    been seen outside of such a call since (`Kernel::census_done`). Throwing the pages away at once instead would be wrong: after
+//!    MADV_FREE the program may write to them as soon as the call returns, and we cannot tell the two apart.
+
+use crate::index::Kind;
+use crate::kernel::{Kernel, Message, Store};
+use crate::pager::{Fault, Pager, stage_page};
+use alloc::vec::Vec;
+use core::ops::Range;
+use core::sync::atomic::Ordering::Relaxed;
+
+impl<K: Kernel, S: Store> Pager<'_, K, S> {
+    /// Reads all messages and applies all events. Faults are left in the queue.
+    pub(crate) fn settle(&mut self) {
+        while let Some(message) = self.kernel.next() {
+            self.apply(message);
+        }
+    }
+
+    fn apply(&mut self, message: Message) {
+        match message {
+            Message::Fault { at, .. } if at == self.config.doorbell => self.rang = true,
+            Message::Fault { at, write } => {
+                let since_ns = self.kernel.now_ns();
+                self.faults.push_back(Fault { at, write, since_ns });
+            }
+            Message::Remove(range) => {
+                self.stat.events.fetch_add(1, Relaxed);
+                self.forget(range.clone());
+                self.readahead.forget(range.start, range.end);
+                insert(&mut self.quarantine.young, range);
+            }
+            Message::Unmap(range) => {
+                self.stat.events.fetch_add(1, Relaxed);
+                self.forget(range.clone());
+                self.readahead.forget(range.start, range.end);
+                subtract(&mut self.regions, &range);
+                self.quarantine.lift(&range);
+            }
+            Message::Remap { from, to } => {
+                self.stat.events.fetch_add(1, Relaxed);
+                self.remap(from, to);
+            }
+            Message::Other(_) => {}
+        }
+    }
+
+    /// Contents of a range are nobody's any more.
+    pub fn forget(&mut self, range: Range<usize>) {
+        let mut gone = Vec::new();
+        self.index.take(range, |_, entry| gone.push(entry));
+        for entry in gone {
+            self.drop_entry(entry);
+        }
+    }
+
+    /// A range has a new address. The old one's UNMAP follows, unless the program keeps the old mapping, empty (MREMAP_DONTUNMAP).
+    fn remap(&mut self, from: Range<usize>, to: usize) {
+        let len = from.end - from.start;
+        let target = to..to + len;
+        let mut moving = Vec::new();
+        self.index.take(from.clone(), |at, entry| moving.push((at - from.start + to, entry)));
+        self.forget(target.clone());
+        for (at, entry) in moving {
+            if entry.kind() == Kind::Staged {
+                let (slot, page) = stage_page(entry);
+                self.stage.rename(slot, page, at);
+            }
+            self.index.set(at, entry);
+        }
+        self.readahead.forget(from.start, from.end);
+        self.quarantine.lift(&from);
+        self.quarantine.lift(&target);
+        subtract(&mut self.regions, &target);
+        insert(&mut self.regions, target);
+    }
+
+    /// Ends the quarantine of ranges whose causers have all been seen elsewhere since.
+    pub(crate) fn release_quarantine(&mut self) {
+        let q = &mut self.quarantine;
+        if !q.old.is_empty() && self.kernel.census_done() {
+            q.old.clear();
+        }
+        if q.old.is_empty() && !q.young.is_empty() {
+            core::mem::swap(&mut q.old, &mut q.young);
+            self.kernel.census_begin();
+        }
+    }
+}
+
+/// Ranges that REMOVE events covered, and that may not be evicted yet.
+#[derive(Default)]
+pub(crate) struct Quarantine {
+    /// Those that the census under way is about.
+    pub(crate) old: Vec<Range<usize>>,
+    /// Those that came after it began.
+    pub(crate) young: Vec<Range<usize>>,
+}
+
+impl Quarantine {
+    /// True when nothing is in quarantine.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.old.is_empty() && self.young.is_empty()
+    }
+
+    /// True when the page at `at` is in quarantine.
+    pub(crate) fn holds(&self, at: usize) -> bool {
+        [&self.old, &self.young].iter().any(|list| covers(list, &(at..at + 1)))
+    }
+
+    /// The mapping is gone, and whoever discards there discards something else.
+    fn lift(&mut self, range: &Range<usize>) {
+        subtract(&mut self.old, range);
+        subtract(&mut self.young, range);
+    }
+}
+
+/// Takes `hole` out of a list of ranges.
+pub(crate) fn subtract(ranges: &mut Vec<Range<usize>>, hole: &Range<usize>) {
+    let mut index = 0;
+    while index < ranges.len() {
+        let r = ranges[index].clone();
+        if r.end <= hole.start || r.start >= hole.end {
+            index += 1;
+            continue;
+        }
+        ranges.remove(index);
+        for rest in [hole.end.max(r.start)..r.end, r.start..hole.start.min(r.end)] {
+            if rest.start < rest.end {
+                ranges.insert(index, rest);
+            }
+        }
+        index += (r.start < hole.start) as usize + (r.end > hole.end) as usize;
+    }
+}
+
+/// Puts a range into a sorted list, joined with what it overlaps or touches.
+pub(crate) fn insert(ranges: &mut Vec<Range<usize>>, mut range: Range<usize>) {
+    let first = ranges.partition_point(|r| r.end < range.start);
+    let last = ranges.partition_point(|r| r.start <= range.end);
+    if first < last {
+        range.start = range.start.min(ranges[first].start);
+        range.end = range.end.max(ranges[last - 1].end);
+    }
+    ranges.splice(first..last, [range]);
+}
+
+/// True when one range of a sorted list covers all of `range`.
+pub(crate) fn covers(ranges: &[Range<usize>], range: &Range<usize>) -> bool {
+    let after = ranges.partition_point(|r| r.start <= range.start);
+    after > 0 && ranges[after - 1].end >= range.end
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn range_lists_agree_with_a_set_of_numbers() {
+        for seed in 1..=50u64 {
+            let mut random = seed;
+            let mut next = |n: u64| {
+                random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                ((random >> 33) % n) as usize
+            };
+            let (mut ranges, mut model) = (Vec::new(), [false; 64]);
+            for _ in 0..200 {
+                let start = next(60);
+                let range = start..start + 1 + next(4);
+                let add = next(2) == 0;
+                if add {
+                    insert(&mut ranges, range.clone());
+                } else {
+                    subtract(&mut ranges, &range);
+                }
+                model[range.clone()].fill(add);
+                for n in 0..64 {
+                    assert_eq!(ranges.iter().any(|r| r.contains(&n)), model[n], "seed {seed}: {n} of {ranges:?}");
+                    assert_eq!(covers(&ranges, &(n..n + 1)), model[n], "seed {seed}");
+                }
+                assert!(ranges.windows(2).all(|w| w[0].end <= w[1].start), "seed {seed}: {ranges:?}");
+            }
+        }
+    }
+}

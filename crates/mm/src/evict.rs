@@ -1,0 +1,345 @@
+//! Out: the clock hand takes present pages to the stage, the stage's oldest go to the compressors, and what they made of them
+//! becomes the pages' new place.
+//!
+//! Evicting is safe because
+//! 1. the source is registered on the descriptor that moves it, and has been since the last event was applied (event.rs);
+//! 2. a page is `Staged` in the index before any message is read after its move, so its fault finds it;
+//! 3. nothing is taken from a range that somebody may be discarding (the quarantine), also not after an event that came during the move: what is
+//!    left of the run is looked at again;
+//! 4. pages that the kernel writes without a fault are left where they are: they are listed before the move, and again after it,
+//!    and one that was moved in between goes back at once.
+
+use crate::event::{covers, insert, subtract};
+use crate::index::{Entry, Kind};
+use crate::kernel::{Body, Done, Errno, Job, Kernel, Prior, Run, Store, WINDOW_PAGES};
+use crate::pager::{Pager, stage_page};
+use crate::stage::Use;
+use alloc::vec::Vec;
+use core::ops::Range;
+use core::sync::atomic::Ordering::Relaxed;
+use vmscan::heat::Heat;
+use vmscan::{PAGE, WINDOW};
+
+/// How many pages are looked at between two looks for faults.
+const EVICT_PAGES: usize = 128;
+
+/// How often one run of pages is tried again while events come.
+const TRIES: usize = 200;
+
+impl<K: Kernel, S: Store> Pager<'_, K, S> {
+    /// Does what the watermarks ask for. True when there may be more to do at once.
+    pub(crate) fn reclaim(&mut self) -> bool {
+        let actions = self.marks.decide(&self.usage());
+        for _ in 0..self.stage.waste_len() {
+            if let Some(slot) = self.stage.take_waste() {
+                self.discard_slot(slot);
+            }
+        }
+        let mut dropped = 0;
+        while dropped < actions.drop {
+            let Some(slot) = self.stage.take_stock() else { break };
+            self.discard_slot(slot);
+            dropped += WINDOW;
+        }
+        if self.pool_full && self.objects.drop_clean(&mut self.store) {
+            self.pool_full = false;
+        }
+        let evicted = if actions.evict > 0 { self.evict(actions.evict) } else { 0 };
+        let deflated = self.deflate(actions.deflate);
+        if actions.evict > 0 && evicted == 0 && deflated == 0 && self.footprint > self.marks.low {
+            // Nothing left to take: clean copies are memory too.
+            return self.objects.drop_clean(&mut self.store) || dropped > 0;
+        }
+        dropped + evicted + deflated > 0
+    }
+
+    /// Moves about `want` bytes to the stage; how many it was.
+    pub(crate) fn evict(&mut self, want: usize) -> usize {
+        let (mut got, mut rounds) = (0, 0);
+        self.release_quarantine();
+        self.list_pins();
+        while got < want && rounds < 2 {
+            let Some(area) = self.kernel.area(self.hand) else {
+                self.hand = 0;
+                rounds += 1;
+                let now = self.kernel.now_ms();
+                self.round_ms = now - self.round_began_ms;
+                self.round_began_ms = now;
+                continue;
+            };
+            let from = self.hand.max(area.start);
+            if !covers(&self.regions, &(from..area.end)) {
+                match self.kernel.register(area.clone()) {
+                    Ok(()) => {
+                        subtract(&mut self.regions, &area);
+                        insert(&mut self.regions, area.clone());
+                    }
+                    Err(Errno::EAGAIN) => {
+                        self.settle();
+                        self.kernel.pause();
+                        continue;
+                    }
+                    // Somebody else's, or not of a kind that can be registered: left alone.
+                    Err(_) => {
+                        self.hand = area.end;
+                        continue;
+                    }
+                }
+            }
+            let mut runs = [Run::default(); 32];
+            let (found, upto) = self.kernel.present(from..area.end, EVICT_PAGES, &mut runs);
+            for run in &runs[..found] {
+                got += self.evict_run(run.start..run.end);
+            }
+            self.hand = upto.max(from + PAGE);
+            // A thread that waits goes first; the hand stays where it is.
+            self.settle();
+            if !self.faults.is_empty() {
+                break;
+            }
+        }
+        got
+    }
+
+    /// Takes the pages of a run of present ones that are cold.
+    fn evict_run(&mut self, run: Range<usize>) -> usize {
+        let (mut got, mut start) = (0, run.start);
+        let mut at = run.start;
+        while at < run.end {
+            if !self.config.evict_all && self.spare(at) {
+                got += self.move_out(start..at);
+                start = at + PAGE;
+            }
+            at += PAGE;
+        }
+        got + self.move_out(start..run.end)
+    }
+
+    /// True when the page's heat saves it once more.
+    fn spare(&mut self, at: usize) -> bool {
+        let entry = self.index.get(at);
+        match entry.heat().visited() {
+            Some(heat) => {
+                self.index.set(at, entry.with_heat(heat));
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// True for pages that the kernel writes without a fault, and for those that somebody may be discarding.
+    fn must_stay(&self, at: usize) -> bool {
+        self.pins.binary_search(&at).is_ok() || !self.quarantine.is_empty() && self.quarantine.holds(at)
+    }
+
+    /// Moves a run to the stage, as far as it goes; how many bytes it was. What may be moved is asked anew before each move, since the
+    /// events that were applied meanwhile may have changed the answer.
+    fn move_out(&mut self, range: Range<usize>) -> usize {
+        let (mut at, mut got, mut tries, mut unshared) = (range.start, 0, 0, 0);
+        while at < range.end && covers(&self.regions, &(at..range.end)) {
+            if self.must_stay(at) {
+                at += PAGE;
+                continue;
+            }
+            let windows = range.end.div_ceil(WINDOW) - at / WINDOW;
+            let Some((slot, count)) = self.stage.find_free(windows.min(32)) else { break };
+            let skip = at % WINDOW;
+            let bytes = (range.end - at).min(count * WINDOW - skip);
+            let bytes = (PAGE..bytes).step_by(PAGE).find(|&next| self.must_stay(at + next)).unwrap_or(bytes);
+            let moved = self.kernel.move_pages(self.stage.at(slot) + skip, at, bytes);
+            self.staged(at, moved.bytes, slot);
+            self.return_pins(at..at + moved.bytes);
+            at += moved.bytes;
+            got += moved.bytes;
+            match moved.stop {
+                None => {}
+                Some(_) if moved.bytes > 0 => {}
+                Some(Errno::EAGAIN) => {
+                    self.settle();
+                    tries += 1;
+                    if tries > TRIES {
+                        break;
+                    }
+                    self.kernel.pause();
+                }
+                // Shared since a fork, or pinned by I/O in flight: the first can be helped.
+                Some(Errno::EBUSY) if unshared != at && self.kernel.unshare(at) => unshared = at,
+                Some(Errno::EBUSY) => {
+                    self.stat.busy.fetch_add(1, Relaxed);
+                    let entry = self.index.get(at);
+                    self.index.set(at, entry.with_heat(Heat::HOT));
+                    at += PAGE;
+                }
+                // The page went meanwhile.
+                Some(Errno::ENOENT) => at += PAGE,
+                // Another protection, locked, or no longer what it was: not ours to take.
+                Some(_) => break,
+            }
+        }
+        got
+    }
+
+    /// Enters pages that lie on the stage now.
+    fn staged(&mut self, at: usize, bytes: usize, slot: u32) {
+        if bytes == 0 {
+            return;
+        }
+        self.stat.pgdeactivate.fetch_add((bytes / PAGE) as u64, Relaxed);
+        let first = at / WINDOW;
+        for page in (at..at + bytes).step_by(PAGE) {
+            let old = self.index.get(page);
+            let prior = match old.kind() {
+                Kind::Clean if self.objects.get(old.id()).body != Body::Dropped => old,
+                // What the page tables say counts: a page that was present is what the program saw.
+                _ => {
+                    self.drop_entry(old);
+                    Entry::NONE
+                }
+            };
+            let slot = slot + (page / WINDOW - first) as u32;
+            let index = page / PAGE % WINDOW_PAGES;
+            self.stage.put(slot, index, page, prior);
+            let id = slot * WINDOW_PAGES as u32 + index as u32;
+            self.index.set(page, Entry::new(Kind::Staged, id, 0, old.heat()));
+        }
+    }
+
+    fn list_pins(&mut self) {
+        self.pins.clear();
+        self.kernel.pins(&mut self.pins);
+    }
+
+    fn return_pins(&mut self, moved: Range<usize>) {
+        if moved.is_empty() {
+            return;
+        }
+        self.list_pins();
+        let first = self.pins.partition_point(|&p| p < moved.start);
+        for index in first..self.pins.len() {
+            let pin = self.pins[index];
+            if pin >= moved.end {
+                break;
+            }
+            let entry = self.index.get(pin);
+            if entry.kind() == Kind::Staged {
+                self.bring_home(pin, entry);
+            }
+        }
+    }
+
+    /// Hands about `want` bytes of the stage's oldest to the compressors; how many it was.
+    pub(crate) fn deflate(&mut self, want: usize) -> usize {
+        let mut got = 0;
+        // While the pool is full one window at a time finds out whether it still is.
+        let want = if self.pool_full { want.min((self.in_flight == 0) as usize) } else { want };
+        while got < want {
+            let Some(slot) = self.stage.oldest() else { break };
+            let s = self.stage.slot(slot);
+            let objects = &self.objects;
+            let priors = core::array::from_fn(|page| {
+                let prior = s.prior[page];
+                (s.staged & 1 << page != 0 && prior.kind() == Kind::Clean)
+                    .then(|| Prior { body: objects.get(prior.id()).body, page: prior.offset() })
+                    .filter(|p| p.body != Body::Dropped)
+            });
+            let lent = (0..WINDOW_PAGES).filter(|p| priors[*p].is_some()).map(|p| s.prior[p].id());
+            let lent: Vec<u32> = lent.collect();
+            got += s.staged.count_ones() as usize * PAGE;
+            let job = Job { slot, at: self.stage.at(slot), pages: s.staged, priors };
+            for id in lent {
+                // The job reads the object, whatever becomes of the page meanwhile.
+                self.objects.retain(id, true);
+                self.stage.lend(slot, id);
+            }
+            self.stage.send(slot);
+            self.in_flight += 1;
+            self.store.submit(job);
+        }
+        got
+    }
+
+    /// Applies all results there are. True when there were any.
+    pub(crate) fn collect(&mut self) -> bool {
+        let mut any = false;
+        while let Some(done) = self.store.complete() {
+            any = true;
+            self.apply_done(done);
+        }
+        any
+    }
+
+    pub(crate) fn apply_done(&mut self, done: Done) {
+        match done {
+            Done::Stored { slot, reused, zero, in_body, body } => self.stored(slot, reused, zero, in_body, body),
+            Done::Fetched { slot, sound } => self.fetched(slot, sound),
+        }
+    }
+
+    /// A slot's job is over, done or withdrawn.
+    pub(crate) fn job_over(&mut self, slot: u32) {
+        self.in_flight -= 1;
+        let (lent, len) = self.stage.unlend(slot);
+        for id in &lent[..len] {
+            self.objects.release(*id, true, &mut self.store);
+        }
+    }
+
+    fn stored(&mut self, slot: u32, reused: u16, zero: u16, in_body: u16, body: Option<Body>) {
+        self.pool_full = in_body != 0 && body.is_none();
+        let now = self.kernel.now_ms();
+        let object = body.map(|body| self.objects.insert(body, now));
+        // Named once for as long as it is handed out, so that it is freed if nobody wants it any more.
+        if let Some(id) = object {
+            self.objects.retain(id, false);
+        }
+        let staged = self.stage.slot(slot).staged;
+        let mut kept = 0;
+        for page in (0..WINDOW_PAGES).filter(|p| staged & 1 << p != 0) {
+            let bit = 1u16 << page;
+            let owner = self.stage.slot(slot).owner[page];
+            let heat = self.index.get(owner).heat();
+            debug_assert_eq!(stage_page(self.index.get(owner)), (slot, page));
+            let entry = if reused & bit != 0 {
+                let prior = self.stage.take(slot, page, false);
+                self.objects.depend(prior.id());
+                self.stat.clean_reused.fetch_add(1, Relaxed);
+                prior.with_kind(Kind::Stored)
+            } else if zero & bit != 0 {
+                let prior = self.stage.take(slot, page, false);
+                self.drop_entry(prior);
+                self.stat.same_filled.fetch_add(1, Relaxed);
+                Entry::new(Kind::Zero, 0, 0, heat)
+            } else if let (Some(id), true) = (object, in_body & bit != 0) {
+                let prior = self.stage.take(slot, page, false);
+                self.drop_entry(prior);
+                self.objects.retain(id, true);
+                let offset = (in_body & (bit - 1)).count_ones() as u16;
+                Entry::new(Kind::Stored, id, offset, heat)
+            } else {
+                kept |= bit;
+                continue;
+            };
+            self.count_stored(1, 0);
+            self.index.set(owner, entry.with_heat(Heat::COLD));
+        }
+        if let Some(id) = object {
+            self.objects.release(id, false, &mut self.store);
+        }
+        self.job_over(slot);
+        self.stat.zswpout[order((staged & !kept).count_ones())].fetch_add(1, Relaxed);
+        if kept != 0 {
+            // The pool has no memory: the pages stay where they are, and are the oldest again.
+            self.stage.recall(slot);
+        } else {
+            self.stage.emptied(slot);
+            if self.stage.slot(slot).used == Use::Waste {
+                self.discard_slot(slot);
+            }
+        }
+    }
+}
+
+/// The order of the smallest folio that holds `pages` pages.
+pub(crate) fn order(pages: u32) -> usize {
+    pages.max(1).next_power_of_two().ilog2() as usize
+}

@@ -1,0 +1,504 @@
+//! In: what a thread waits for is brought, from the stage, from an object, or out of nothing.
+//!
+//! Restoring is safe because
+//! 1. a page is put only where the kernel says there is a hole (EEXIST otherwise), and in a mapping registered with us;
+//! 2. the index is asked again after every EAGAIN, since the events that caused it may have changed the answer;
+//! 3. the bytes are checked against the hash that was taken when they went out, before they are mapped.
+
+use crate::evict::order;
+use crate::index::{Entry, Kind};
+use crate::kernel::{Body, Damaged, Errno, Fetch, Kernel, Moved, Run, Store, WINDOW_PAGES};
+use crate::pager::{Fault, Pager, bits, stage_page};
+use crate::stage::Use;
+use core::sync::atomic::Ordering::Relaxed;
+use vmscan::heat::Heat;
+use vmscan::readahead::Extent;
+use vmscan::{HUGE, PAGE, WINDOW};
+
+/// A window that a worker loads ahead of its fault.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ahead {
+    pub(crate) slot: u32,
+    /// The program's address of the first page.
+    to: usize,
+    pub(crate) object: u32,
+    first: u16,
+    pages: u16,
+}
+
+/// How many windows may be loaded ahead at a time.
+const FETCHES: usize = 2 * HUGE / WINDOW;
+
+/// What has become of an attempt to bring a page.
+enum Outcome {
+    /// The thread goes on.
+    Served,
+    /// Events are to be read first; then look again.
+    Again,
+    /// There is no room for fresh memory.
+    Wait,
+}
+
+impl<K: Kernel, S: Store> Pager<'_, K, S> {
+    /// Serves a fault, or puts it among those that wait for room.
+    pub(crate) fn serve(&mut self, fault: Fault) {
+        if !self.try_serve(fault, !self.paused) {
+            self.waiting.push(fault);
+        }
+    }
+
+    /// Serves a fault, room or not.
+    pub(crate) fn serve_now(&mut self, fault: Fault) {
+        self.try_serve(fault, false);
+    }
+
+    fn try_serve(&mut self, fault: Fault, gate: bool) -> bool {
+        // A worker read a page of the stage that the kernel had taken back (MADV_FREE): it reads as zeros.
+        if self.stage.contains(fault.at) {
+            self.kernel.zero(fault.at, PAGE);
+            self.kernel.wake(fault.at..fault.at + PAGE);
+            return true;
+        }
+        let began = self.index.get(fault.at).kind();
+        let extent = self.readahead.fault(fault.at);
+        loop {
+            let entry = self.index.get(fault.at);
+            let outcome = match entry.kind() {
+                Kind::Staged => self.activate(fault.at, entry, extent),
+                Kind::Stored => self.load(fault.at, entry, extent),
+                Kind::Zero | Kind::None | Kind::Clean => self.fill(fault, entry, extent, gate),
+            };
+            match outcome {
+                Outcome::Served => break,
+                Outcome::Wait => return false,
+                Outcome::Again => {
+                    self.settle();
+                    self.kernel.pause();
+                }
+            }
+        }
+        let waited = self.kernel.now_ns().saturating_sub(fault.since_ns);
+        self.stat.stall_ns.fetch_add(waited, Relaxed);
+        if matches!(began, Kind::Staged | Kind::Stored | Kind::Zero) {
+            self.stat.faults.fetch_add(1, Relaxed);
+            self.stat.fault_ns.record(waited);
+        } else {
+            self.stat.fresh_faults.fetch_add(1, Relaxed);
+        }
+        true
+    }
+
+    /// Brings one page home whatever it takes: before a fork, or because the kernel needs it there.
+    pub(crate) fn bring_home(&mut self, at: usize, entry: Entry) {
+        let mut entry = entry;
+        loop {
+            let outcome = match entry.kind() {
+                Kind::Staged => self.activate(at, entry, Extent::Window { ahead: 0 }),
+                Kind::Stored => self.load(at, entry, Extent::Window { ahead: 0 }),
+                // It is in place, or will be a hole of an unregistered range, which is zeros by itself.
+                Kind::None | Kind::Clean | Kind::Zero => {
+                    self.index.set(at, Entry::NONE);
+                    self.drop_entry(entry);
+                    return;
+                }
+            };
+            if let Outcome::Again = outcome {
+                self.settle();
+                self.kernel.pause();
+            }
+            entry = self.index.get(at);
+        }
+    }
+
+    /// A second-chance hit: the page, or all of its slot that belongs with it, goes back as it is.
+    fn activate(&mut self, at: usize, entry: Entry, extent: Extent) -> Outcome {
+        let (slot, page) = stage_page(entry);
+        if self.stage.slot(slot).used == Use::InFlight {
+            self.recall(slot);
+            // Either it is inactive again, or it is stored: look again.
+            if self.index.get(at) != entry || self.stage.slot(slot).used == Use::InFlight {
+                return Outcome::Again;
+            }
+        }
+        let s = self.stage.slot(slot);
+        let follows = |p: usize| s.staged & 1 << p != 0 && s.owner[p] == at + p * PAGE - page * PAGE;
+        let (mut first, mut last) = (page, page);
+        if extent != Extent::Page {
+            while first > 0 && at >= (page - first + 1) * PAGE && follows(first - 1) {
+                first -= 1;
+            }
+            while last + 1 < WINDOW_PAGES && follows(last + 1) {
+                last += 1;
+            }
+        }
+        let (to, from) = (at - (page - first) * PAGE, self.stage.at(slot) + first * PAGE);
+        let mut pages = last - first + 1;
+        let mut moved = self.kernel.move_pages(to, from, pages * PAGE);
+        let mut gone = true;
+        if moved.bytes == 0 && moved.stop == Some(Errno::ENOENT) && self.is_hole(from) {
+            return self.vanished(to, slot, first);
+        }
+        if moved.bytes == 0 && !matches!(moved.stop, None | Some(Errno::EAGAIN | Errno::EEXIST | Errno::ENOENT)) {
+            // Read-only by now, or the page cannot be moved: copies are let in everywhere.
+            (gone, pages) = (false, 1);
+            moved = self.kernel.copy(at, self.stage.at(slot) + page * PAGE, PAGE);
+            if moved.stop == Some(Errno::EFAULT) {
+                return self.vanished(at, slot, page);
+            }
+            first = page;
+        }
+        let done = moved.bytes / PAGE;
+        for p in first..first + done {
+            let owner = self.stage.slot(slot).owner[p];
+            let heat = self.index.get(owner).heat().touched();
+            let prior = self.stage.take(slot, p, gone);
+            // A page that nobody may write yet may be written later all the same: a prior is only a guess, checked by hash.
+            self.index.set(owner, prior.with_heat(heat));
+        }
+        self.stat.pgactivate.fetch_add(done as u64, Relaxed);
+        let s = self.stage.slot(slot);
+        if s.staged == 0 && s.used == Use::Inactive {
+            self.discard_slot(slot);
+        }
+        let covered = at < to + moved.bytes && at >= to;
+        self.landed(at, if gone { to } else { at }, pages, moved, covered)
+    }
+
+    /// A page was given up by MADV_FREE before it came to the stage, and the kernel has taken it back: zeros from now on.
+    fn vanished(&mut self, owner: usize, slot: u32, page: usize) -> Outcome {
+        let prior = self.stage.take(slot, page, true);
+        self.drop_entry(prior);
+        self.index.set(owner, Entry::NONE);
+        let s = self.stage.slot(slot);
+        if s.staged == 0 && s.used == Use::Inactive {
+            self.discard_slot(slot);
+        }
+        Outcome::Again
+    }
+
+    fn is_hole(&mut self, at: usize) -> bool {
+        self.kernel.present(at..at + PAGE, 1, &mut [Run::default()]).0 == 0
+    }
+
+    /// Takes a slot back from the compressors, or waits for their result.
+    fn recall(&mut self, slot: u32) {
+        if self.store.withdraw(slot) {
+            self.job_over(slot);
+            self.stage.recall(slot);
+            return;
+        }
+        while self.stage.slot(slot).used == Use::InFlight {
+            self.await_workers();
+        }
+    }
+
+    /// Applies a result, or helps the workers to one: they may be waiting for a page of the stage that the kernel has taken back.
+    fn await_workers(&mut self) {
+        if let Some(done) = self.store.complete() {
+            self.apply_done(done);
+            return;
+        }
+        self.settle();
+        let stage = &self.stage;
+        let theirs = |fault: &Fault| stage.contains(fault.at);
+        while let Some(index) = self.faults.iter().position(theirs) {
+            let fault = self.faults.remove(index).expect("found");
+            self.kernel.zero(fault.at, PAGE);
+            self.kernel.wake(fault.at..fault.at + PAGE);
+        }
+        self.kernel.pause();
+    }
+
+    /// What a move or copy into the program means for the thread that waits at `at`.
+    fn landed(&mut self, at: usize, to: usize, pages: usize, moved: Moved, covered: bool) -> Outcome {
+        match moved.stop {
+            None => Outcome::Served,
+            _ if covered => Outcome::Served,
+            Some(Errno::EAGAIN) => Outcome::Again,
+            // It is there: somebody was faster. What the page tables say counts.
+            Some(Errno::EEXIST) if moved.bytes == 0 && to == at => {
+                let entry = self.index.set(at, Entry::NONE);
+                self.drop_entry(entry);
+                self.kernel.wake(at..at + PAGE);
+                Outcome::Served
+            }
+            // Somewhere before `at` a page was in the way: the thread faults again if it must.
+            Some(Errno::EEXIST) => {
+                let entry = self.index.set(to + moved.bytes, Entry::NONE);
+                self.drop_entry(entry);
+                Outcome::Again
+            }
+            // No mapping of ours any more: the kernel knows what to tell the thread.
+            Some(_) => {
+                self.kernel.wake(to..to + pages * PAGE);
+                self.kernel.wake(at..at + PAGE);
+                Outcome::Served
+            }
+        }
+    }
+
+    /// Loads the page, or its window, from its object.
+    fn load(&mut self, at: usize, entry: Entry, extent: Extent) -> Outcome {
+        if let Some(ahead) = self.fetches.iter().find(|f| (f.to..f.to + f.pages as usize * PAGE).contains(&at)) {
+            let slot = ahead.slot;
+            self.join_fetch(slot);
+            return Outcome::Again;
+        }
+        let object = *self.objects.get(entry.id());
+        let (mut to, first, mut pages) = match extent {
+            Extent::Page => (at, entry.offset(), 1),
+            Extent::Window { .. } => self.stored_run(at, entry),
+        };
+        let stock = (pages as usize == WINDOW_PAGES).then(|| self.stage.take_stock()).flatten();
+        let buffer = stock.map_or(self.config.nursery, |slot| self.stage.at(slot));
+        if let Err(damaged) = self.store.load(object.body, first, pages, buffer) {
+            self.lose(at, entry, damaged);
+            if let Some(slot) = stock {
+                self.discard_slot(slot);
+            }
+            return Outcome::Served;
+        }
+        let mut moved = if pages == 1 {
+            self.kernel.copy(to, buffer, PAGE)
+        } else {
+            self.kernel.move_pages(to, buffer, pages as usize * PAGE)
+        };
+        if moved.bytes == 0 && !matches!(moved.stop, None | Some(Errno::EAGAIN | Errno::EEXIST | Errno::ENOENT)) {
+            // One page, since a copy does not stop at guards, nor at the end of a mapping.
+            moved = self.kernel.copy(at, buffer + at - to, PAGE);
+            (to, pages) = (at, 1);
+        } else if let Some(slot) = stock {
+            self.stage.left(slot, bits(0, moved.bytes / PAGE));
+        }
+        if let Some(slot) = stock.filter(|&s| self.stage.slot(s).used == Use::Fetching) {
+            self.discard_slot(slot);
+        }
+        let away = self.kernel.now_ms().saturating_sub(object.born_ms);
+        self.loaded(to, moved.bytes, Heat::refault(away, self.round_ms));
+        let covered = (to..to + moved.bytes).contains(&at);
+        if let (Extent::Window { ahead }, true) = (extent, covered && ahead_wanted(extent)) {
+            self.fetch_ahead(to + pages as usize * PAGE, ahead);
+        }
+        self.landed(at, to, pages as usize, moved, covered)
+    }
+
+    /// Pages that were `Stored` are in the program now, and their object is a clean copy.
+    fn loaded(&mut self, to: usize, bytes: usize, heat: Heat) {
+        for page in (to..to + bytes).step_by(PAGE) {
+            let entry = self.index.get(page);
+            debug_assert_eq!(entry.kind(), Kind::Stored);
+            self.objects.clean(entry.id());
+            self.count_stored(0, 1);
+            self.index.set(page, entry.with_kind(Kind::Clean).with_heat(heat));
+        }
+        if bytes > 0 {
+            self.stat.zswpin[order((bytes / PAGE) as u32)].fetch_add(1, Relaxed);
+            self.footprint += bytes;
+        }
+    }
+
+    /// The run of pages around `at`, within its window, that lie in a row in the same object: address, first page, count.
+    fn stored_run(&self, at: usize, entry: Entry) -> (usize, u16, u16) {
+        let window = at & !(WINDOW - 1);
+        let same = |page: usize, offset: u16| {
+            let e = self.index.get(page);
+            e.kind() == Kind::Stored && e.id() == entry.id() && e.offset() == offset
+        };
+        let (mut start, mut first) = (at, entry.offset());
+        while start > window && first > 0 && same(start - PAGE, first - 1) {
+            start -= PAGE;
+            first -= 1;
+        }
+        let (mut end, mut next) = (at + PAGE, entry.offset() + 1);
+        while end < window + WINDOW && same(end, next) {
+            end += PAGE;
+            next += 1;
+        }
+        (start, first, ((end - start) / PAGE) as u16)
+    }
+
+    /// Has the windows after a stream's position loaded by the workers, as long as there is stock to load them into.
+    fn fetch_ahead(&mut self, from: usize, bytes: usize) {
+        for window in (from..from + bytes).step_by(WINDOW) {
+            let entry = self.index.get(window);
+            if entry.kind() != Kind::Stored || self.fetches.iter().any(|f| f.to == window) {
+                continue;
+            }
+            let body = self.objects.get(entry.id()).body;
+            let (to, first, pages) = self.stored_run(window, entry);
+            if to != window || pages as usize != WINDOW_PAGES || !matches!(body, Body::Blob { .. }) {
+                continue;
+            }
+            if self.fetches.len() >= FETCHES {
+                return;
+            }
+            let Some(slot) = self.stage.take_stock() else { return };
+            self.objects.retain(entry.id(), true);
+            self.fetches.push(Ahead { slot, to, object: entry.id(), first, pages });
+            self.store.fetch(Fetch { slot, at: self.stage.at(slot), body, first, pages });
+        }
+    }
+
+    /// A fault came for a window that is being loaded: takes the job over, or waits for its end.
+    fn join_fetch(&mut self, slot: u32) {
+        if self.store.withdraw(slot) {
+            self.end_fetch(slot);
+            self.discard_slot(slot);
+            return;
+        }
+        while self.fetches.iter().any(|f| f.slot == slot) {
+            self.await_workers();
+        }
+    }
+
+    fn end_fetch(&mut self, slot: u32) -> Ahead {
+        let index = self.fetches.iter().position(|f| f.slot == slot).expect("a fetch ends once");
+        let ahead = self.fetches.swap_remove(index);
+        self.objects.release(ahead.object, true, &mut self.store);
+        ahead
+    }
+
+    /// A window was loaded: what is still out, and still the same, goes in.
+    pub(crate) fn fetched(&mut self, slot: u32, sound: bool) {
+        let ahead = self.end_fetch(slot);
+        // A damaged object is reported at the fault that needs it.
+        let fits = |this: &Self| {
+            sound
+                && (0..ahead.pages).all(|p| {
+                    let e = this.index.get(ahead.to + p as usize * PAGE);
+                    e.kind() == Kind::Stored && e.id() == ahead.object && e.offset() == ahead.first + p
+                })
+        };
+        while fits(self) {
+            let moved =
+                self.kernel.move_pages(ahead.to, self.stage.at(slot), ahead.pages as usize * PAGE);
+            self.stage.left(slot, bits(0, moved.bytes / PAGE));
+            self.loaded(ahead.to, moved.bytes, Heat::WARM);
+            self.stat.readahead.fetch_add((moved.bytes / PAGE) as u64, Relaxed);
+            if moved.bytes > 0 || moved.stop != Some(Errno::EAGAIN) {
+                break;
+            }
+            self.settle();
+            self.kernel.pause();
+        }
+        if self.stage.slot(slot).used == Use::Fetching {
+            self.discard_slot(slot);
+        }
+    }
+
+    /// An object cannot be restored: the program is told, never given anything else.
+    fn lose(&mut self, at: usize, entry: Entry, damaged: Damaged) {
+        let object = self.objects.get(entry.id());
+        let age_ms = self.kernel.now_ms().saturating_sub(object.born_ms);
+        let bytes = match object.body {
+            Body::Blob { bytes, .. } => bytes,
+            _ => 0,
+        };
+        self.kernel.lose(
+            at,
+            format_args!(
+                "the page at {at:#x} cannot be restored: {damaged} (page {} of an object of {bytes} bytes, stored {age_ms} ms ago)",
+                entry.offset(),
+            ),
+        );
+        self.index.set(at, Entry::NONE);
+        self.drop_entry(entry);
+    }
+
+    /// Fresh memory, or a page of zeros: with room for it, and with the pages after it where a stream goes on.
+    fn fill(&mut self, fault: Fault, entry: Entry, extent: Extent, gate: bool) -> Outcome {
+        if gate && self.marks.gated(&self.usage()) {
+            return Outcome::Wait;
+        }
+        if entry.kind() == Kind::Clean {
+            // Gone without an event (a guard was there): what it held is gone with it.
+            self.index.set(fault.at, Entry::NONE);
+            self.drop_entry(entry);
+        }
+        let end = match extent {
+            Extent::Page => fault.at + PAGE,
+            Extent::Window { ahead } => (fault.at & !(WINDOW - 1)) + WINDOW + ahead,
+        };
+        let region = self.regions.iter().find(|r| r.contains(&fault.at)).map_or(fault.at + PAGE, |r| r.end);
+        let end = end.min(region).max(fault.at + PAGE);
+        let end = self.index.next_used(fault.at + PAGE, end).map_or(end, |(used, _)| used);
+        if !fault.write {
+            let mut moved = self.kernel.zero(fault.at, (end - fault.at).min(WINDOW));
+            if moved.stop == Some(Errno::ENOENT) {
+                // Part of it is another mapping by now.
+                moved = self.kernel.zero(fault.at, PAGE);
+            }
+            return self.filled(fault.at, fault.at, moved, 0);
+        }
+        let mut at = fault.at;
+        let mut outcome = Outcome::Served;
+        while at < end {
+            let mut bytes = (WINDOW - at % WINDOW).min(end - at);
+            let over = self.footprint + bytes > self.marks.high;
+            let stock = if bytes == WINDOW { self.stage.take_stock() } else { None };
+            if over && stock.is_none() {
+                if at > fault.at {
+                    break;
+                }
+                bytes = PAGE;
+            }
+            // Moved, or filled with the zero page (the write makes it a page of its own): both stop at guards and at lost pages, where
+            // a copy would take their place.
+            let mut moved = match stock {
+                Some(slot) => {
+                    let from = self.stage.at(slot);
+                    self.kernel.clear(from, WINDOW);
+                    let moved = self.kernel.move_pages(at, from, WINDOW);
+                    self.stage.left(slot, bits(0, moved.bytes / PAGE));
+                    if self.stage.slot(slot).used == Use::Fetching {
+                        self.discard_slot(slot);
+                    }
+                    moved
+                }
+                None if bytes > PAGE || at > fault.at => {
+                    self.kernel.clear(self.config.nursery, bytes);
+                    self.kernel.move_pages(at, self.config.nursery, bytes)
+                }
+                None => self.kernel.zero(at, PAGE),
+            };
+            if at == fault.at && moved.stop == Some(Errno::EINVAL) {
+                // Part of it is another mapping by now, or one that nothing can be moved to: the page alone.
+                moved = self.kernel.zero(at, PAGE);
+            }
+            let short = moved.bytes < bytes;
+            let new = if stock.is_some() { 0 } else { moved.bytes };
+            if at == fault.at {
+                outcome = self.filled(at, at, moved, new);
+            } else {
+                self.filled(at, at, moved, new);
+            }
+            if short {
+                break;
+            }
+            at += bytes;
+        }
+        outcome
+    }
+
+    fn filled(&mut self, at: usize, to: usize, moved: Moved, new_bytes: usize) -> Outcome {
+        self.footprint += new_bytes;
+        for page in (to..to + moved.bytes).step_by(PAGE) {
+            let entry = self.index.get(page);
+            if entry.kind() != Kind::None {
+                self.drop_entry(entry);
+            }
+            self.index.set(page, Entry::NONE);
+        }
+        match moved.stop {
+            Some(Errno::EEXIST) if moved.bytes == 0 => {
+                self.kernel.wake(at..at + PAGE);
+                Outcome::Served
+            }
+            _ => self.landed(at, to, moved.bytes / PAGE, moved, moved.bytes > 0),
+        }
+    }
+}
+
+fn ahead_wanted(extent: Extent) -> bool {
+    matches!(extent, Extent::Window { ahead } if ahead > 0)
+}

@@ -1,0 +1,227 @@
+//! The index: for each page of the program, what the engine knows about it. A page table of our own, with the same shape.
+//!
+//! ```text
+//!   address   46        34 33       21 20      12
+//!            [ top, 13 bits | mid, 13   | leaf, 9 ]
+//!
+//!   entry     63      46 45                14 13     5 4  3 2   0
+//!            [ unused   | object or page   | offset  | heat | kind ]
+//! ```
+//!
+//! | kind | the page's contents | id | offset |
+//! | --- | --- | --- | --- |
+//! | `None` | in the program, or nowhere yet: a hole reads as zeros | - | - |
+//! | `Staged` | on the inactive stage | stage page | - |
+//! | `Stored` | in an object | object | page within it |
+//! | `Clean` | in the program, and the same in an object when it came in | object | page within it |
+//! | `Zero` | known to be zeros, stored without data | - | - |
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::ops::Range;
+use vmscan::PAGE;
+use vmscan::heat::Heat;
+
+const LEAF: usize = 512;
+const FANOUT: usize = 1 << 13;
+const LEAF_BYTES: usize = LEAF * PAGE;
+
+/// Where a page's contents are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// In the program, or nowhere yet.
+    None = 0,
+    /// On the stage.
+    Staged = 1,
+    /// In an object.
+    Stored = 2,
+    /// In the program, with a copy in an object.
+    Clean = 3,
+    /// Zeros.
+    Zero = 4,
+}
+
+/// What is known about one page.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+pub struct Entry(u64);
+
+impl core::fmt::Debug for Entry {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "{:?}({}+{} {:?})", self.kind(), self.id(), self.offset(), self.heat())
+    }
+}
+
+impl Entry {
+    /// Nothing known.
+    pub const NONE: Entry = Entry(0);
+
+    /// An entry with all its parts.
+    pub fn new(kind: Kind, id: u32, offset: u16, heat: Heat) -> Entry {
+        debug_assert!((offset as usize) < LEAF);
+        Entry(kind as u64 | heat.bits() << 3 | (offset as u64) << 5 | (id as u64) << 14)
+    }
+
+    /// Where the contents are.
+    pub fn kind(self) -> Kind {
+        match self.0 & 7 {
+            0 => Kind::None,
+            1 => Kind::Staged,
+            2 => Kind::Stored,
+            3 => Kind::Clean,
+            _ => Kind::Zero,
+        }
+    }
+
+    /// Object, or page of the stage.
+    pub fn id(self) -> u32 {
+        (self.0 >> 14) as u32
+    }
+
+    /// Page within the object.
+    pub fn offset(self) -> u16 {
+        (self.0 >> 5) as u16 & (LEAF as u16 - 1)
+    }
+
+    /// How many visits of the hand the page survives.
+    pub fn heat(self) -> Heat {
+        Heat::from_bits(self.0 >> 3)
+    }
+
+    /// The same with another heat.
+    pub fn with_heat(self, heat: Heat) -> Entry {
+        Entry(self.0 & !(3 << 3) | heat.bits() << 3)
+    }
+
+    /// The same with another kind.
+    pub fn with_kind(self, kind: Kind) -> Entry {
+        Entry(self.0 & !7 | kind as u64)
+    }
+}
+
+struct Leaf {
+    entries: [Entry; LEAF],
+    /// Entries that are not `NONE`; a leaf without any is freed.
+    used: usize,
+}
+
+type Mid = Vec<Option<Box<Leaf>>>;
+
+/// All entries.
+#[derive(Default)]
+pub struct Index {
+    top: Vec<Option<Mid>>,
+}
+
+fn split(at: usize) -> (usize, usize, usize) {
+    assert!(at < 1 << 47, "a user address has 47 bits");
+    (at >> 34, at >> 21 & (FANOUT - 1), at / PAGE & (LEAF - 1))
+}
+
+impl Index {
+    /// The entry of the page at `at`.
+    pub fn get(&self, at: usize) -> Entry {
+        let (top, mid, leaf) = split(at);
+        let found = self.top.get(top).and_then(Option::as_ref).and_then(|m| m[mid].as_ref());
+        found.map_or(Entry::NONE, |l| l.entries[leaf])
+    }
+
+    /// Replaces the entry of the page at `at`; returns the old one.
+    pub fn set(&mut self, at: usize, entry: Entry) -> Entry {
+        let (top, mid, leaf) = split(at);
+        if self.top.len() <= top {
+            if entry == Entry::NONE {
+                return Entry::NONE;
+            }
+            self.top.resize_with(top + 1, || None);
+        }
+        let slot = &mut self.top[top].get_or_insert_with(|| (0..FANOUT).map(|_| None).collect())[mid];
+        if slot.is_none() && entry == Entry::NONE {
+            return Entry::NONE;
+        }
+        let l = slot.get_or_insert_with(|| Box::new(Leaf { entries: [Entry::NONE; LEAF], used: 0 }));
+        let old = core::mem::replace(&mut l.entries[leaf], entry);
+        l.used = l.used + (entry != Entry::NONE) as usize - (old != Entry::NONE) as usize;
+        if l.used == 0 {
+            *slot = None;
+        }
+        old
+    }
+
+    /// The first page at or after `at`, and before `end`, about which something is known.
+    pub fn next_used(&self, at: usize, end: usize) -> Option<(usize, Entry)> {
+        let mut at = at;
+        while at < end {
+            let (top, mid, leaf) = split(at);
+            let Some(m) = self.top.get(top)? else {
+                at = (top + 1) << 34;
+                continue;
+            };
+            let Some(l) = &m[mid] else {
+                at = (at & !(LEAF_BYTES - 1)) + LEAF_BYTES;
+                continue;
+            };
+            if l.entries[leaf] != Entry::NONE {
+                return Some((at, l.entries[leaf]));
+            }
+            at += PAGE;
+        }
+        None
+    }
+
+    /// Forgets a range: calls `each` with every page and entry that was known.
+    pub fn take(&mut self, range: Range<usize>, mut each: impl FnMut(usize, Entry)) {
+        let mut at = range.start;
+        while let Some((page, entry)) = self.next_used(at, range.end) {
+            self.set(page, Entry::NONE);
+            each(page, entry);
+            at = page + PAGE;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn an_entry_keeps_its_parts() {
+        let e = Entry::new(Kind::Stored, u32::MAX, 511, Heat::HOT);
+        assert_eq!((e.kind(), e.id(), e.offset(), e.heat()), (Kind::Stored, u32::MAX, 511, Heat::HOT));
+        let e = e.with_kind(Kind::Clean).with_heat(Heat::COLD);
+        assert_eq!((e.kind(), e.id(), e.offset(), e.heat()), (Kind::Clean, u32::MAX, 511, Heat::COLD));
+    }
+
+    #[test]
+    fn the_index_is_a_map() {
+        for seed in 1..=10u64 {
+            let (mut index, mut model, mut random) = (Index::default(), BTreeMap::new(), seed);
+            let mut next = |n: u64| {
+                random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                (random >> 33) % n
+            };
+            let bases = [0x1000_0000usize, 0x7f00_0000_0000, 0x7fff_ffe0_0000, (1 << 34) - (2 << 20)];
+            for _ in 0..20_000 {
+                let at = bases[next(4) as usize] + next(1024).min(511) as usize * PAGE;
+                match next(5) {
+                    0 => {
+                        let end = at + next(40) as usize * PAGE;
+                        let mut taken = Vec::new();
+                        index.take(at..end, |a, e| taken.push((a, e)));
+                        let expected: Vec<_> = model.range(at..end).map(|(a, e)| (*a, *e)).collect();
+                        assert_eq!(taken, expected, "seed {seed}");
+                        model.retain(|a, _| *a < at || *a >= end);
+                    }
+                    1 => assert_eq!(index.get(at), *model.get(&at).unwrap_or(&Entry::NONE), "seed {seed}"),
+                    _ => {
+                        let e = Entry::new(Kind::Stored, next(9) as u32, 3, Heat::COLD);
+                        assert_eq!(index.set(at, e), model.insert(at, e).unwrap_or(Entry::NONE), "seed {seed}");
+                    }
+                }
+            }
+            index.take(0..1 << 47, |_, _| ());
+            assert!(index.top.iter().flatten().all(|m| m.iter().all(Option::is_none)), "empty leaves are freed");
+        }
+    }
+}

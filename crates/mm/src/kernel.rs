@@ -1,0 +1,172 @@
+//! What the pager asks of the world: a [`Kernel`] that moves pages and tells of faults, and a [`Store`] that keeps what went out.
+//!
+//! The engine gives it the real ones (`live` in the preload crate); tests give it a simulated kernel that runs the program's
+//! threads between any two calls, from a seed, and can plant the bugs that HAZARDS lists.
+
+use alloc::vec::Vec;
+use core::fmt;
+use core::ops::Range;
+pub use uffd::pagemap::Run;
+pub use uffd::{Errno, Message, Moved};
+use vmscan::PAGE;
+
+/// Pages of a window.
+pub const WINDOW_PAGES: usize = vmscan::WINDOW / PAGE;
+
+/// The operating system, for one process.
+pub trait Kernel {
+    /// The next message. Once an event is returned, whoever caused it runs on.
+    fn next(&mut self) -> Option<Message>;
+    /// Makes missing pages of `range` fault to the pager, and keeps the range out of any child that no hook sees.
+    fn register(&mut self, range: Range<usize>) -> Result<(), Errno>;
+    /// Undoes `register`.
+    fn unregister(&mut self, range: Range<usize>);
+    /// The first stretch of manageable memory that ends after `at`: private, anonymous, read-write, not the engine's own.
+    fn area(&mut self, at: usize) -> Option<Range<usize>>;
+    /// Runs of present pages in `range`, about `max_pages` at most: how many runs, and up to which address it looked.
+    fn present(&mut self, range: Range<usize>, max_pages: usize, runs: &mut [Run]) -> (usize, usize);
+    /// Pages that must stay, because the kernel writes to them without a fault (thread control blocks, robust lists); sorted.
+    fn pins(&mut self, pins: &mut Vec<usize>);
+    /// Moves pages between the program and the engine, either way.
+    fn move_pages(&mut self, dst: usize, src: usize, bytes: usize) -> Moved;
+    /// Copies engine memory into holes of the program.
+    fn copy(&mut self, dst: usize, src: usize, bytes: usize) -> Moved;
+    /// Fills holes with the shared zero page.
+    fn zero(&mut self, dst: usize, bytes: usize) -> Moved;
+    /// Makes a page exclusively owned again after a fork; false when that is not to be had.
+    fn unshare(&mut self, at: usize) -> bool;
+    /// Makes those who wait in a range look again.
+    fn wake(&mut self, range: Range<usize>);
+    /// Makes a lost page raise SIGBUS, and says why.
+    fn lose(&mut self, at: usize, why: fmt::Arguments<'_>);
+    /// Gives pages of the engine's own (stage, nursery) back to the kernel; false when they stay.
+    fn discard(&mut self, at: usize, bytes: usize) -> bool;
+    /// Writes zeros to engine memory.
+    fn clear(&mut self, at: usize, bytes: usize);
+    /// Begins a census: every thread of the program that there is now may be about to discard pages whose REMOVE event has been read.
+    fn census_begin(&mut self);
+    /// True when every thread of the census has been seen outside of such a call since, or is gone.
+    fn census_done(&mut self) -> bool;
+    /// Nothing can be done before the program's threads have run: let them.
+    fn pause(&mut self);
+    /// Milliseconds since some point in the past.
+    fn now_ms(&mut self) -> u64;
+    /// The same in nanoseconds.
+    fn now_ns(&mut self) -> u64 {
+        self.now_ms() * 1_000_000
+    }
+}
+
+/// What an object holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Body {
+    /// Bytes in the pool: the store's handle, and how many bytes of the pool it takes.
+    Blob {
+        /// The store's name for it.
+        handle: u32,
+        /// Bytes.
+        bytes: u32,
+    },
+    /// Pages filled with one repeated word; nothing in the pool.
+    Same(u64),
+    /// A clean copy that was given up: nothing can be loaded from it.
+    Dropped,
+}
+
+/// A page's copy that may still be right: the pager remembers that page `page` of `body` was loaded there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Prior {
+    /// The object.
+    pub body: Body,
+    /// Page within the object.
+    pub page: u16,
+}
+
+/// A slot of the stage to be stored.
+#[derive(Clone, Copy, Debug)]
+pub struct Job {
+    /// The slot.
+    pub slot: u32,
+    /// Its address.
+    pub at: usize,
+    /// Which of its pages are to be stored, by bit.
+    pub pages: u16,
+    /// What each page was loaded from, if it was.
+    pub priors: [Option<Prior>; WINDOW_PAGES],
+}
+
+/// A job to load pages into a slot ahead of the fault.
+#[derive(Clone, Copy, Debug)]
+pub struct Fetch {
+    /// The slot, all pages present.
+    pub slot: u32,
+    /// Its address.
+    pub at: usize,
+    /// The object.
+    pub body: Body,
+    /// First page within the object.
+    pub first: u16,
+    /// How many.
+    pub pages: u16,
+}
+
+/// What has become of a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Done {
+    /// A slot is stored; masks are by page of the slot.
+    Stored {
+        /// The slot.
+        slot: u32,
+        /// Pages that were still equal to their prior.
+        reused: u16,
+        /// Pages of zeros.
+        zero: u16,
+        /// Pages that `body` holds, in order.
+        in_body: u16,
+        /// The new object, if `in_body` is not 0. `None` with `in_body` not 0: the pool has no memory for it.
+        body: Option<Body>,
+    },
+    /// A slot is loaded, or the object is damaged.
+    Fetched {
+        /// The slot.
+        slot: u32,
+        /// False when the object is damaged.
+        sound: bool,
+    },
+}
+
+/// Why an object could not be loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Damaged {
+    /// The compressed bytes are not what the compressor wrote.
+    Stream,
+    /// The plain bytes are not those that were stored.
+    Checksum,
+}
+
+impl fmt::Display for Damaged {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Damaged::Stream => "its compressed bytes are damaged",
+            Damaged::Checksum => "its checksum does not match",
+        })
+    }
+}
+
+/// Where folios go.
+pub trait Store {
+    /// Takes a job. The pages at `job.at` must stay until it is done or withdrawn.
+    fn submit(&mut self, job: Job);
+    /// Takes a job to load.
+    fn fetch(&mut self, fetch: Fetch);
+    /// Takes a job back: true when it had not begun. Otherwise it is or will soon be among `complete`'s.
+    fn withdraw(&mut self, slot: u32) -> bool;
+    /// The next job that is done.
+    fn complete(&mut self) -> Option<Done>;
+    /// Loads `pages` pages of an object, from page `first` on, to engine memory at `to`.
+    fn load(&mut self, body: Body, first: u16, pages: u16, to: usize) -> Result<(), Damaged>;
+    /// Gives an object's memory back.
+    fn free(&mut self, body: Body);
+    /// Bytes that the pool holds.
+    fn pool_bytes(&self) -> usize;
+}

@@ -1,0 +1,310 @@
+//! The pager: the one place that changes which page is where.
+//!
+//! All of it runs on one thread, and that is the design: an event is read and handled in one critical section because
+//! there is nobody else who could read, evict or restore. The compressors work beside it on pages that have left the program already,
+//! and tell their results through [`Store`].
+//!
+//! A turn: read messages and apply events (`settle`), apply results (`collect`), serve faults, reclaim.
+
+use crate::event::Quarantine;
+use crate::index::{Entry, Index};
+use crate::kernel::{Kernel, Store, WINDOW_PAGES};
+use crate::object::Objects;
+use crate::stage::{Stage, Use};
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use core::ops::Range;
+use core::sync::atomic::Ordering::Relaxed;
+use memcg::Stat;
+use vmscan::readahead::Readahead;
+use vmscan::watermark::{Usage, Watermarks};
+use vmscan::{PAGE, WINDOW};
+
+/// What a pager is made with.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// The stage's range: engine memory registered for faults, no page present. Bytes are a multiple of the window.
+    pub stage: (usize, usize),
+    /// A window of engine memory that is not registered: loads go through it when there is no stock.
+    pub nursery: usize,
+    /// A window of engine memory that always holds zeros.
+    pub zeros: usize,
+    /// A registered page of the engine's own: a touch of it by a thread of the program is a request (see `Pager::rang`).
+    pub doorbell: usize,
+    /// Test mode: everything goes out all the time.
+    pub evict_all: bool,
+}
+
+/// A thread that waits for a page.
+#[derive(Clone, Copy, Debug)]
+pub struct Fault {
+    /// The page.
+    pub at: usize,
+    /// To write it.
+    pub write: bool,
+    /// When the message was read, in nanoseconds.
+    pub since_ns: u64,
+}
+
+/// The pager of one process.
+pub struct Pager<'a, K, S> {
+    /// The world.
+    pub kernel: K,
+    /// Where folios go.
+    pub store: S,
+    /// Counters.
+    pub stat: &'a Stat,
+    pub(crate) config: Config,
+    pub(crate) marks: Watermarks,
+    pub(crate) index: Index,
+    pub(crate) objects: Objects,
+    pub(crate) stage: Stage,
+    pub(crate) readahead: Readahead,
+    /// Faults read and not yet served, oldest first.
+    pub(crate) faults: VecDeque<Fault>,
+    /// Faults on fresh memory that wait for room.
+    pub(crate) waiting: Vec<Fault>,
+    /// Ranges that a REMOVE covered, and that may not be evicted yet.
+    pub(crate) quarantine: Quarantine,
+    /// Registered ranges, sorted and apart.
+    pub(crate) regions: Vec<Range<usize>>,
+    /// Windows that a worker loads ahead of the fault.
+    pub(crate) fetches: Vec<crate::fault::Ahead>,
+    /// Where the clock hand stands, when it began its round, and how long the last round took.
+    pub(crate) hand: usize,
+    pub(crate) round_began_ms: u64,
+    pub(crate) round_ms: u64,
+    pub(crate) pins: Vec<usize>,
+    pub(crate) footprint: usize,
+    pub(crate) stored_pages: usize,
+    pub(crate) in_flight: usize,
+    pub(crate) pool_full: bool,
+    /// A thread of the program has touched the doorbell and waits; set to false once answered with `answer`.
+    pub rang: bool,
+    /// Eviction stands still: a fork is under way.
+    pub paused: bool,
+}
+
+impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
+    /// A pager that knows nothing yet.
+    pub fn new(kernel: K, store: S, stat: &'a Stat, config: Config, limit: usize) -> Self {
+        let (base, bytes) = config.stage;
+        Pager {
+            kernel,
+            store,
+            stat,
+            config,
+            marks: Watermarks::new(limit),
+            index: Index::default(),
+            objects: Objects::default(),
+            stage: Stage::new(base, bytes),
+            readahead: Readahead::default(),
+            faults: VecDeque::new(),
+            waiting: Vec::new(),
+            quarantine: Quarantine::default(),
+            regions: Vec::new(),
+            fetches: Vec::new(),
+            hand: 0,
+            round_began_ms: 0,
+            round_ms: 0,
+            pins: Vec::new(),
+            footprint: 0,
+            stored_pages: 0,
+            in_flight: 0,
+            pool_full: false,
+            rang: false,
+            paused: false,
+        }
+    }
+
+    /// A new limit in bytes, as other processes of the run come and go.
+    pub fn set_limit(&mut self, limit: usize) {
+        self.marks = if self.config.evict_all { Watermarks::evict_all() } else { Watermarks::new(limit) };
+    }
+
+    /// One turn. `footprint` is what the process holds now, in bytes. True when there may be more to do at once.
+    pub fn turn(&mut self, footprint: usize) -> bool {
+        self.footprint = footprint;
+        self.settle();
+        let mut busy = self.collect();
+        if !self.waiting.is_empty() && !self.marks.gated(&self.usage()) {
+            self.faults.extend(self.waiting.drain(..));
+        }
+        while let Some(fault) = self.faults.pop_front() {
+            busy = true;
+            self.serve(fault);
+            self.settle();
+            self.collect();
+        }
+        if !self.paused {
+            busy |= self.reclaim();
+        }
+        busy
+    }
+
+    /// Where the process stands.
+    pub fn usage(&self) -> Usage {
+        Usage {
+            footprint: self.footprint,
+            inactive: self.stage.inactive_bytes(),
+            in_flight: self.in_flight * WINDOW,
+            stock: self.stage.stock_bytes(),
+            waiting: !self.waiting.is_empty(),
+        }
+    }
+
+    /// Bytes of the program that are out in the pool, uncompressed.
+    pub fn stored_bytes(&self) -> usize {
+        self.stored_pages * PAGE
+    }
+
+    /// True when work is with the compressors.
+    pub fn in_flight(&self) -> bool {
+        self.in_flight > 0 || !self.fetches.is_empty()
+    }
+
+    /// Since when the longest waiting thread waits for room, in nanoseconds of the kernel's clock.
+    pub fn waiting_since_ns(&self) -> Option<u64> {
+        self.waiting.iter().map(|f| f.since_ns).min()
+    }
+
+    /// Nothing is out, staged or registered: the pager may sleep.
+    pub fn is_idle(&self) -> bool {
+        self.stored_pages == 0 && self.regions.is_empty() && self.in_flight == 0
+    }
+
+    /// Brings everything home and unregisters it: before a fork. Faults are served all the while; afterwards none can come.
+    pub fn retire(&mut self) {
+        self.paused = true;
+        loop {
+            self.settle();
+            self.collect();
+            let (mut at, mut home) = (0, true);
+            while let Some((page, entry)) = self.index.next_used(at, 1 << 47) {
+                (at, home) = (page + PAGE, false);
+                self.bring_home(page, entry);
+            }
+            while let Some(fault) = self.faults.pop_front().or_else(|| self.waiting.pop()) {
+                self.serve_now(fault);
+            }
+            // A result that came meanwhile may have put pages away again; look once more.
+            if self.in_flight == 0 && home {
+                break;
+            }
+        }
+        loop {
+            // Not `regions` alone: what mremap added to a mapping is registered too, and no event tells of it.
+            self.regions.clear();
+            self.kernel.unregister(0..1 << 47);
+            // A range may have moved away meanwhile, and have taken its registration along.
+            self.settle();
+            if self.regions.is_empty() && self.is_quiet() {
+                break;
+            }
+            self.kernel.pause();
+        }
+        // Whoever faulted before the ranges were unregistered finds zeros, the page, or nothing, when it looks again.
+        while let Some(fault) = self.faults.pop_front() {
+            self.kernel.wake(fault.at..fault.at + PAGE);
+        }
+    }
+
+    /// True when no event is under way: even one that is not to be read yet stops every fill with EAGAIN, before the kernel sees that
+    /// the nursery is not registered.
+    fn is_quiet(&mut self) -> bool {
+        self.kernel.zero(self.config.nursery, PAGE).stop != Some(uffd::Errno::EAGAIN)
+    }
+
+    /// Answers the doorbell: the thread that touched it goes on.
+    pub fn answer(&mut self) {
+        self.rang = false;
+        let bell = self.config.doorbell;
+        while self.kernel.zero(bell, PAGE).stop == Some(uffd::Errno::EAGAIN) {
+            self.settle();
+            self.kernel.pause();
+        }
+        self.kernel.wake(bell..bell + PAGE);
+        // Empty again, for the next one.
+        self.kernel.discard(bell, PAGE);
+    }
+
+    /// Changes the number of pages that have no other copy than the pool's.
+    pub(crate) fn count_stored(&mut self, more: usize, less: usize) {
+        self.stored_pages = self.stored_pages + more - less;
+    }
+
+    /// Forgets one entry: nobody will ask for what it names.
+    pub(crate) fn drop_entry(&mut self, entry: Entry) {
+        use crate::index::Kind::*;
+        match entry.kind() {
+            None => {}
+            Zero => self.count_stored(0, 1),
+            Stored => {
+                self.count_stored(0, 1);
+                self.objects.release(entry.id(), true, &mut self.store);
+            }
+            Clean => self.objects.release(entry.id(), false, &mut self.store),
+            Staged => {
+                let (slot, page) = stage_page(entry);
+                let prior = self.stage.take(slot, page, false);
+                self.drop_entry(prior);
+                let s = self.stage.slot(slot);
+                if s.staged == 0 && s.used == Use::Inactive {
+                    self.discard_slot(slot);
+                }
+            }
+        }
+    }
+
+    /// Gives a slot's pages, which nobody needs, back to the kernel; those that it does not take now are waste, and tried again.
+    pub(crate) fn discard_slot(&mut self, slot: u32) {
+        let base = self.stage.at(slot);
+        for (first, count) in runs(self.stage.slot(slot).present) {
+            if self.kernel.discard(base + first * PAGE, count * PAGE) {
+                self.stage.left(slot, bits(first, count));
+                self.footprint = self.footprint.saturating_sub(count * PAGE);
+            } else {
+                self.stat.busy.fetch_add(count as u64, Relaxed);
+            }
+        }
+        if self.stage.slot(slot).present != 0 {
+            self.stage.waste(slot);
+        }
+    }
+}
+
+/// The slot and its page that a `Staged` entry names.
+pub(crate) fn stage_page(entry: Entry) -> (u32, usize) {
+    (entry.id() / WINDOW_PAGES as u32, entry.id() as usize % WINDOW_PAGES)
+}
+
+/// A mask of `count` bits from `first` on.
+pub(crate) fn bits(first: usize, count: usize) -> u16 {
+    (((1u32 << count) - 1) << first) as u16
+}
+
+/// The runs of set bits: first and count.
+pub(crate) fn runs(mask: u16) -> impl Iterator<Item = (usize, usize)> {
+    let mut rest = mask as u32;
+    core::iter::from_fn(move || {
+        (rest != 0).then(|| {
+            let first = rest.trailing_zeros() as usize;
+            let count = (rest >> first).trailing_ones() as usize;
+            rest &= !(((1 << count) - 1) << first);
+            (first, count)
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_of_a_mask() {
+        assert_eq!(runs(0b1011_0000_0000_1110).collect::<Vec<_>>(), [(1, 3), (12, 2), (15, 1)]);
+        assert_eq!(runs(u16::MAX).collect::<Vec<_>>(), [(0, 16)]);
+        assert_eq!(runs(0).count(), 0);
+        assert_eq!((bits(0, 16), bits(15, 1), bits(3, 2)), (u16::MAX, 1 << 15, 0b11000));
+    }
+}

@@ -1,0 +1,141 @@
+//! Planted bugs: each breaks one rule, and each must be found within a few seeds. What finds nothing checks nothing.
+
+use super::World;
+use super::run::{Plan, run};
+use crate::kernel::Message;
+use std::collections::VecDeque;
+
+/// Which rules are broken.
+#[derive(Clone, Debug, Default)]
+pub struct Bugs {
+    /// Moves and copies do not see unread events, as with a stage on another descriptor (HAZARDS 1).
+    pub blind_moves: bool,
+    /// What a REMOVE covers goes out again before whoever is about to discard it has done so (HAZARDS 2).
+    pub hasty_census: bool,
+    /// Events are read some time before they are handled, as by a second reader (HAZARDS 3).
+    pub late_events: bool,
+    /// Events of this kind are not handled.
+    pub forgets: Option<Kind>,
+    /// The store takes every page that was loaded once for unchanged.
+    pub credulous: bool,
+    /// Those who wait are woken by what is put in their place alone, never by a call.
+    pub mute_wake: bool,
+    /// The workers read pages of the stage without having written to them, so that the kernel may still take them back.
+    pub light_hands: bool,
+    /// Events that were read and not handed on, and how many calls each still waits.
+    late: VecDeque<(Message, usize)>,
+}
+
+/// A kind of event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Remove,
+    Unmap,
+    Remap,
+}
+
+fn kind(message: &Message) -> Option<Kind> {
+    match message {
+        Message::Remove(_) => Some(Kind::Remove),
+        Message::Unmap(_) => Some(Kind::Unmap),
+        Message::Remap { .. } => Some(Kind::Remap),
+        _ => None,
+    }
+}
+
+impl World {
+    /// The next message for the engine.
+    pub fn next_message(&mut self) -> Option<Message> {
+        if self.bugs.late_events {
+            return self.next_late();
+        }
+        loop {
+            let message = self.memory.read()?;
+            if kind(&message).is_none() || kind(&message) != self.bugs.forgets {
+                return Some(message);
+            }
+        }
+    }
+
+    fn next_late(&mut self) -> Option<Message> {
+        while let Some(message) = self.memory.read() {
+            if kind(&message).is_none() {
+                return Some(message);
+            }
+            let wait = self.random.below(4);
+            self.bugs.late.push_back((message, wait));
+        }
+        let (_, wait) = self.bugs.late.front_mut()?;
+        if *wait > 0 {
+            *wait -= 1;
+            return None;
+        }
+        self.bugs.late.pop_front().map(|(message, _)| message)
+    }
+}
+
+/// How many seeds a planted bug may escape.
+const SEEDS: u64 = 200;
+
+/// Runs with a planted bug until it is found; the message must contain one of the given words.
+fn is_found(bugs: Bugs, words: &[&str]) {
+    for seed in 1..=SEEDS {
+        let plan = Plan { bugs: bugs.clone(), ..Plan::any(seed) };
+        if let Err(failure) = run(seed, &plan) {
+            assert!(
+                words.iter().any(|w| failure.contains(w)),
+                "{bugs:?} was found from seed {seed}, but by something else:\n{failure}"
+            );
+            println!("{bugs:?}: found from seed {seed}: {}", failure.lines().next().unwrap_or_default());
+            return;
+        }
+    }
+    panic!("{bugs:?} was not found in {SEEDS} seeds");
+}
+
+const STALE: &[&str] = &["may read", "the index", "no hole", "not registered"];
+
+#[test]
+fn a_stage_on_another_descriptor_is_found() {
+    is_found(Bugs { blind_moves: true, ..Bugs::default() }, STALE);
+}
+
+#[test]
+fn a_page_saved_before_its_discard_is_found() {
+    is_found(Bugs { hasty_census: true, ..Bugs::default() }, STALE);
+}
+
+#[test]
+fn an_event_that_is_read_and_not_yet_handled_is_found() {
+    is_found(Bugs { late_events: true, ..Bugs::default() }, STALE);
+}
+
+#[test]
+fn a_forgotten_unmap_is_found() {
+    is_found(Bugs { forgets: Some(Kind::Unmap), ..Bugs::default() }, STALE);
+}
+
+#[test]
+fn a_forgotten_remap_is_found() {
+    is_found(Bugs { forgets: Some(Kind::Remap), ..Bugs::default() }, STALE);
+}
+
+#[test]
+fn a_forgotten_remove_is_found() {
+    is_found(Bugs { forgets: Some(Kind::Remove), ..Bugs::default() }, STALE);
+}
+
+#[test]
+fn a_stale_object_is_found() {
+    is_found(Bugs { credulous: true, ..Bugs::default() }, &["may read"]);
+}
+
+#[test]
+fn a_lost_wake_is_found() {
+    is_found(Bugs { mute_wake: true, ..Bugs::default() }, &["waits", "goes round in circles"]);
+}
+
+#[test]
+fn a_page_that_the_kernel_may_still_take_from_the_stage_is_found() {
+    is_found(Bugs { light_hands: true, ..Bugs::default() }, &["faults on its own stage"]);
+}

@@ -1,0 +1,51 @@
+//! Runs without a planted bug, which must pass.
+
+use super::run::{Plan, Tally, run};
+
+/// Seeds of each test. `ZFOLIO_SEEDS=from..to` runs others.
+fn seeds() -> std::ops::RangeInclusive<u64> {
+    let given = std::env::var("ZFOLIO_SEEDS").ok();
+    let bounds = given.as_deref().and_then(|s| s.split_once("..")).map(|(a, b)| (a.parse(), b.parse()));
+    match bounds {
+        Some((Ok(from), Ok(to))) => from..=to,
+        _ => 1..=100,
+    }
+}
+
+fn all_pass(plan: impl Fn(u64) -> Plan) -> Tally {
+    let mut sum = Tally::default();
+    for seed in seeds() {
+        match run(seed, &plan(seed)) {
+            Ok(tally) => sum += tally,
+            Err(failure) => panic!("{failure}"),
+        }
+    }
+    println!("{sum:?}");
+    sum
+}
+
+#[test]
+fn everything_goes_out_all_the_time_and_nothing_is_lost() {
+    all_pass(|seed| Plan { evict_all: true, ..Plan::any(seed) });
+}
+
+#[test]
+fn watermarks_hold_the_program_and_nothing_is_lost() {
+    all_pass(|seed| Plan { evict_all: false, ..Plan::any(seed) });
+}
+
+#[test]
+fn everything_comes_home_and_goes_out_again() {
+    all_pass(|seed| Plan { retire: 20, ..Plan::any(seed) });
+}
+
+#[test]
+fn a_damaged_object_raises_sigbus_and_is_never_read() {
+    let sum = all_pass(|seed| Plan { damage: 10, retire: 40, ..Plan::any(seed) });
+    assert!(sum.lost > 0);
+}
+
+#[test]
+fn a_pool_that_is_full_for_a_while_loses_nothing() {
+    all_pass(|seed| Plan { tight: true, ..Plan::any(seed) });
+}

@@ -1,0 +1,315 @@
+//! The simulated kernel, as the pager calls it.
+
+use super::memory::{Marker, Page, Vma};
+use super::{Shared, World};
+use crate::kernel::{Errno, Kernel, Message, Moved, Run};
+use std::fmt;
+use std::ops::Range;
+use vmscan::PAGE;
+
+/// The pager's view of the world.
+pub struct SimKernel(pub Shared);
+
+/// Calls that change the mappings wait for those who hold the mmap lock.
+fn wait_for_readers(world: &mut World) {
+    while world.memory.readers > 0 {
+        world.run_on(1);
+    }
+}
+
+fn stopped(bytes: usize, stop: Errno) -> Moved {
+    // The kernel says EAGAIN for every move that ended early, and the true reason only to the next.
+    Moved { bytes, stop: Some(if bytes > 0 { Errno::EAGAIN } else { stop }) }
+}
+
+impl World {
+    /// The checks that every move, copy and fill begins with. The mappings are looked up between two looks at mmap_changing.
+    fn admit(&mut self, find: impl Fn(&World) -> Result<(), Errno>) -> Result<(), Errno> {
+        let blind = self.bugs.blind_moves;
+        if self.memory.changing > 0 && !blind {
+            return Err(Errno::EAGAIN);
+        }
+        if self.random.one_in(16) {
+            self.run_on(1);
+        }
+        find(self)?;
+        if self.memory.changing > 0 && !blind || self.random.one_in(100) {
+            return Err(Errno::EAGAIN);
+        }
+        Ok(())
+    }
+
+    /// Both mappings of a move.
+    fn movable(&self, dst: usize, src: usize, bytes: usize) -> Result<(), Errno> {
+        let find = |at| self.memory.vma(at).ok_or(Errno::ENOENT);
+        let ((d, to), (s, from)) = (find(dst)?, find(src)?);
+        let alike = to.writable && from.writable && to.locked == from.locked;
+        if dst + bytes > d.end || src + bytes > s.end || !alike || !to.registered {
+            return Err(Errno::EINVAL);
+        }
+        Ok(())
+    }
+
+    /// The mapping that a copy or fill goes to.
+    fn fillable(&self, dst: usize, bytes: usize) -> Result<(), Errno> {
+        match self.memory.vma(dst) {
+            Some((range, vma)) if vma.registered && dst + bytes <= range.end => Ok(()),
+            _ => Err(Errno::ENOENT),
+        }
+    }
+
+    /// Does `each` page of a range until one fails, and wakes those who wait for what was done.
+    fn pages(
+        &mut self,
+        dst: usize,
+        bytes: usize,
+        mut each: impl FnMut(&mut World, usize) -> Result<(), Errno>,
+    ) -> Moved {
+        for offset in (0..bytes).step_by(PAGE) {
+            let done = if offset > 0 && self.random.one_in(150) { Err(Errno::EAGAIN) } else { each(self, offset) };
+            if let Err(errno) = done {
+                self.memory.wake(dst..dst + offset);
+                return stopped(offset, errno);
+            }
+        }
+        self.memory.wake(dst..dst + bytes);
+        Moved { bytes, stop: None }
+    }
+}
+
+impl Kernel for SimKernel {
+    fn next(&mut self) -> Option<Message> {
+        let mut world = self.0.borrow_mut();
+        world.enter();
+        let message = world.next_message();
+        if let Some(message) = &message {
+            let (what, args) = match message {
+                Message::Fault { at, write } => ("message: fault", [*at, *write as usize, 0]),
+                Message::Remove(r) => ("message: REMOVE", [r.start, r.end, 0]),
+                Message::Unmap(r) => ("message: UNMAP", [r.start, r.end, 0]),
+                Message::Remap { from, to } => ("message: REMAP", [from.start, from.end, *to]),
+                Message::Other(n) => ("message of kind", [*n as usize, 0, 0]),
+            };
+            world.trace(what, args.map(|a| a as u64));
+        }
+        message
+    }
+
+    fn register(&mut self, range: Range<usize>) -> Result<(), Errno> {
+        let mut world = self.0.borrow_mut();
+        world.enter();
+        wait_for_readers(&mut world);
+        let fits = |(whole, vma): (Range<usize>, &Vma)| (whole.end >= range.end && !vma.engine).then_some(whole);
+        let whole = world.memory.vma(range.start).and_then(fits).ok_or(Errno::EINVAL)?;
+        world.trace("register", [whole.start as u64, whole.end as u64, 0]);
+        world.memory.change(whole, |vma| vma.registered = true);
+        Ok(())
+    }
+
+    fn unregister(&mut self, range: Range<usize>) {
+        let mut world = self.0.borrow_mut();
+        world.enter();
+        wait_for_readers(&mut world);
+        for (whole, vma) in world.memory.vmas_in(range) {
+            if !vma.engine {
+                world.trace("unregister", [whole.start as u64, whole.end as u64, 0]);
+                world.memory.change(whole.clone(), |vma| vma.registered = false);
+                world.memory.wake(whole);
+            }
+        }
+    }
+
+    fn area(&mut self, at: usize) -> Option<Range<usize>> {
+        let mut world = self.0.borrow_mut();
+        world.enter();
+        let found = world.memory.vmas().find(|(range, vma)| range.end > at && vma.writable && !vma.engine);
+        found.map(|(range, _)| range.start.max(at)..range.end)
+    }
+
+    fn present(&mut self, range: Range<usize>, max_pages: usize, runs: &mut [Run]) -> (usize, usize) {
+        let mut world = self.0.borrow_mut();
+        world.enter();
+        let (mut found, mut pages) = (0, 0);
+        for (at, page) in world.memory.pages_in(range.clone()) {
+            if page.zero {
+                continue;
+            }
+            let joins = found > 0 && runs[found - 1].end == at;
+            if pages == max_pages || !joins && found == runs.len() {
+                return (found, runs[found - 1].end);
+            }
+            if joins {
+                runs[found - 1].end = at + PAGE;
+            } else {
+                runs[found] = Run { start: at, end: at + PAGE, huge: false };
+                found += 1;
+            }
+            pages += 1;
+        }
+        (found, range.end)
+    }
+
+    fn pins(&mut self, pins: &mut Vec<usize>) {
+        let mut world = self.0.borrow_mut();
+        world.enter();
+        world.list_pins();
+        pins.extend(world.program.pins());
+        pins.sort_unstable();
+    }
+
+    fn move_pages(&mut self, dst: usize, src: usize, bytes: usize) -> Moved {
+        let mut world = self.0.borrow_mut();
+        world.enter();
+        let moved = match world.admit(|w| w.movable(dst, src, bytes)) {
+            Err(errno) => stopped(0, errno),
+            Ok(()) => world.pages(dst, bytes, |world, offset| {
+                let (to, from) = (dst + offset, src + offset);
+                if world.memory.page(to).is_some() || world.memory.markers.contains_key(&to) {
+                    return Err(Errno::EEXIST);
+                }
+                if world.memory.markers.contains_key(&from) {
+                    return Err(Errno::EFAULT);
+                }
+                let page = *world.memory.page(from).ok_or(Errno::ENOENT)?;
+                if !page.zero && (page.pins > 0 || !page.exclusive) || world.random.one_in(400) {
+                    return Err(Errno::EBUSY);
+                }
+                world.memory.remove(from);
+                world.memory.insert(to, page);
+                Ok(())
+            }),
+        };
+        world.trace("move", [dst as u64, src as u64, bytes as u64]);
+        let errno = moved.stop.map_or(0, |e| e.0 as u64);
+        world.trace("  moved, and stopped by", [moved.bytes as u64, errno, 0]);
+        moved
+    }
+
+    fn copy(&mut self, dst: usize, src: usize, bytes: usize) -> Moved {
+        let mut world = self.0.borrow_mut();
+        world.enter();
+        let moved = match world.admit(|w| w.fillable(dst, bytes)) {
+            Err(errno) => stopped(0, errno),
+            Ok(()) => world.pages(dst, bytes, |world, offset| {
+                if world.memory.page(dst + offset).is_some() {
+                    return Err(Errno::EEXIST);
+                }
+                let content = world.memory.engine_reads(src + offset).ok_or(Errno::EFAULT)?;
+                // A guard is no obstacle.
+                world.memory.fill(dst + offset, content);
+                Ok(())
+            }),
+        };
+        world.trace("copy", [dst as u64, src as u64, moved.bytes as u64]);
+        moved
+    }
+
+    fn zero(&mut self, dst: usize, bytes: usize) -> Moved {
+        let mut world = self.0.borrow_mut();
+        world.enter();
+        let moved = match world.admit(|w| w.fillable(dst, bytes)) {
+            Err(errno) => stopped(0, errno),
+            Ok(()) => world.pages(dst, bytes, |world, offset| {
+                let at = dst + offset;
+                if world.memory.page(at).is_some() || world.memory.markers.contains_key(&at) {
+                    return Err(Errno::EEXIST);
+                }
+                world.memory.fill_zero(at);
+                Ok(())
+            }),
+        };
+        world.trace("zero", [dst as u64, moved.bytes as u64, moved.stop.map_or(0, |e| e.0 as u64)]);
+        moved
+    }
+
+    fn unshare(&mut self, at: usize) -> bool {
+        let mut world = self.0.borrow_mut();
+        world.enter();
+        let Some((_, vma)) = world.memory.vma(at) else { return false };
+        let registered = vma.registered;
+        if !vma.writable || world.memory.markers.contains_key(&at) {
+            return false;
+        }
+        let Some(&page) = world.memory.page(at) else {
+            assert!(!registered, "the engine populates a hole at {at:#x} that only itself can fill");
+            world.memory.fill(at, 0);
+            return true;
+        };
+        if !page.exclusive {
+            world.memory.fill(at, page.content);
+            let lazy = &mut world.memory.page_mut(at).expect("just filled").lazy;
+            *lazy = page.lazy;
+        }
+        true
+    }
+
+    fn wake(&mut self, range: Range<usize>) {
+        let mut world = self.0.borrow_mut();
+        world.enter();
+        world.trace("wake", [range.start as u64, range.end as u64, 0]);
+        if !world.bugs.mute_wake {
+            world.memory.wake(range);
+        }
+    }
+
+    fn lose(&mut self, at: usize, why: fmt::Arguments<'_>) {
+        let mut world = self.0.borrow_mut();
+        world.enter();
+        assert!(why.to_string().contains(&format!("{at:#x}")), "a message names the address");
+        world.trace("lost", [at as u64, 0, 0]);
+        if world.memory.vma(at).is_some() && world.memory.page(at).is_none() {
+            world.memory.markers.entry(at).or_insert(Marker::Poison);
+        }
+        world.memory.wake(at..at + PAGE);
+    }
+
+    fn discard(&mut self, at: usize, bytes: usize) -> bool {
+        let mut world = self.0.borrow_mut();
+        world.enter();
+        let (_, vma) = world.memory.vma(at).expect("the engine discards its own");
+        assert!(vma.engine, "the engine discards the program's memory at {at:#x}");
+        let stays = world.random.one_in(100);
+        world.trace("discard", [at as u64, bytes as u64, stays as u64]);
+        if !stays {
+            for page in (at..at + bytes).step_by(PAGE) {
+                let gone: Option<Page> = world.memory.remove(page);
+                assert!(gone.is_none_or(|p| p.pins == 0));
+            }
+        }
+        !stays
+    }
+
+    fn clear(&mut self, at: usize, bytes: usize) {
+        let mut world = self.0.borrow_mut();
+        world.enter();
+        for page in (at..at + bytes).step_by(PAGE) {
+            world.memory.engine_writes(page, 0);
+        }
+    }
+
+    fn census_begin(&mut self) {
+        let mut world = self.0.borrow_mut();
+        world.enter();
+        world.trace("a census begins", [0, 0, 0]);
+        world.program.census_begin();
+    }
+
+    fn census_done(&mut self) -> bool {
+        let mut world = self.0.borrow_mut();
+        world.enter();
+        let done = world.program.census_done() || world.bugs.hasty_census;
+        world.trace("the census is done", [done as u64, 0, 0]);
+        done
+    }
+
+    fn pause(&mut self) {
+        let mut world = self.0.borrow_mut();
+        world.enter();
+        let steps = world.random.below(12);
+        world.run_on(steps);
+    }
+
+    fn now_ms(&mut self) -> u64 {
+        self.0.borrow().clock / 20
+    }
+}

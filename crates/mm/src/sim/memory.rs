@@ -1,0 +1,350 @@
+//! A simulated address space: mappings, page tables, and the queues of a userfaultfd, with the rules of
+//! Linux 6.18 as they were tried there.
+
+use super::random::Random;
+use crate::kernel::Message;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
+use vmscan::PAGE;
+
+/// What a page holds: a number that stands for its 4096 bytes. 0 is zeros.
+pub type Content = u64;
+
+/// Who can be blocked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Task {
+    /// A thread of the program.
+    Thread(usize),
+    /// A worker of the store.
+    Worker(usize),
+}
+
+/// A mapping.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Vma {
+    pub end: usize,
+    pub writable: bool,
+    pub locked: bool,
+    /// The engine's own memory.
+    pub engine: bool,
+    /// Registered for missing faults, and kept out of children.
+    pub registered: bool,
+    /// How far it was moved from where it was made: neighbours merge only if they moved alike.
+    pub moved: isize,
+}
+
+/// A present page.
+#[derive(Clone, Copy, Debug)]
+pub struct Page {
+    pub content: Content,
+    /// The physical page.
+    pub frame: u64,
+    /// The shared zero page.
+    pub zero: bool,
+    pub exclusive: bool,
+    /// MADV_FREE'd and not written since: the kernel may take it back at any time.
+    pub lazy: bool,
+    /// Devices that write to the frame.
+    pub pins: u32,
+}
+
+/// What stands in the page table instead of a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Marker {
+    Guard,
+    Poison,
+}
+
+/// What a touch of memory comes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    Done(Content),
+    /// The task is blocked now.
+    Fault,
+    Segv,
+    Sigbus,
+}
+
+/// A task that waits for a page.
+#[derive(Clone, Copy, Debug)]
+pub struct Waiter {
+    pub task: Task,
+    pub at: usize,
+    pub write: bool,
+}
+
+/// The address space.
+#[derive(Default)]
+pub struct Memory {
+    vmas: BTreeMap<usize, Vma>,
+    pages: BTreeMap<usize, Page>,
+    pub markers: BTreeMap<usize, Marker>,
+    /// Faults whose message was not read yet.
+    pub pending: VecDeque<Waiter>,
+    /// Faults whose message was read: a message is delivered once.
+    pub delivered: Vec<Waiter>,
+    /// Events not read yet, with whoever caused them.
+    pub events: VecDeque<(Message, Task)>,
+    pub blocked: BTreeSet<Task>,
+    /// The kernel's mmap_changing: events announced whose causer has not run again since they were read.
+    pub changing: usize,
+    /// Tasks that hold the mmap lock for reading over more than one step.
+    pub readers: usize,
+    pub turn: usize,
+    frames: u64,
+}
+
+impl Memory {
+    /// The mapping at `at`.
+    pub fn vma(&self, at: usize) -> Option<(Range<usize>, &Vma)> {
+        let (&start, vma) = self.vmas.range(..=at).next_back()?;
+        (vma.end > at).then_some((start..vma.end, vma))
+    }
+
+    /// The first mapping that ends after `at`.
+    pub fn vma_from(&self, at: usize) -> Option<(Range<usize>, &Vma)> {
+        self.vma(at).or_else(|| self.vmas.range(at..).next().map(|(&start, vma)| (start..vma.end, vma)))
+    }
+
+    /// All mappings.
+    pub fn vmas(&self) -> impl Iterator<Item = (Range<usize>, &Vma)> {
+        self.vmas.iter().map(|(&start, vma)| (start..vma.end, vma))
+    }
+
+    /// Mappings that a range touches, whole.
+    pub fn vmas_in(&self, range: Range<usize>) -> Vec<(Range<usize>, Vma)> {
+        let mut all = Vec::new();
+        let mut at = range.start;
+        while let Some((found, vma)) = self.vma_from(at) {
+            if found.start >= range.end {
+                break;
+            }
+            at = found.end;
+            all.push((found, vma.clone()));
+        }
+        all
+    }
+
+    fn split(&mut self, at: usize) {
+        if let Some((range, vma)) = self.vma(at) {
+            let upper = vma.clone();
+            if range.start < at {
+                self.vmas.get_mut(&range.start).expect("found above").end = at;
+                self.vmas.insert(at, upper);
+            }
+        }
+    }
+
+    /// Joins neighbours that are alike, as the kernel does.
+    fn merge(&mut self) {
+        let starts: Vec<usize> = self.vmas.keys().copied().collect();
+        for pair in starts.windows(2).rev() {
+            let (lower, upper) = (&self.vmas[&pair[0]], &self.vmas[&pair[1]]);
+            let end = upper.end;
+            if lower.end == pair[1] && (Vma { end, ..lower.clone() }) == *upper && !lower.engine {
+                self.vmas.remove(&pair[1]);
+                self.vmas.get_mut(&pair[0]).expect("there").end = end;
+            }
+        }
+    }
+
+    /// Changes all mappings in a range.
+    pub fn change(&mut self, range: Range<usize>, change: impl Fn(&mut Vma)) {
+        self.split(range.start);
+        self.split(range.end);
+        self.vmas.range_mut(range).for_each(|(_, vma)| change(vma));
+        self.merge();
+    }
+
+    /// Makes a mapping where there is none.
+    pub fn map(&mut self, range: Range<usize>, vma: Vma) {
+        assert!(self.vmas_in(range.clone()).is_empty());
+        self.vmas.insert(range.start, Vma { end: range.end, ..vma });
+        self.merge();
+    }
+
+    /// Takes mappings and pages away. True when one of them was registered, so that there is an event to raise.
+    pub fn unmap(&mut self, range: Range<usize>) -> bool {
+        let registered = self.vmas_in(range.clone()).iter().any(|(_, vma)| vma.registered);
+        self.split(range.start);
+        self.split(range.end);
+        self.vmas.retain(|start, _| !range.contains(start));
+        self.pages.retain(|at, _| !range.contains(at));
+        self.markers.retain(|at, _| !range.contains(at));
+        registered
+    }
+
+    /// Moves pages and markers, and makes the new mapping, of `len` bytes; the old one stays if `keep`, empty.
+    pub fn remap(&mut self, from: Range<usize>, to: usize, len: usize, keep: bool) {
+        let (_, vma) = self.vma(from.start).expect("the caller looked");
+        let vma = Vma { moved: vma.moved + to as isize - from.start as isize, ..vma.clone() };
+        for at in from.clone().step_by(PAGE) {
+            let target = at - from.start + to;
+            if let Some(page) = self.pages.remove(&at) {
+                self.pages.insert(target, page);
+            }
+            if let Some(marker) = self.markers.remove(&at) {
+                self.markers.insert(target, marker);
+            }
+        }
+        if !keep {
+            self.unmap(from);
+        }
+        self.map(to..to + len, vma);
+    }
+
+    /// The page at `at`, if present.
+    pub fn page(&self, at: usize) -> Option<&Page> {
+        self.pages.get(&at)
+    }
+
+    /// The same, to be changed.
+    pub fn page_mut(&mut self, at: usize) -> Option<&mut Page> {
+        self.pages.get_mut(&at)
+    }
+
+    /// Present pages in a range.
+    pub fn pages_in(&self, range: Range<usize>) -> impl Iterator<Item = (usize, &Page)> {
+        self.pages.range(range).map(|(&at, page)| (at, page))
+    }
+
+    /// How many pages are present, the shared zero page not counted.
+    pub fn resident(&self) -> usize {
+        self.pages.values().filter(|p| !p.zero).count()
+    }
+
+    /// Takes the page at `at` out of the page tables.
+    pub fn remove(&mut self, at: usize) -> Option<Page> {
+        self.pages.remove(&at)
+    }
+
+    /// Puts a page, that was taken from elsewhere, to `at`.
+    pub fn insert(&mut self, at: usize, page: Page) {
+        assert!(self.pages.insert(at, page).is_none());
+    }
+
+    /// Puts a new page to `at`, over a marker if there is one.
+    pub fn fill(&mut self, at: usize, content: Content) {
+        self.frames += 1;
+        let page =
+            Page { content, frame: self.frames, zero: false, exclusive: true, lazy: false, pins: 0 };
+        self.pages.insert(at, page);
+        self.markers.remove(&at);
+    }
+
+    /// Maps the shared zero page at `at`.
+    pub fn fill_zero(&mut self, at: usize) {
+        self.pages
+            .insert(at, Page { content: 0, frame: 0, zero: true, exclusive: false, lazy: false, pins: 0 });
+    }
+
+    /// A task reads the page at `at`, or writes `write` to it.
+    pub fn access(&mut self, task: Task, at: usize, write: Option<Content>) -> Access {
+        let Some((_, vma)) = self.vma(at) else { return Access::Segv };
+        if write.is_some() && !vma.writable {
+            return Access::Segv;
+        }
+        let registered = vma.registered;
+        match self.markers.get(&at) {
+            Some(Marker::Guard) => return Access::Segv,
+            Some(Marker::Poison) => return Access::Sigbus,
+            None => {}
+        }
+        match (self.pages.get_mut(&at), write) {
+            (Some(page), None) => Access::Done(page.content),
+            (Some(page), Some(content)) if page.exclusive => {
+                page.content = content;
+                page.lazy = false;
+                Access::Done(content)
+            }
+            // Copy on write: another frame.
+            (Some(_), Some(content)) => {
+                self.fill(at, content);
+                Access::Done(content)
+            }
+            (None, _) if registered => {
+                self.pending.push_back(Waiter { task, at, write: write.is_some() });
+                self.blocked.insert(task);
+                Access::Fault
+            }
+            (None, None) => {
+                self.fill_zero(at);
+                Access::Done(0)
+            }
+            (None, Some(content)) => {
+                self.fill(at, content);
+                Access::Done(content)
+            }
+        }
+    }
+
+    /// The engine's own thread writes to a page. It serves faults and must not have one.
+    pub fn engine_writes(&mut self, at: usize, content: Content) {
+        let (_, vma) = self.vma(at).expect("the engine writes to its own mappings");
+        assert!(vma.engine, "the engine writes to the program's memory at {at:#x}");
+        let registered = vma.registered;
+        match self.pages.get_mut(&at) {
+            Some(page) if page.exclusive => (page.content, page.lazy) = (content, false),
+            None if registered => panic!("the engine faults on its own stage at {at:#x}: nobody is left to serve that"),
+            _ => self.fill(at, content),
+        }
+    }
+
+    /// What the engine reads from its own memory without a fault; `None` for a hole of the stage.
+    pub fn engine_reads(&self, at: usize) -> Option<Content> {
+        let (_, vma) = self.vma(at).expect("the engine reads its own mappings");
+        match self.pages.get(&at) {
+            Some(page) => Some(page.content),
+            None => (!vma.registered).then_some(0),
+        }
+    }
+
+    /// An event is to be read; its causer waits for that.
+    pub fn raise(&mut self, task: Task, message: Message) {
+        self.events.push_back((message, task));
+        self.blocked.insert(task);
+    }
+
+    /// The next message: faults first, whatever the order in which they came.
+    pub fn read(&mut self) -> Option<Message> {
+        if let Some(waiter) = self.pending.pop_front() {
+            self.delivered.push(waiter);
+            return Some(Message::Fault { at: waiter.at, write: waiter.write });
+        }
+        let (message, task) = self.events.pop_front()?;
+        self.blocked.remove(&task);
+        Some(message)
+    }
+
+    /// Makes those who wait in a range look again.
+    pub fn wake(&mut self, range: Range<usize>) {
+        let blocked = &mut self.blocked;
+        let mut stays = |waiter: &Waiter| {
+            let hit = range.contains(&waiter.at);
+            if hit {
+                blocked.remove(&waiter.task);
+            }
+            !hit
+        };
+        self.pending.retain(&mut stays);
+        self.delivered.retain(&mut stays);
+    }
+
+    /// A signal takes a task out of its fault; it will come again.
+    pub fn interrupt(&mut self, task: Task) {
+        let before = self.pending.len() + self.delivered.len();
+        self.pending.retain(|w| w.task != task);
+        self.delivered.retain(|w| w.task != task);
+        if self.pending.len() + self.delivered.len() < before {
+            self.blocked.remove(&task);
+        }
+    }
+
+    /// The kernel takes a page back that was given up by MADV_FREE. Which it was.
+    pub fn reclaim_lazy(&mut self, random: &mut Random) -> Option<usize> {
+        let lazy: Vec<usize> = self.pages.iter().filter(|(_, p)| p.lazy && p.pins == 0).map(|(&at, _)| at).collect();
+        let at = (!lazy.is_empty()).then(|| random.pick(&lazy))?;
+        self.pages.remove(&at);
+        Some(at)
+    }
+}

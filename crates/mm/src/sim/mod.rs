@@ -1,0 +1,121 @@
+//! A simulator that drives the pager: a kernel, a store and a program whose threads run between any two calls of the engine, all
+//! from one seed.
+//!
+//! ```text
+//!   run ──> Pager ──> kernel::SimKernel ──┐                 ┌── program   threads, system calls
+//!              └────> store::SimStore ────┴──> World ───────┼── memory    mappings, page tables, userfaultfd
+//!                       (each call lets the                 ├── shelves   objects, workers (store.rs)
+//!                        world run on a while)              └── shadow    what a page may read
+//! ```
+//!
+//! - [`memory`], [`kernel`]: the simulated kernel; [`store`]: the simulated pool and its workers
+//! - [`program`]: the threads; [`shadow`]: what they must read
+//! - [`run`]: one run from a seed, and what is checked; [`clean`]: runs that must pass
+//! - [`bugs`]: planted bugs, each of which a run must find
+
+mod bugs;
+mod clean;
+mod kernel;
+mod memory;
+mod program;
+mod random;
+mod run;
+mod shadow;
+mod store;
+
+use bugs::Bugs;
+use memory::Memory;
+use program::Program;
+use random::Random;
+use shadow::Shadow;
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::fmt;
+use std::rc::Rc;
+use store::Shelves;
+
+/// Everything outside the pager.
+pub struct World {
+    random: Random,
+    memory: Memory,
+    shadow: Shadow,
+    program: Program,
+    shelves: Shelves,
+    bugs: Bugs,
+    /// Scheduling points so far.
+    clock: u64,
+    /// Calls of the engine in this turn.
+    calls: usize,
+    /// The last events.
+    trace: VecDeque<(u64, Trace)>,
+}
+
+/// The kernel and the store are two views of one world.
+type Shared = Rc<RefCell<World>>;
+
+/// One line of the trace, made into words only if the run fails.
+type Trace = (&'static str, [u64; 3]);
+
+/// How many events are shown when a run fails.
+const TRACED: usize = 3000;
+/// Calls in one turn after which the engine is taken to go round in circles.
+const ENDLESS: usize = 60_000;
+
+impl World {
+    /// Notes an event.
+    fn trace(&mut self, what: &'static str, args: [u64; 3]) {
+        if self.trace.len() == TRACED {
+            self.trace.pop_front();
+        }
+        self.trace.push_back((self.clock, (what, args)));
+    }
+
+    /// A call of the engine begins: the world runs on by a few steps first.
+    fn enter(&mut self) {
+        self.calls += 1;
+        assert!(self.calls < ENDLESS, "the engine goes round in circles: {ENDLESS} calls in one turn");
+        let steps = self.random.pick(&[0, 0, 0, 0, 1, 1, 1, 2, 2, 3, 5, 12]);
+        self.run_on(steps);
+    }
+
+    /// The world runs on by `steps` steps.
+    fn run_on(&mut self, steps: usize) {
+        for _ in 0..steps {
+            self.clock += 1;
+            let threads = self.program.threads();
+            match self.random.below(threads + store::WORKERS + 1) {
+                n if n < threads => self.step_thread(n),
+                n if n < threads + store::WORKERS => self.step_worker(n - threads),
+                _ => self.step_elsewhere(),
+            }
+        }
+    }
+
+    /// What happens without the program: memory that was given up lazily is taken back, devices write, threads exit, signals come.
+    fn step_elsewhere(&mut self) {
+        match self.random.below(8) {
+            0 => {
+                let World { memory, random, .. } = self;
+                if let Some(at) = memory.reclaim_lazy(random) {
+                    self.trace("the kernel takes back", [at as u64, 0, 0]);
+                }
+            }
+            1 => self.step_device(),
+            2 => self.step_exit(),
+            3 => {
+                let thread = self.random.below(self.program.threads());
+                self.memory.interrupt(memory::Task::Thread(thread));
+            }
+            _ => {}
+        }
+    }
+}
+
+impl fmt::Display for World {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (clock, (what, [a, b, c])) in &self.trace {
+            writeln!(f, "  {clock:>8}  {what} {a:#x} {b:#x} {c:#x}")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,282 @@
+//! One run from a seed: turns of the pager while the program lives, then everything is read, unmapped, and must be gone.
+
+use super::bugs::Bugs;
+use super::kernel::SimKernel;
+use super::memory::{Memory, Task, Vma};
+use super::program::{self, Program};
+use super::random::Random;
+use super::shadow::Shadow;
+use super::store::{Shelves, SimStore};
+use super::{Shared, World};
+use crate::index::Kind;
+use crate::pager::{Config, Pager};
+use memcg::Stat;
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+use vmscan::watermark::Watermarks;
+use vmscan::{PAGE, WINDOW};
+
+/// Where the engine's memory lies.
+const STAGE: usize = 0x70_0000_0000;
+const NURSERY: usize = 0x71_0000_0000;
+const ZEROS: usize = 0x72_0000_0000;
+const DOORBELL: usize = 0x73_0000_0000;
+
+/// Turns after which a thread that still waits is taken to wait for ever.
+const PATIENCE: usize = 400;
+
+/// What a run is like.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Steps of the program's threads.
+    pub steps: usize,
+    pub threads: usize,
+    /// Pages of the program's address space.
+    pub pages: usize,
+    /// Windows of the stage.
+    pub stage: usize,
+    /// Everything goes out all the time; otherwise watermarks decide.
+    pub evict_all: bool,
+    /// Everything is brought home once in so many turns; 0: never.
+    pub retire: usize,
+    /// One object in so many is damaged; 0: none.
+    pub damage: usize,
+    /// The pool is full now and then.
+    pub tight: bool,
+    pub bugs: Bugs,
+}
+
+impl Plan {
+    /// A plan chosen by the seed.
+    pub fn any(seed: u64) -> Plan {
+        let mut random = Random(!seed);
+        Plan {
+            steps: 2000,
+            threads: 1 + random.below(4),
+            pages: 64 + random.below(400),
+            stage: 8 + random.below(48),
+            evict_all: random.one_in(2),
+            retire: 0,
+            damage: 0,
+            tight: false,
+            bugs: Bugs::default(),
+        }
+    }
+}
+
+/// What happened in a run, to see that it was worth its time.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tally {
+    pub turns: usize,
+    pub evicted: u64,
+    pub activated: u64,
+    pub stored: u64,
+    pub loaded: u64,
+    pub reused: u64,
+    pub ahead: u64,
+    pub events: u64,
+    pub lost: usize,
+}
+
+impl std::ops::AddAssign for Tally {
+    fn add_assign(&mut self, other: Tally) {
+        self.turns += other.turns;
+        self.evicted += other.evicted;
+        self.activated += other.activated;
+        self.stored += other.stored;
+        self.loaded += other.loaded;
+        self.reused += other.reused;
+        self.ahead += other.ahead;
+        self.events += other.events;
+        self.lost += other.lost;
+    }
+}
+
+/// Runs a plan; the error is what went wrong, with seed and trace.
+pub fn run(seed: u64, plan: &Plan) -> Result<Tally, String> {
+    let world = Rc::new(RefCell::new(world(seed, plan)));
+    let shared = world.clone();
+    match catch_unwind(AssertUnwindSafe(|| live(shared, plan))) {
+        Ok(tally) => Ok(tally),
+        Err(panic) => {
+            let words = panic
+                .downcast_ref::<String>()
+                .cloned()
+                .or_else(|| panic.downcast_ref::<&str>().map(|s| s.to_string()))
+                .unwrap_or_default();
+            Err(format!("{words}\nseed {seed}, {plan:?}\nthe last events:\n{}", world.borrow()))
+        }
+    }
+}
+
+fn world(seed: u64, plan: &Plan) -> World {
+    let mut memory = Memory::default();
+    let engine = |registered| Vma { engine: true, registered, ..program::fresh() };
+    memory.map(STAGE..STAGE + plan.stage * WINDOW, engine(true));
+    memory.map(NURSERY..NURSERY + WINDOW, engine(false));
+    memory.map(ZEROS..ZEROS + WINDOW, engine(false));
+    memory.map(DOORBELL..DOORBELL + PAGE, engine(true));
+    let program = Program::new(plan.threads, plan.pages);
+    memory.map(program.space(), program::fresh());
+    World {
+        random: Random(seed),
+        memory,
+        shadow: Shadow::default(),
+        program,
+        shelves: Shelves::new(plan.damage, plan.tight),
+        bugs: plan.bugs.clone(),
+        clock: 0,
+        calls: 0,
+        trace: VecDeque::new(),
+    }
+}
+
+/// The marks of a process that holds `pages` pages: more than half of it must be out.
+fn marks(pages: usize) -> Watermarks {
+    let low = (pages / 3 + 40) * PAGE;
+    Watermarks { low, high: low + 40 * PAGE, inactive: 2 * WINDOW, stock: 2 * WINDOW, in_flight: 3 * WINDOW }
+}
+
+type Simulated<'a> = Pager<'a, SimKernel, SimStore>;
+
+fn live(world: Shared, plan: &Plan) -> Tally {
+    let stat = Stat::default();
+    let config = Config {
+        stage: (STAGE, plan.stage * WINDOW),
+        nursery: NURSERY,
+        zeros: ZEROS,
+        doorbell: DOORBELL,
+        evict_all: plan.evict_all,
+    };
+    let mut pager = Pager::new(SimKernel(world.clone()), SimStore(world.clone()), &stat, config, 1 << 30);
+    pager.set_limit(1 << 30);
+    if !plan.evict_all {
+        pager.marks = marks(plan.pages);
+    }
+    let mut turns = 0;
+    let mut turn = |pager: &mut Simulated| {
+        turns += 1;
+        take_turn(&world, pager, turns);
+        turns
+    };
+    while world.borrow().program.steps < plan.steps {
+        let turns = turn(&mut pager);
+        if plan.retire > 0 && turns % plan.retire == 0 {
+            world.borrow_mut().calls = 0;
+            pager.retire();
+            retired(&world, &pager);
+            pager.paused = true;
+            for _ in 0..20 {
+                turn(&mut pager);
+            }
+            pager.paused = false;
+        }
+    }
+    world.borrow_mut().program.closing = true;
+    while !world.borrow().program.is_idle() {
+        turn(&mut pager);
+    }
+    let space = world.borrow().program.space();
+    let now = world.borrow().memory.turn;
+    world.borrow_mut().program.read_all(space, now);
+    while !world.borrow().program.is_idle() {
+        turn(&mut pager);
+    }
+    world.borrow_mut().program.bury();
+    world.borrow_mut().unmap_all();
+    for _ in 0..PATIENCE {
+        turn(&mut pager);
+    }
+    ended(&world, &pager);
+    let sum = |orders: &[std::sync::atomic::AtomicU64]| orders.iter().map(read).sum();
+    fn read(counter: &std::sync::atomic::AtomicU64) -> u64 {
+        counter.load(std::sync::atomic::Ordering::Relaxed)
+    }
+    Tally {
+        turns,
+        evicted: read(&stat.pgdeactivate),
+        activated: read(&stat.pgactivate),
+        stored: sum(&stat.zswpout),
+        loaded: sum(&stat.zswpin),
+        reused: read(&stat.clean_reused),
+        ahead: read(&stat.readahead),
+        events: read(&stat.events),
+        lost: world.borrow().program.lost.len(),
+    }
+}
+
+/// A turn of the pager, and what must hold after it.
+fn take_turn(world: &Shared, pager: &mut Simulated, turn: usize) {
+    let footprint = {
+        let mut world = world.borrow_mut();
+        world.memory.turn = turn;
+        world.calls = 0;
+        world.season();
+        world.footprint()
+    };
+    pager.turn(footprint);
+    if let Err(words) = pager.check() {
+        panic!("{words}");
+    }
+    let mut world = world.borrow_mut();
+    for pin in world.program.listed_pins() {
+        assert!(world.memory.page(pin).is_some(), "the control block at {pin:#x} stays out");
+    }
+    if let Some(thread) = world.program.stuck(turn.saturating_sub(PATIENCE)) {
+        panic!("thread {thread} waits for {PATIENCE} turns and comes no further");
+    }
+    if world.memory.changing == 0 {
+        agrees(&world, pager);
+    }
+    let steps = world.random.below(6);
+    world.run_on(steps);
+}
+
+/// With no event under way, what the index says is out is a hole of a registered mapping.
+fn agrees(world: &World, pager: &Simulated) {
+    let mut at = 0;
+    while let Some((page, entry)) = pager.index.next_used(at, 1 << 47) {
+        at = page + PAGE;
+        if !matches!(entry.kind(), Kind::Staged | Kind::Stored | Kind::Zero) {
+            continue;
+        }
+        let Some((_, vma)) = world.memory.vma(page) else {
+            panic!("the index knows of {page:#x} ({entry:?}), which is not mapped");
+        };
+        assert!(vma.registered, "{page:#x} is out ({entry:?}) and not registered");
+        if let Some(found) = world.memory.page(page) {
+            panic!("{page:#x} is out ({entry:?}) and no hole: {found:?}");
+        }
+    }
+}
+
+/// Everything is home, and nothing is registered.
+fn retired(world: &Shared, pager: &Simulated) {
+    if let Err(words) = pager.check() {
+        panic!("after retiring: {words}");
+    }
+    let world = world.borrow();
+    assert!(pager.is_idle(), "the pager retires and is not idle");
+    if let Some((range, _)) = world.memory.vmas().find(|(_, v)| v.registered && !v.engine) {
+        panic!("{range:x?} stays registered, and would be missing in a child");
+    }
+    assert!(
+        !world.memory.blocked.iter().any(|t| matches!(t, Task::Thread(_))) || world.memory.changing > 0,
+        "the pager retires and leaves a thread waiting"
+    );
+}
+
+/// The program has unmapped everything: nothing is left of it.
+fn ended(world: &Shared, pager: &Simulated) {
+    assert_eq!(pager.index.next_used(0, 1 << 47), None, "an entry is left");
+    assert_eq!(pager.objects.iter().count(), 0, "an object is left");
+    assert_eq!(pager.stored_bytes(), 0, "stored pages are counted and not there");
+    let busy = (0..pager.stage.len() as u32)
+        .map(|slot| pager.stage.slot(slot).used)
+        .filter(|used| !matches!(used, crate::stage::Use::Free | crate::stage::Use::Stock))
+        .count();
+    assert_eq!(busy, 0, "slots of the stage are left");
+    assert_eq!(world.borrow().shelves.objects(), 0, "the store keeps an object that nobody names");
+}

@@ -1,0 +1,286 @@
+//! The simulated store: objects by value, and workers that go through the stage page by page.
+
+use super::memory::{Access, Content, Task};
+use super::{Shared, World};
+use crate::kernel::{Body, Damaged, Done, Fetch, Job, Prior, Store, WINDOW_PAGES};
+use std::collections::BTreeSet;
+use vmscan::PAGE;
+
+/// How many workers there are.
+pub const WORKERS: usize = 2;
+
+/// What lies in a buffer after a load that failed. Nobody may ever see it.
+const GARBAGE: Content = Content::MAX;
+
+/// What one page takes in the pool.
+const PACKED: usize = PAGE / 4;
+
+/// The pager's view of the world.
+pub struct SimStore(pub Shared);
+
+#[derive(Clone, Copy)]
+enum Work {
+    Store(Job),
+    Fetch(Fetch),
+}
+
+impl Work {
+    fn slot(&self) -> u32 {
+        match self {
+            Work::Store(job) => job.slot,
+            Work::Fetch(fetch) => fetch.slot,
+        }
+    }
+}
+
+/// Work that has begun.
+struct Begun {
+    work: Work,
+    /// The next page.
+    page: usize,
+    seen: [Content; WINDOW_PAGES],
+    reused: u16,
+}
+
+struct Object {
+    pages: Vec<Content>,
+    damaged: bool,
+}
+
+/// The store's state.
+#[derive(Default)]
+pub struct Shelves {
+    objects: Vec<Option<Object>>,
+    queue: Vec<Work>,
+    workers: [Option<Begun>; WORKERS],
+    done: Vec<Done>,
+    /// The pool has no memory until then.
+    full_until: u64,
+    /// One in so many objects is damaged; 0: none.
+    damage: usize,
+    /// The pool is full for a while, now and then.
+    tight: bool,
+    /// Contents that were in damaged objects.
+    pub damaged: BTreeSet<Content>,
+}
+
+impl Shelves {
+    pub fn new(damage: usize, tight: bool) -> Shelves {
+        Shelves { damage, tight, ..Shelves::default() }
+    }
+
+    fn object(&self, handle: u32) -> &Object {
+        self.objects[handle as usize].as_ref().expect("an object that was freed is used")
+    }
+
+    fn prior(&self, prior: Prior) -> Content {
+        match prior.body {
+            Body::Blob { handle, .. } => self.object(handle).pages[prior.page as usize],
+            Body::Same(word) => word,
+            Body::Dropped => panic!("a job names a copy that was given up"),
+        }
+    }
+
+    /// True when work that has not ended names the object.
+    fn in_use(&self, handle: u32) -> bool {
+        let is = |body: &Body| matches!(body, Body::Blob { handle: h, .. } if *h == handle);
+        let names = |work: &Work| match work {
+            Work::Store(job) => job.priors.iter().flatten().any(|p| is(&p.body)),
+            Work::Fetch(fetch) => is(&fetch.body),
+        };
+        self.queue.iter().any(names) || self.workers.iter().flatten().any(|b| names(&b.work))
+    }
+
+    fn pool_bytes(&self) -> usize {
+        self.objects.iter().flatten().map(|o| o.pages.len() * PACKED).sum()
+    }
+
+    /// How many objects there are.
+    pub fn objects(&self) -> usize {
+        self.objects.iter().flatten().count()
+    }
+}
+
+impl World {
+    /// One step of a worker: it takes work, or goes one page further.
+    pub fn step_worker(&mut self, worker: usize) {
+        if self.memory.blocked.contains(&Task::Worker(worker)) {
+            return;
+        }
+        let Some(mut begun) = self.shelves.workers[worker].take() else {
+            if !self.shelves.queue.is_empty() {
+                let work = self.shelves.queue.swap_remove(self.random.below(self.shelves.queue.len()));
+                self.shelves.workers[worker] = Some(Begun { work, page: 0, seen: [0; WINDOW_PAGES], reused: 0 });
+            }
+            return;
+        };
+        let ended = match begun.work {
+            Work::Store(job) => self.read_page(worker, &mut begun, job),
+            Work::Fetch(fetch) => self.write_page(worker, &mut begun, fetch),
+        };
+        match ended {
+            Some(done) => self.shelves.done.push(done),
+            None => self.shelves.workers[worker] = Some(begun),
+        }
+    }
+
+    /// Reads one page of a job, having written to it first: the kernel may not take it back any more (MADV_FREE) then.
+    fn read_page(&mut self, worker: usize, begun: &mut Begun, job: Job) -> Option<Done> {
+        let Some(page) = (begun.page..WINDOW_PAGES).find(|p| job.pages & 1 << p != 0) else {
+            return Some(self.put(begun, job));
+        };
+        let at = job.at + page * PAGE;
+        let content = match self.memory.page(at) {
+            Some(p) => p.content,
+            None => 0,
+        };
+        let touch = (!self.bugs.light_hands).then_some(content);
+        if let Access::Done(content) = self.memory.access(Task::Worker(worker), at, touch) {
+            begun.seen[page] = content;
+            let same = job.priors[page].is_some_and(|prior| self.shelves.prior(prior) == content);
+            begun.reused |= ((same || self.bugs.credulous && job.priors[page].is_some()) as u16) << page;
+            begun.page = page + 1;
+        }
+        None
+    }
+
+    /// A job has seen all its pages.
+    fn put(&mut self, begun: &Begun, job: Job) -> Done {
+        let mask = |wanted: &dyn Fn(usize) -> bool| {
+            (0..WINDOW_PAGES).filter(|&p| job.pages & 1 << p != 0 && wanted(p)).fold(0u16, |m, p| m | 1 << p)
+        };
+        let reused = begun.reused;
+        let zero = mask(&|p| begun.seen[p] == 0) & !reused;
+        let in_body = job.pages & !reused & !zero;
+        let pages: Vec<Content> =
+            (0..WINDOW_PAGES).filter(|p| in_body & 1 << p != 0).map(|p| begun.seen[p]).collect();
+        let body = match pages.first() {
+            None => None,
+            Some(&word) if word < 100 && pages.iter().all(|&c| c == word) => Some(Body::Same(word)),
+            Some(_) if self.clock < self.shelves.full_until => None,
+            Some(_) => {
+                let damaged = self.shelves.damage > 0 && self.random.one_in(self.shelves.damage);
+                if damaged {
+                    self.shelves.damaged.extend(&pages);
+                }
+                let bytes = (pages.len() * PACKED) as u32;
+                // A handle is used again as soon as it is free.
+                let objects = &mut self.shelves.objects;
+                let free = objects.iter().position(Option::is_none).unwrap_or(objects.len());
+                if free == objects.len() {
+                    objects.push(None);
+                }
+                objects[free] = Some(Object { pages, damaged });
+                Some(Body::Blob { handle: free as u32, bytes })
+            }
+        };
+        self.trace("stored: slot, reused, in the object", [job.slot as u64, reused as u64, in_body as u64]);
+        Done::Stored { slot: job.slot, reused, zero, in_body, body }
+    }
+
+    /// Writes one page of a window that is loaded ahead.
+    fn write_page(&mut self, worker: usize, begun: &mut Begun, fetch: Fetch) -> Option<Done> {
+        let Body::Blob { handle, .. } = fetch.body else { panic!("only a blob is worth a worker") };
+        let object = self.shelves.object(handle);
+        let damaged = object.damaged;
+        if begun.page == fetch.pages as usize {
+            return Some(Done::Fetched { slot: fetch.slot, sound: !damaged });
+        }
+        let content = if damaged { GARBAGE } else { object.pages[fetch.first as usize + begun.page] };
+        let at = fetch.at + begun.page * PAGE;
+        if let Access::Done(_) = self.memory.access(Task::Worker(worker), at, Some(content)) {
+            begun.page += 1;
+        }
+        None
+    }
+}
+
+impl Store for SimStore {
+    fn submit(&mut self, job: Job) {
+        let mut world = self.0.borrow_mut();
+        world.enter();
+        assert!(job.pages != 0, "a job without pages");
+        world.trace("submit", [job.slot as u64, job.pages as u64, 0]);
+        world.shelves.queue.push(Work::Store(job));
+    }
+
+    fn fetch(&mut self, fetch: Fetch) {
+        let mut world = self.0.borrow_mut();
+        world.enter();
+        world.trace("fetch", [fetch.slot as u64, fetch.first as u64, fetch.pages as u64]);
+        world.shelves.queue.push(Work::Fetch(fetch));
+    }
+
+    fn withdraw(&mut self, slot: u32) -> bool {
+        let mut world = self.0.borrow_mut();
+        world.enter();
+        let found = world.shelves.queue.iter().position(|w| w.slot() == slot);
+        match found {
+            Some(index) if !world.random.one_in(4) => {
+                world.shelves.queue.swap_remove(index);
+                world.trace("withdraw", [slot as u64, 0, 0]);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn complete(&mut self) -> Option<Done> {
+        let mut world = self.0.borrow_mut();
+        world.enter();
+        let done = &world.shelves.done;
+        if done.is_empty() || world.random.one_in(4) {
+            return None;
+        }
+        let count = world.shelves.done.len();
+        let index = world.random.below(count);
+        Some(world.shelves.done.swap_remove(index))
+    }
+
+    fn load(&mut self, body: Body, first: u16, pages: u16, to: usize) -> Result<(), Damaged> {
+        let mut world = self.0.borrow_mut();
+        world.enter();
+        let mut damaged = false;
+        for page in 0..pages as usize {
+            let content = match body {
+                Body::Blob { handle, .. } => {
+                    let object = world.shelves.object(handle);
+                    damaged |= object.damaged;
+                    if damaged { GARBAGE } else { object.pages[first as usize + page] }
+                }
+                Body::Same(word) => word,
+                Body::Dropped => panic!("a copy that was given up is loaded"),
+            };
+            world.memory.engine_writes(to + page * PAGE, content);
+        }
+        if damaged { Err(Damaged::Checksum) } else { Ok(()) }
+    }
+
+    fn free(&mut self, body: Body) {
+        let mut world = self.0.borrow_mut();
+        world.enter();
+        if let Body::Blob { handle, .. } = body {
+            assert!(!world.shelves.in_use(handle), "object {handle} is freed under a job that names it");
+            world.trace("free", [handle as u64, 0, 0]);
+            world.shelves.objects[handle as usize].take().expect("an object is freed once");
+        }
+    }
+
+    fn pool_bytes(&self) -> usize {
+        self.0.borrow().shelves.pool_bytes()
+    }
+}
+
+impl World {
+    /// Now and then the pool is full for a while.
+    pub fn season(&mut self) {
+        if self.shelves.tight && self.clock > self.shelves.full_until + 4000 && self.random.one_in(20) {
+            self.shelves.full_until = self.clock + 4000;
+        }
+    }
+
+    /// What the process holds.
+    pub fn footprint(&self) -> usize {
+        self.memory.resident() * PAGE + self.shelves.pool_bytes()
+    }
+}

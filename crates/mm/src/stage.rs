@@ -1,0 +1,294 @@
+//! The inactive stage: a range of the engine's own where pages lie, still uncompressed, before they go for good.
+//!
+//! It is divided into slots of one window. A slot's life:
+//!
+//! ```text
+//!   Free ──evict──> Inactive ──deflate──> InFlight ──done──> Stock ──fault──> Free
+//!    ^                 │  touched: moved back                   │
+//!    └─────────────────┴──────────── discarded ─────────────────┘
+//!                                            Stock ──read-ahead──> Fetching ──> Free
+//! ```
+//!
+//! For each slot: `staged` ⊆ `present`; a page of `staged` has an owner whose entry says `Staged` and names it, and no other page has one.
+
+use crate::index::Entry;
+use crate::kernel::WINDOW_PAGES;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use vmscan::{PAGE, WINDOW};
+
+/// What a slot is used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Use {
+    /// No page.
+    Free,
+    /// Pages that may be touched again.
+    Inactive,
+    /// With a compressor.
+    InFlight,
+    /// All pages present, with contents that nobody needs.
+    Stock,
+    /// Being loaded ahead of a fault.
+    Fetching,
+    /// Pages that nobody needs and the kernel has not taken back.
+    Waste,
+}
+
+/// One window of the stage.
+#[derive(Clone, Debug)]
+pub struct Slot {
+    /// What for.
+    pub used: Use,
+    /// Physically there, by bit.
+    pub present: u16,
+    /// Contents of the program, by bit.
+    pub staged: u16,
+    /// The program's address of each staged page.
+    pub owner: [usize; WINDOW_PAGES],
+    /// Each staged page's entry before it was staged, if that was `Clean`; else `NONE`.
+    pub prior: [Entry; WINDOW_PAGES],
+    /// Objects that a job under way compares with, and how many: they are kept until it is done.
+    pub lent: [u32; WINDOW_PAGES],
+    /// See `lent`.
+    pub lent_len: usize,
+    /// Told apart from an earlier use of the same slot in the inactive list.
+    seq: u32,
+}
+
+/// All slots.
+pub struct Stage {
+    base: usize,
+    slots: Vec<Slot>,
+    /// Where the search for free slots goes on.
+    hint: usize,
+    /// Inactive slots, oldest first, with their sequence numbers; stale ones are skipped.
+    inactive: VecDeque<(u32, u32)>,
+    stock: Vec<u32>,
+    waste: Vec<u32>,
+    inactive_pages: usize,
+}
+
+impl Stage {
+    /// A stage over `bytes` of engine memory at `base`, both multiples of the window; no page is present.
+    pub fn new(base: usize, bytes: usize) -> Stage {
+        assert!(base % WINDOW == 0 && bytes % WINDOW == 0);
+        let slot = Slot {
+            used: Use::Free,
+            present: 0,
+            staged: 0,
+            owner: [0; WINDOW_PAGES],
+            prior: [Entry::NONE; WINDOW_PAGES],
+            lent: [0; WINDOW_PAGES],
+            lent_len: 0,
+            seq: 0,
+        };
+        Stage {
+            base,
+            slots: alloc::vec![slot; bytes / WINDOW],
+            hint: 0,
+            inactive: VecDeque::new(),
+            stock: Vec::new(),
+            waste: Vec::new(),
+            inactive_pages: 0,
+        }
+    }
+
+    /// True for addresses of the stage.
+    pub fn contains(&self, at: usize) -> bool {
+        (self.base..self.base + self.slots.len() * WINDOW).contains(&at)
+    }
+
+    /// A slot's address.
+    pub fn at(&self, slot: u32) -> usize {
+        self.base + slot as usize * WINDOW
+    }
+
+    /// The slot.
+    pub fn slot(&self, slot: u32) -> &Slot {
+        &self.slots[slot as usize]
+    }
+
+    /// How many slots there are.
+    pub fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// `count` free slots in a row; fewer when none so long is near: at least one, or `None`.
+    pub fn find_free(&mut self, count: usize) -> Option<(u32, usize)> {
+        let n = self.slots.len();
+        let mut best = (0, 0);
+        let (mut at, mut looked) = (self.hint, 0);
+        // A long run saves a system call, which is worth a short search and no more.
+        while looked < n && (best.1 == 0 || looked < 4 * count) {
+            if at >= n {
+                at = 0;
+            }
+            let run = self.slots[at..].iter().take(count).take_while(|s| s.used == Use::Free).count();
+            if run > best.1 {
+                best = (at, run);
+            }
+            if run == count {
+                break;
+            }
+            at += run + 1;
+            looked += run + 1;
+        }
+        self.hint = best.0 + best.1;
+        (best.1 > 0).then_some((best.0 as u32, best.1))
+    }
+
+    /// A page of the program lies on a page of a free or inactive slot now.
+    pub fn put(&mut self, slot: u32, page: usize, owner: usize, prior: Entry) {
+        let s = &mut self.slots[slot as usize];
+        debug_assert!(matches!(s.used, Use::Free | Use::Inactive) && s.staged & 1 << page == 0);
+        if s.used == Use::Free {
+            s.used = Use::Inactive;
+            s.seq = s.seq.wrapping_add(1);
+            self.inactive.push_back((slot, s.seq));
+        }
+        s.staged |= 1 << page;
+        s.present |= 1 << page;
+        s.owner[page] = owner;
+        s.prior[page] = prior;
+        self.inactive_pages += 1;
+    }
+
+    /// A staged page has another address now.
+    pub fn rename(&mut self, slot: u32, page: usize, owner: usize) {
+        self.slots[slot as usize].owner[page] = owner;
+    }
+
+    /// A page is no longer staged. `gone`: it has left the stage physically. Returns its prior.
+    pub fn take(&mut self, slot: u32, page: usize, gone: bool) -> Entry {
+        let s = &mut self.slots[slot as usize];
+        debug_assert!(s.staged & 1 << page != 0);
+        s.staged &= !(1 << page);
+        if gone {
+            s.present &= !(1 << page);
+        }
+        if s.used == Use::Inactive {
+            self.inactive_pages -= 1;
+            if s.present == 0 {
+                s.used = Use::Free;
+            }
+        }
+        core::mem::take(&mut s.prior[page])
+    }
+
+    /// The oldest inactive slot; it stays inactive until `send`.
+    pub fn oldest(&mut self) -> Option<u32> {
+        loop {
+            let (slot, seq) = *self.inactive.front()?;
+            let s = &self.slots[slot as usize];
+            if s.used == Use::Inactive && s.seq == seq {
+                return Some(slot);
+            }
+            self.inactive.pop_front();
+        }
+    }
+
+    /// Notes that a job of this slot compares with an object.
+    pub fn lend(&mut self, slot: u32, object: u32) {
+        let s = &mut self.slots[slot as usize];
+        s.lent[s.lent_len] = object;
+        s.lent_len += 1;
+    }
+
+    /// The objects that were lent to the slot's job, which is over.
+    pub fn unlend(&mut self, slot: u32) -> ([u32; WINDOW_PAGES], usize) {
+        let s = &mut self.slots[slot as usize];
+        (s.lent, core::mem::take(&mut s.lent_len))
+    }
+
+    /// The oldest goes to a compressor.
+    pub fn send(&mut self, slot: u32) {
+        let s = &mut self.slots[slot as usize];
+        debug_assert!(s.used == Use::Inactive);
+        s.used = Use::InFlight;
+        self.inactive_pages -= s.staged.count_ones() as usize;
+    }
+
+    /// It comes back from the compressor's queue, the oldest as before.
+    pub fn recall(&mut self, slot: u32) {
+        let s = &mut self.slots[slot as usize];
+        debug_assert!(s.used == Use::InFlight);
+        s.used = Use::Inactive;
+        s.seq = s.seq.wrapping_add(1);
+        self.inactive_pages += s.staged.count_ones() as usize;
+        self.inactive.push_front((slot, s.seq));
+    }
+
+    /// Nobody's contents are in the slot any more: whole, it is stock; in part, the caller discards what is present.
+    pub fn emptied(&mut self, slot: u32) {
+        let s = &mut self.slots[slot as usize];
+        debug_assert!(s.staged == 0 && s.used != Use::Stock);
+        if s.present == u16::MAX {
+            s.used = Use::Stock;
+            self.stock.push(slot);
+        } else {
+            s.used = if s.present == 0 { Use::Free } else { Use::Waste };
+        }
+    }
+
+    /// What is left of a slot could not be discarded.
+    pub fn waste(&mut self, slot: u32) {
+        debug_assert!(self.slots[slot as usize].staged == 0);
+        self.slots[slot as usize].used = Use::Waste;
+        self.waste.push(slot);
+    }
+
+    /// Takes a slot of waste, to be discarded.
+    pub fn take_waste(&mut self) -> Option<u32> {
+        self.waste.pop()
+    }
+
+    /// How many slots are waste.
+    pub fn waste_len(&self) -> usize {
+        self.waste.len()
+    }
+
+    /// Takes a slot of stock for a fault; the caller moves its pages away and calls `left`.
+    pub fn take_stock(&mut self) -> Option<u32> {
+        let slot = self.stock.pop()?;
+        self.slots[slot as usize].used = Use::Fetching;
+        Some(slot)
+    }
+
+    /// Pages by bit have left the slot physically; what is left is the caller's to discard or to put back.
+    pub fn left(&mut self, slot: u32, pages: u16) {
+        let s = &mut self.slots[slot as usize];
+        debug_assert!(s.staged & pages == 0);
+        s.present &= !pages;
+        if s.present == 0 {
+            s.used = Use::Free;
+        }
+    }
+
+    /// Every inactive slot is in the list once, every slot of stock in the other; see `check.rs`.
+    pub(crate) fn check_lists(&self) -> Result<(), alloc::string::String> {
+        for (slot, s) in self.slots.iter().enumerate() {
+            let listed = self.inactive.iter().filter(|&&(n, seq)| n as usize == slot && seq == s.seq).count();
+            let stock = self.stock.iter().filter(|&&n| n as usize == slot).count();
+            let waste = self.waste.iter().filter(|&&n| n as usize == slot).count();
+            let right = (s.used != Use::Inactive || listed == 1)
+                && stock == (s.used == Use::Stock) as usize
+                && waste == (s.used == Use::Waste) as usize;
+            if !right {
+                return Err(alloc::format!(
+                    "slot {slot} is listed {listed} times, as stock {stock}, as waste {waste} times: {s:x?}"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Bytes on the stage that wait for a compressor.
+    pub fn inactive_bytes(&self) -> usize {
+        self.inactive_pages * PAGE
+    }
+
+    /// Bytes ready to be used again.
+    pub fn stock_bytes(&self) -> usize {
+        self.stock.len() * WINDOW
+    }
+}

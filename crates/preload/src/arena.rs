@@ -1,0 +1,253 @@
+//! The engine's own memory: mapped by itself, never managed, never inherited by a child.
+//!
+//! Every mapping is entered in a table, so that the pager can leave it alone; MADV_DONTFORK keeps it out of children and keeps the kernel
+//! from merging it with the program's mappings.
+
+use alloc::alloc::{GlobalAlloc, Layout};
+use core::ops::Range;
+use core::ptr::{NonNull, null_mut};
+use uffd::sys::{self, consts::*};
+use uffd::{Mutex, PAGE};
+
+/// The most ranges that the table holds; neighbours are joined, so a few hundred mappings make a few ranges.
+const RANGES: usize = 512;
+
+struct Table {
+    ranges: [(usize, usize); RANGES],
+    len: usize,
+    bytes: usize,
+}
+
+static OWN: Mutex<Table> = Mutex::new(Table { ranges: [(0, 0); RANGES], len: 0, bytes: 0 });
+
+impl Table {
+    /// False when the table is full.
+    fn enter(&mut self, start: usize, end: usize) -> bool {
+        let used = &self.ranges[..self.len];
+        let first = used.partition_point(|r| r.1 < start);
+        let last = used.partition_point(|r| r.0 <= end);
+        if first == last {
+            if self.len == RANGES {
+                return false;
+            }
+            self.ranges.copy_within(first..self.len, first + 1);
+            self.ranges[first] = (start, end);
+            self.len += 1;
+        } else {
+            let joined = (start.min(self.ranges[first].0), end.max(self.ranges[last - 1].1));
+            self.ranges.copy_within(last..self.len, first + 1);
+            self.ranges[first] = joined;
+            self.len -= last - first - 1;
+        }
+        self.bytes += end - start;
+        true
+    }
+
+    fn leave(&mut self, start: usize, end: usize) {
+        let at = self.ranges[..self.len].partition_point(|r| r.1 <= start);
+        let (s, e) = self.ranges[at];
+        debug_assert!(at < self.len && s <= start && end <= e);
+        self.ranges.copy_within(at + 1..self.len, at);
+        self.len -= 1;
+        self.bytes -= e - s;
+        for (s, e) in [(s, start), (end, e)] {
+            if s < e {
+                self.enter(s, e);
+            }
+        }
+    }
+}
+
+/// Maps `bytes` of zeroed memory for the engine, aligned to `align` (a power of two, at least a page). `None` when there is none.
+pub fn map(bytes: usize, align: usize) -> Option<usize> {
+    let bytes = bytes.next_multiple_of(PAGE);
+    let extra = align.saturating_sub(PAGE);
+    let flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    // Without access first: mlockall(MCL_FUTURE) would fill it with pages.
+    let raw = sys::mmap(bytes + extra, PROT_NONE, flags, None).ok()?;
+    let at = raw.next_multiple_of(align.max(PAGE));
+    // SAFETY: what lies around the aligned part is new, and nobody knows of it; the part itself becomes accessible to us.
+    let ready = unsafe {
+        if at > raw {
+            let _ = sys::munmap(raw, at - raw);
+        }
+        if raw + extra > at {
+            let _ = sys::munmap(at + bytes, raw + extra - at);
+        }
+        let _ = sys::munlock(at, bytes);
+        let _ = sys::madvise_keep(at, bytes, MADV_DONTFORK);
+        let _ = sys::madvise_keep(at, bytes, MADV_DONTDUMP);
+        OWN.lock().enter(at, at + bytes) && sys::mprotect(at, bytes, PROT_READ | PROT_WRITE).is_ok()
+    };
+    ready.then_some(at)
+}
+
+/// Gives a mapping, or a part of one, back.
+///
+/// # Safety
+/// Nobody may use it any more.
+pub unsafe fn unmap(at: usize, bytes: usize) {
+    // Out of the table last: what is unmapped and still in the table is harmless, the other way round it is not.
+    // SAFETY: the caller's contract.
+    let _ = unsafe { sys::munmap(at, bytes) };
+    OWN.lock().leave(at, at + bytes);
+}
+
+/// Declares a range to be the engine's that was not mapped by `map`: the library's own data.
+pub fn adopt(range: Range<usize>) {
+    OWN.lock().enter(range.start, range.end);
+}
+
+/// The first part of `range` that is not the engine's own; empty when all of it is.
+pub fn first_foreign(range: Range<usize>) -> Range<usize> {
+    let own = OWN.lock();
+    let mut start = range.start;
+    for &(s, e) in &own.ranges[..own.len] {
+        if e <= start {
+            continue;
+        }
+        if s > start {
+            return start..range.end.min(s);
+        }
+        start = e;
+        if start >= range.end {
+            return range.end..range.end;
+        }
+    }
+    start..range.end
+}
+
+/// Bytes mapped for the engine.
+pub fn mapped_bytes() -> usize {
+    OWN.lock().bytes
+}
+
+/// In a child of fork: all mappings are gone (MADV_DONTFORK), and whoever held a lock is gone with the parent.
+///
+/// # Safety
+/// The caller is the only thread, and no memory of the old arenas is used any more.
+pub unsafe fn reset() {
+    // SAFETY: nobody else can hold a reference to the statics, which are written whole.
+    unsafe {
+        (&raw const OWN).cast_mut().write(Mutex::new(Table { ranges: [(0, 0); RANGES], len: 0, bytes: 0 }));
+        (&raw const HEAP).cast_mut().write(Mutex::new(new_heap()));
+    }
+}
+
+struct Pages;
+
+// SAFETY: hands out fresh mappings and takes none back, as the trait allows.
+unsafe impl dlmalloc::Allocator for Pages {
+    fn alloc(&self, bytes: usize) -> (*mut u8, usize, u32) {
+        match map(bytes, PAGE) {
+            Some(at) => (at as *mut u8, bytes, 0),
+            None => (null_mut(), 0, 0),
+        }
+    }
+
+    fn remap(&self, _: *mut u8, _: usize, _: usize, _: bool) -> *mut u8 {
+        null_mut()
+    }
+
+    fn free_part(&self, _: *mut u8, _: usize, _: usize) -> bool {
+        false
+    }
+
+    fn free(&self, at: *mut u8, bytes: usize) -> bool {
+        // SAFETY: dlmalloc frees a segment when nothing in it is allocated.
+        unsafe { unmap(at as usize, bytes) };
+        true
+    }
+
+    fn can_release_part(&self, _: u32) -> bool {
+        false
+    }
+
+    fn allocates_zeros(&self) -> bool {
+        true
+    }
+
+    fn page_size(&self) -> usize {
+        PAGE
+    }
+}
+
+const fn new_heap() -> dlmalloc::Dlmalloc<Pages> {
+    dlmalloc::Dlmalloc::new_with_allocator(Pages)
+}
+
+static HEAP: Mutex<dlmalloc::Dlmalloc<Pages>> = Mutex::new(new_heap());
+
+/// The engine's heap, for `alloc`.
+pub struct Arena;
+
+// SAFETY: dlmalloc under a lock.
+unsafe impl GlobalAlloc for Arena {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: size and alignment are those of a layout.
+        unsafe { HEAP.lock().malloc(layout.size(), layout.align()) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: the caller's contract.
+        unsafe { HEAP.lock().free(at, layout.size(), layout.align()) }
+    }
+
+    unsafe fn realloc(&self, at: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
+        // SAFETY: the caller's contract.
+        unsafe { HEAP.lock().realloc(at, layout.size(), layout.align(), bytes) }
+    }
+}
+
+/// The pool's memory.
+pub struct PoolMemory;
+
+// SAFETY: `map` hands out fresh zeroed mappings, aligned as asked; a range that is given back with MADV_DONTNEED reads as zeros.
+unsafe impl zsmalloc::Backing for PoolMemory {
+    fn map(&self, bytes: usize) -> Option<NonNull<u8>> {
+        let at = map(bytes, 64 << 10)?;
+        NonNull::new(at as *mut u8)
+    }
+
+    fn decommit(&self, at: NonNull<u8>, bytes: usize) {
+        // SAFETY: the pool has no object there.
+        let _ = unsafe { sys::madvise(at.as_ptr() as usize, bytes, MADV_DONTNEED) };
+    }
+
+    fn unmap(&self, at: NonNull<u8>, bytes: usize) {
+        // SAFETY: the pool has no object there and forgets the range.
+        unsafe { unmap(at.as_ptr() as usize, bytes) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_joins_neighbours_and_splits_again() {
+        let mut t = Table { ranges: [(0, 0); RANGES], len: 0, bytes: 0 };
+        for start in [10, 30, 20, 50] {
+            assert!(t.enter(start, start + 10));
+        }
+        assert_eq!(t.ranges[..t.len], [(10, 40), (50, 60)]);
+        t.leave(20, 30);
+        assert_eq!((&t.ranges[..t.len], t.bytes), (&[(10, 20), (30, 40), (50, 60)][..], 30));
+        t.leave(10, 20);
+        assert!(t.enter(40, 50));
+        assert_eq!(t.ranges[..t.len], [(30, 60)]);
+    }
+
+    #[test]
+    fn mappings_are_aligned_writable_and_known() {
+        let at = map(3 * PAGE, 1 << 21).unwrap();
+        assert_eq!(at % (1 << 21), 0);
+        // SAFETY: inside the mapping.
+        unsafe { ((at + 2 * PAGE) as *mut u8).write(1) };
+        assert!(first_foreign(at..at + 3 * PAGE).is_empty());
+        assert_eq!(first_foreign(at..at + 9 * PAGE).start, at + 3 * PAGE);
+        // SAFETY: nobody else has it.
+        unsafe { unmap(at, 3 * PAGE) };
+        assert_eq!(first_foreign(at..at + PAGE), at..at + PAGE);
+    }
+}

@@ -1,0 +1,58 @@
+//! How the engine's processes are made: clone with CLONE_VM and nothing else shared, so that the program sees neither a thread nor a child.
+//!
+//! ```text
+//!   program ── clone(VM|VFORK) ──> midwife ── clone(VM) ──> engine
+//!        waits until the midwife has ended, and reaps it; the engine is now a child of the nearest subreaper (`zfolio run`) or of init
+//! ```
+
+use crate::arena;
+use uffd::sys::{self, Errno, consts::*};
+
+/// Bytes of stack of the engine and of a worker.
+const STACK: usize = 256 << 10;
+
+struct Order {
+    flags: u32,
+    stack_top: usize,
+    entry: extern "C" fn(usize) -> !,
+    argument: usize,
+    result: Result<u32, Errno>,
+}
+
+extern "C" fn midwife(order: usize) -> ! {
+    // SAFETY: `detached` keeps the order alive until this process has ended (CLONE_VFORK).
+    let order = unsafe { &mut *(order as *mut Order) };
+    // SAFETY: the stack is new; what the entry does is its own contract.
+    order.result = unsafe { sys::clone(order.flags, order.stack_top, order.entry, order.argument) };
+    sys::exit(0)
+}
+
+fn new_stack() -> Result<usize, Errno> {
+    Ok(arena::map(STACK, 4096).ok_or(Errno::ENOMEM)? + STACK)
+}
+
+/// Starts `entry(argument)` in a process that shares this one's memory, and whose parent is not this process. All signals must be blocked.
+///
+/// # Safety
+/// `entry` must be fit to run beside the program: no libc, no thread-local storage.
+pub unsafe fn detached(entry: extern "C" fn(usize) -> !, argument: usize) -> Result<u32, Errno> {
+    let stack_top = new_stack()?;
+    let mut order = Order { flags: CLONE_VM, stack_top, entry, argument, result: Err(Errno::ECHILD) };
+    let own_top = new_stack()?;
+    // SAFETY: with CLONE_VFORK we wait until the midwife is gone, and `order` lives that long.
+    let pid = unsafe { sys::clone(CLONE_VM | CLONE_VFORK, own_top, midwife, &raw mut order as usize) }?;
+    let mut status = 0;
+    while sys::wait4(pid, &mut status, __WALL) == Err(Errno::EINTR) {}
+    // SAFETY: the midwife has ended.
+    unsafe { arena::unmap(own_top - STACK, STACK) };
+    order.result
+}
+
+/// Starts `entry(argument)` in a process that shares this one's memory and descriptors; it is this process's child.
+///
+/// # Safety
+/// As for [`detached`].
+pub unsafe fn helper(entry: extern "C" fn(usize) -> !, argument: usize) -> Result<u32, Errno> {
+    // SAFETY: the stack is new; the rest is the caller's contract.
+    unsafe { sys::clone(CLONE_VM | CLONE_FILES | CLONE_FS, new_stack()?, entry, argument) }
+}

@@ -1,0 +1,466 @@
+//! The engine's process: asleep while the program is far from its limit, then the pager's loop, until the program is gone.
+
+use crate::arena::{self, PoolMemory};
+use crate::birth;
+use crate::board::{Board, Counter};
+use crate::live::Live;
+use crate::worker;
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::fmt::{self, Write};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering::*};
+use memcg::{Memcg, Slot};
+use mm::kernel::Store;
+use mm::{Config, Pager};
+use uffd::sys::{self, Errno, Fd, consts::*};
+use uffd::{PAGE, maps::Maps};
+use vmscan::WINDOW;
+use zswap::{Cache, Worker};
+
+/// What the engine does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum State {
+    /// Nothing is registered, nothing is out.
+    Asleep = 0,
+    /// Memory may be out; the doorbell is answered.
+    Awake = 1,
+}
+
+/// What the program's threads and the engine tell each other.
+pub struct Control {
+    state: AtomicU32,
+    /// Calls of fork under way: while there are any, everything stays home.
+    pub forks: AtomicU32,
+    /// The page to touch for an answer; 0 before there is one.
+    pub doorbell: AtomicUsize,
+    /// A range whose contents were discarded without an event; (0, 0) when there is none.
+    pub guard: (AtomicUsize, AtomicUsize),
+    memcg: AtomicPtr<Memcg>,
+    slot: AtomicPtr<Slot>,
+    pid: AtomicU32,
+    /// Address of the main thread's exit word and what it says while the thread lives; 0 where it is not known.
+    exit_word: AtomicUsize,
+    exit_value: AtomicU32,
+}
+
+/// The only one.
+pub static CONTROL: Control = Control::new();
+
+/// What an engine is started with.
+pub struct Order {
+    /// The run's page.
+    pub memcg: &'static Memcg,
+    /// This process's slot.
+    pub slot: &'static Slot,
+    /// The process.
+    pub pid: u32,
+    /// The exit word's address and value.
+    pub main_thread: Option<(usize, u32)>,
+}
+
+impl Control {
+    const fn new() -> Control {
+        Control {
+            state: AtomicU32::new(State::Asleep as u32),
+            forks: AtomicU32::new(0),
+            doorbell: AtomicUsize::new(0),
+            guard: (AtomicUsize::new(0), AtomicUsize::new(0)),
+            memcg: AtomicPtr::new(core::ptr::null_mut()),
+            slot: AtomicPtr::new(core::ptr::null_mut()),
+            pid: AtomicU32::new(0),
+            exit_word: AtomicUsize::new(0),
+            exit_value: AtomicU32::new(0),
+        }
+    }
+
+    /// What the engine does now.
+    pub fn state(&self) -> State {
+        if self.state.load(SeqCst) == State::Awake as u32 { State::Awake } else { State::Asleep }
+    }
+
+    /// Says for whom the engine about to be born is.
+    pub fn begin(&self, order: &Order) {
+        self.memcg.store(core::ptr::from_ref(order.memcg).cast_mut(), Relaxed);
+        self.slot.store(core::ptr::from_ref(order.slot).cast_mut(), Relaxed);
+        self.pid.store(order.pid, Relaxed);
+        let (word, value) = order.main_thread.unwrap_or((0, 0));
+        self.exit_word.store(word, Relaxed);
+        self.exit_value.store(value, Release);
+    }
+
+    /// In a child of fork: nobody's yet.
+    pub fn reset(&self) {
+        self.state.store(State::Asleep as u32, Relaxed);
+        self.forks.store(0, Relaxed);
+        self.doorbell.store(0, Relaxed);
+        self.guard.0.store(0, Relaxed);
+        self.guard.1.store(0, Relaxed);
+    }
+
+    fn order(&self) -> Order {
+        let word = self.exit_word.load(Acquire);
+        // SAFETY: set from references of static life by `begin`, before the engine is born.
+        let (memcg, slot) = unsafe { (&*self.memcg.load(Relaxed), &*self.slot.load(Relaxed)) };
+        let main_thread = (word != 0).then(|| (word, self.exit_value.load(Relaxed)));
+        Order { memcg, slot, pid: self.pid.load(Relaxed), main_thread }
+    }
+}
+
+/// A line of text without an allocation; what is too long is cut.
+pub struct Line {
+    bytes: [u8; 512],
+    len: usize,
+}
+
+impl Default for Line {
+    fn default() -> Self {
+        Line { bytes: [0; 512], len: 0 }
+    }
+}
+
+impl Line {
+    /// The text so far.
+    pub fn as_str(&self) -> &str {
+        match core::str::from_utf8(&self.bytes[..self.len]) {
+            Ok(text) => text,
+            Err(e) => core::str::from_utf8(&self.bytes[..e.valid_up_to()]).unwrap_or(""),
+        }
+    }
+}
+
+impl Write for Line {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let take = text.len().min(self.bytes.len() - self.len);
+        self.bytes[self.len..self.len + take].copy_from_slice(&text.as_bytes()[..take]);
+        self.len += take;
+        Ok(())
+    }
+}
+
+/// Leaves a message for the user.
+pub fn last_words(text: &str) {
+    // SAFETY: null, or of static life.
+    if let Some(slot) = unsafe { CONTROL.slot.load(Acquire).as_ref() } {
+        slot.say(text);
+    }
+}
+
+/// Kills the program.
+pub fn stop_program() {
+    let pid = CONTROL.pid.load(Acquire);
+    if pid != 0 {
+        let _ = sys::kill(pid, SIGKILL);
+    }
+}
+
+/// The program runs on without an engine; says why.
+pub fn unmanaged(order: &Order, why: fmt::Arguments<'_>) {
+    let mut line = Line::default();
+    let _ = line.write_fmt(format_args!("process {} runs unmanaged: {why}", order.pid));
+    order.slot.say(line.as_str());
+    order.slot.state.store(memcg::State::Unmanaged as u32, Release);
+    order.memcg.unmanaged.fetch_add(1, Relaxed);
+}
+
+/// Bytes of private memory in the address space: resident less shared of /proc/self/statm.
+fn footprint(statm: &Fd) -> usize {
+    let mut text = [0u8; 128];
+    let len = sys::pread(statm, &mut text, 0).unwrap_or(0);
+    let mut numbers = text[..len].split(|b| !b.is_ascii_digit()).map(|digits| {
+        digits.iter().fold(0usize, |n, d| n * 10 + (d - b'0') as usize)
+    });
+    let (resident, shared) = (numbers.nth(1).unwrap_or(0), numbers.next().unwrap_or(0));
+    resident.saturating_sub(shared) * PAGE
+}
+
+/// The program, as seen from its engine.
+struct Watch {
+    order: Order,
+    program: Fd,
+    statm: Fd,
+    own_pid: u32,
+    cpu_ns: u64,
+}
+
+impl Watch {
+    fn open(order: Order) -> Result<Watch, (&'static str, Errno)> {
+        let program = sys::pidfd_open(order.pid).map_err(|e| ("pidfd_open", e))?;
+        let statm = sys::open(b"/proc/self/statm\0", O_RDONLY).map_err(|e| ("/proc/self/statm", e))?;
+        Ok(Watch { order, program, statm, own_pid: sys::getpid().unwrap_or(0) as u32, cpu_ns: 0 })
+    }
+
+    /// The program has ended, or executes another one in a memory of its own.
+    fn gone(&self) -> bool {
+        if sys::poll([&self.program], 0) == Ok([true]) {
+            return true;
+        }
+        let Some((word, value)) = self.order.main_thread else { return false };
+        // SAFETY: the main thread's control block; its mapping outlives the thread, and is never evicted (a pin).
+        if unsafe { (word as *const u32).read_volatile() } == value {
+            return false;
+        }
+        // The main thread is gone. Others may live on in the same memory; if not, another program runs under this number.
+        match sys::same_vm(self.own_pid, self.order.pid) {
+            Ok(same) => !same,
+            Err(errno) => errno != Errno::ENOSYS,
+        }
+    }
+
+    /// Sleeps until the program is gone, or for a time.
+    fn sleep(&self, ns: u64) {
+        match self.order.main_thread {
+            // The kernel wakes this word as the thread ends or executes another program.
+            Some((word, value)) => {
+                let woken = sys::futex_wait(word as *const u32, value, Some(ns), true);
+                if woken == Err(Errno::EAGAIN) {
+                    // The main thread ended before others: wait for the process.
+                    let _ = sys::poll([&self.program], ns);
+                }
+            }
+            None => drop(sys::poll([&self.program], ns)),
+        }
+    }
+
+    /// What this process may use: what others do not, first come, first served, and never less than a little.
+    fn limit(&self, mine: usize) -> usize {
+        let all = self.order.memcg.sum(|s| &s.footprint_bytes) as usize;
+        let max = self.order.memcg.max_bytes.load(Relaxed) as usize;
+        max.saturating_sub(all.saturating_sub(mine)).max(8 << 20)
+    }
+
+    fn count_cpu(&mut self) {
+        let now = sys::process_cpu_ns();
+        self.order.slot.stat.engine_cpu_ns.fetch_add(now - self.cpu_ns, Relaxed);
+        self.cpu_ns = now;
+    }
+}
+
+/// The engine's first instruction. `argument` is unused: all is in [`CONTROL`].
+pub extern "C" fn main(_argument: usize) -> ! {
+    sys::close_all();
+    let _ = sys::chdir(c"/".as_ptr().cast());
+    let _ = sys::setsid();
+    let _ = sys::set_name(PR_SET_NAME, c"zfolio-engine".as_ptr().cast());
+    let order = CONTROL.order();
+    let (memcg, slot) = (order.memcg, order.slot);
+    match Watch::open(order) {
+        Ok(mut watch) => {
+            adopt_own_data();
+            if asleep(&mut watch)
+                && let Err((what, errno)) = awake(&mut watch)
+            {
+                unmanaged(&watch.order, format_args!("{what} says {errno}"));
+                while !watch.gone() {
+                    watch.sleep(1_000_000_000);
+                }
+            }
+            watch.count_cpu();
+        }
+        // It ended before we began.
+        Err((_, Errno::ESRCH)) => {}
+        Err((what, errno)) => unmanaged(&CONTROL.order(), format_args!("{what} says {errno}")),
+    }
+    memcg.release(slot);
+    sys::exit(0)
+}
+
+/// The library's own data is not the program's memory.
+fn adopt_own_data() {
+    if let Ok(maps) = Maps::open() {
+        let data = &raw const CONTROL as usize;
+        if let Ok(Some(m)) = maps.query(data) {
+            arena::adopt(m.range);
+        }
+    }
+}
+
+/// Waits until the program comes near its limit; false when it ended before.
+fn asleep(watch: &mut Watch) -> bool {
+    watch.order.slot.state.store(memcg::State::Asleep as u32, Release);
+    let evict_all = watch.order.memcg.settings.evict_all != 0;
+    loop {
+        if watch.gone() {
+            return false;
+        }
+        let footprint = footprint(&watch.statm);
+        watch.order.memcg.publish(watch.order.slot, footprint as u64, footprint as u64, 0, 0);
+        let threshold = if evict_all { 1 << 20 } else { watch.limit(footprint) / 2 };
+        if footprint > threshold {
+            return true;
+        }
+        // Fresh memory comes at 3 or 4 bytes a nanosecond: look again before it can have reached the threshold.
+        let time = ((threshold - footprint) as u64 / 4).clamp(1_000_000, 500_000_000);
+        watch.sleep(time);
+        watch.count_cpu();
+    }
+}
+
+/// The layout of the engine's own registered memory: stage, then doorbell.
+struct Ground {
+    stage: (usize, usize),
+    doorbell: usize,
+    nursery: usize,
+    zeros: usize,
+}
+
+impl Ground {
+    fn map(limit: usize) -> Option<Ground> {
+        let stage = (limit / 2).clamp(64 << 20, 1 << 30) / WINDOW * WINDOW;
+        let at = arena::map(stage + WINDOW, 2 << 20)?;
+        let plain = arena::map(2 * WINDOW, WINDOW)?;
+        // A read of the zeros must not fault later, nor count: the shared zero page serves.
+        Some(Ground { stage: (at, stage), doorbell: at + stage, nursery: plain, zeros: plain + WINDOW })
+    }
+}
+
+/// Manages the program's memory until it is gone. An error says what could not be had, before anything was touched.
+fn awake(watch: &mut Watch) -> Result<(), (&'static str, Errno)> {
+    let (memcg, slot, pid) = (watch.order.memcg, watch.order.slot, watch.order.pid);
+    let evict_all = memcg.settings.evict_all != 0;
+    let no_memory = ("mmap", Errno::ENOMEM);
+    let compressor = acomp::Compressor::parse(memcg.settings.compressor()).map_err(|_| ("the compressor", Errno::EINVAL))?;
+    let mut live = Live::open(pid, slot)?;
+    let ground = Ground::map(watch.limit(footprint(&watch.statm))).ok_or(no_memory)?;
+    let (base, bytes) = ground.stage;
+    live.register_own(base..ground.doorbell + WINDOW).map_err(|e| ("UFFDIO_REGISTER", e))?;
+    let mut seed = [0u8; 8];
+    let _ = sys::getrandom(seed.as_mut_ptr(), seed.len(), 0);
+    let cache = Cache::new(PoolMemory, compressor, u64::from_ne_bytes(seed));
+    let bell = sys::eventfd().map_err(|e| ("eventfd", e))?;
+    let board: &'static Board = Box::leak(Box::new(Board::new(bytes / WINDOW, cache, bell, &slot.stat)));
+    let mine = Worker::new(compressor).map_err(|_| no_memory)?;
+    let workers = start_workers(watch, board, compressor)?;
+    let config = Config {
+        stage: ground.stage,
+        nursery: ground.nursery,
+        zeros: ground.zeros,
+        doorbell: ground.doorbell,
+        evict_all,
+    };
+    let limit = watch.limit(footprint(&watch.statm));
+    let mut pager = Pager::new(live, Counter::new(board, mine), &slot.stat, config, limit);
+    CONTROL.doorbell.store(ground.doorbell, Release);
+    CONTROL.state.store(State::Awake as u32, SeqCst);
+    slot.state.store(memcg::State::Awake as u32, Release);
+    run(watch, board, &mut pager);
+    watch.count_cpu();
+    board.end();
+    for worker in workers {
+        let mut status = 0;
+        while sys::wait4(worker, &mut status, __WALL) == Err(Errno::EINTR) {}
+    }
+    Ok(())
+}
+
+fn start_workers(
+    watch: &Watch,
+    board: &'static Board,
+    compressor: acomp::Compressor,
+) -> Result<Vec<u32>, (&'static str, Errno)> {
+    let count = sys::cpus().clamp(1, 4);
+    let mut pids = Vec::new();
+    for _ in 0..count {
+        let state = Worker::new(compressor).map_err(|_| ("mmap", Errno::ENOMEM))?;
+        let duty = worker::Duty {
+            board,
+            state,
+            slot: watch.order.slot,
+            engine: watch.own_pid,
+            program: watch.order.pid,
+        };
+        let duty = Box::into_raw(Box::new(duty));
+        // SAFETY: `worker::main` is made to run beside the program, and takes the duty over.
+        pids.push(unsafe { birth::helper(worker::main, duty as usize) }.map_err(|e| ("clone", e))?);
+    }
+    Ok(pids)
+}
+
+/// How long the pager polls without sleeping after it has served a fault: about what a wake-up on another CPU costs.
+const SPIN_NS: u64 = 30_000;
+
+/// How often figures are published.
+const PUBLISH_NS: u64 = 2_000_000;
+
+fn run(watch: &mut Watch, board: &Board, pager: &mut Pager<'_, Live, Counter>) {
+    let (memcg, slot) = (watch.order.memcg, watch.order.slot);
+    let evict_all = memcg.settings.evict_all != 0;
+    let full_ns = memcg.settings.full_timeout_ms.max(1000) as u64 * 1_000_000;
+    let (mut published_ns, mut faults_seen, mut last_fault_ns) = (0, 0, 0);
+    loop {
+        let now = sys::now_ns();
+        let footprint = footprint(&watch.statm);
+        pager.paused = CONTROL.forks.load(SeqCst) > 0;
+        let busy = pager.turn(footprint);
+        if pager.rang {
+            answer(pager);
+        }
+        if now - published_ns > PUBLISH_NS {
+            published_ns = now;
+            let (stored, pool) = (pager.stored_bytes(), pager.store.pool_bytes());
+            let wanted = (footprint + stored).saturating_sub(pool + pager.usage().stock);
+            memcg.publish(slot, footprint as u64, wanted as u64, stored as u64, pool as u64);
+            pager.set_limit(watch.limit(footprint));
+            watch.count_cpu();
+            if watch.gone() {
+                return;
+            }
+            if let Some(since) = pager.waiting_since_ns() {
+                full(watch, pager, now.saturating_sub(since), full_ns);
+            }
+        }
+        let faults = slot.stat.faults.load(Relaxed) + slot.stat.fresh_faults.load(Relaxed);
+        if faults != faults_seen {
+            (faults_seen, last_fault_ns) = (faults, now);
+        }
+        if evict_all {
+            // Everything goes out all the time, but a thread must come past the instruction that it faulted on.
+            let _ = sys::poll([pager.kernel.fd(), board.bell()], 100_000);
+        } else if !busy && now - last_fault_ns > SPIN_NS {
+            let urgent = pager.waiting_since_ns().is_some() || pager.paused;
+            let room = (watch.limit(footprint) - footprint.min(watch.limit(footprint))) as u64;
+            let time = if urgent { 500_000 } else { (room / 4).clamp(1_000_000, 20_000_000) };
+            board.pager_sleeps.store(1, SeqCst);
+            let woken = sys::poll([pager.kernel.fd(), board.bell(), &watch.program], time);
+            board.pager_sleeps.store(0, SeqCst);
+            if woken.is_ok_and(|[_, bell, _]| bell) {
+                let _ = sys::read(board.bell(), &mut [0; 8]);
+            }
+        }
+    }
+}
+
+/// Does what a thread of the program asked for by the doorbell.
+fn answer(pager: &mut Pager<'_, Live, Counter>) {
+    let (start, end) = (CONTROL.guard.0.swap(0, AcqRel), CONTROL.guard.1.swap(0, AcqRel));
+    if start < end {
+        pager.forget(start..end);
+    }
+    if CONTROL.forks.load(SeqCst) > 0 {
+        pager.retire();
+    }
+    pager.answer();
+}
+
+/// A thread has waited for room for a while: warns, and at last stops the program.
+fn full(watch: &Watch, pager: &Pager<'_, Live, Counter>, waited_ns: u64, full_ns: u64) {
+    let memcg = watch.order.memcg;
+    if waited_ns > 1_000_000_000 {
+        let _ = memcg.full_warning.compare_exchange(0, 1, AcqRel, Relaxed);
+    }
+    if waited_ns < full_ns {
+        return;
+    }
+    let mut line = Line::default();
+    let _ = write!(
+        line,
+        "the limit of {} MiB is full and nothing more can go out: {} MiB are squeezed into {} MiB; process {} was stopped",
+        memcg.max_bytes.load(Relaxed) >> 20,
+        pager.stored_bytes() >> 20,
+        pager.store.pool_bytes() >> 20,
+        watch.order.pid
+    );
+    watch.order.slot.say(line.as_str());
+    watch.order.slot.state.store(memcg::State::Stopped as u32, Release);
+    let _ = sys::pidfd_send_signal(&watch.program, SIGKILL);
+}

@@ -1,0 +1,344 @@
+//! The real kernel, as the pager sees it.
+
+use crate::arena;
+use crate::engine::Line;
+use crate::hook;
+use alloc::vec::Vec;
+use core::fmt::{self, Write};
+use core::ops::Range;
+use memcg::Slot;
+use mm::kernel::{Kernel, Message, Moved, Run};
+use uffd::maps::{Mapping, Maps};
+use uffd::pagemap::Pagemap;
+use uffd::sys::{self, consts::*};
+use uffd::{Errno, Fd, Features, PAGE, Userfault};
+
+/// Mappings smaller than this are left alone: their pages are few, and each registration can split a mapping.
+const SMALLEST: usize = 64 << 10;
+
+/// The last pages of a mapping are left alone too. Where it is a thread's stack its control block lies there, which the kernel writes as the
+/// thread ends, and a thread may be born and end between two listings.
+const TAIL: usize = 2 * PAGE;
+
+/// How far the words lie from a robust list head that the kernel writes or reads without a fault: glibc's `struct pthread` around it.
+const BEFORE_HEAD: usize = 0x310;
+const AFTER_HEAD: usize = 0x700;
+
+/// Bytes of the zone from which pages are dropped.
+const DROP_ZONE: usize = 2 << 20;
+
+/// What the engine needs of the kernel, opened before the first page goes out.
+pub struct Live {
+    /// The program's memory and the stage.
+    uffd: Userfault,
+    /// The drop zone alone: no events, so that dropping does not wait for ourselves.
+    quiet: Userfault,
+    pagemap: Pagemap,
+    maps: Maps,
+    tasks: Fd,
+    pid: u32,
+    own_pid: u32,
+    drop_zone: usize,
+    /// The stage, chute and doorbell: registered engine memory, dropped by way of the zone.
+    registered: Range<usize>,
+    slot: &'static Slot,
+    /// Threads that have not been seen outside of a call since the census began, with their user time then.
+    census: Vec<(u32, u64)>,
+    pauses: u32,
+}
+
+impl Live {
+    /// Opens everything for the process `pid`, in whose address space the caller runs. The error names what was refused.
+    pub fn open(pid: u32, slot: &'static Slot) -> Result<Live, (&'static str, Errno)> {
+        let quiet = Userfault::open(Features::Quiet).map_err(|e| ("userfaultfd", e))?;
+        let drop_zone = arena::map(DROP_ZONE, DROP_ZONE).ok_or(("mmap", Errno::ENOMEM))?;
+        quiet.register(drop_zone..drop_zone + DROP_ZONE).map_err(|e| ("UFFDIO_REGISTER", e))?;
+        let tasks = sys::open(task_path(pid, None).as_str().as_bytes(), O_RDONLY | O_DIRECTORY);
+        Ok(Live {
+            uffd: Userfault::open(Features::Events).map_err(|e| ("userfaultfd", e))?,
+            quiet,
+            pagemap: Pagemap::open().map_err(|e| ("/proc/self/pagemap", e))?,
+            maps: Maps::open().map_err(|e| ("/proc/self/maps", e))?,
+            tasks: tasks.map_err(|e| ("/proc/PID/task", e))?,
+            pid,
+            own_pid: sys::getpid().map_err(|e| ("getpid", e))? as u32,
+            drop_zone,
+            registered: 0..0,
+            slot,
+            census: Vec::new(),
+            pauses: 0,
+        })
+    }
+
+    /// The descriptor that tells of faults and events.
+    pub fn fd(&self) -> &Fd {
+        self.uffd.fd()
+    }
+
+    /// Registers the engine's own stage and doorbell.
+    pub fn register_own(&mut self, range: Range<usize>) -> Result<(), Errno> {
+        self.registered = range.clone();
+        self.uffd.register(range)
+    }
+
+    fn manageable(m: &Mapping) -> bool {
+        m.read_write && !m.foreign && m.range.len() >= SMALLEST && m.name[0..6] != *b"[stack" && m.name[0..2] != *b"[v"
+    }
+}
+
+/// A path in /proc/PID/task, with its NUL: the folder, or the file `stat` of a thread.
+fn task_path(pid: u32, tid: Option<u32>) -> Line {
+    let mut path = Line::default();
+    let _ = match tid {
+        None => write!(path, "/proc/{pid}/task\0"),
+        Some(tid) => write!(path, "/proc/{pid}/task/{tid}/stat\0"),
+    };
+    path
+}
+
+/// A thread's state letter and user time, from proc_pid_stat(5); `None` when it is gone.
+fn task_state(pid: u32, tid: u32) -> Option<(u8, u64)> {
+    let file = sys::open(task_path(pid, Some(tid)).as_str().as_bytes(), O_RDONLY).ok()?;
+    let mut text = [0u8; 512];
+    let len = sys::read(&file, &mut text).ok()?;
+    // The name in parentheses may hold anything: what follows the last one counts. State is field 3, user time field 14.
+    let after = text[..len].iter().rposition(|&b| b == b')')? + 2;
+    let mut fields = text[after..len].split(|&b| b == b' ');
+    let state = *fields.next()?.first()?;
+    let user = fields.nth(10)?;
+    Some((state, user.iter().fold(0, |n, d| n * 10 + d.wrapping_sub(b'0') as u64)))
+}
+
+fn parse_tid(name: &[u8]) -> Option<u32> {
+    core::str::from_utf8(name).ok()?.parse().ok()
+}
+
+impl Kernel for Live {
+    fn next(&mut self) -> Option<Message> {
+        let message = self.uffd.next();
+        if message.is_some() {
+            self.pauses = 0;
+        }
+        message
+    }
+
+    fn register(&mut self, range: Range<usize>) -> Result<(), Errno> {
+        // The whole mapping, tail included: a mapping that is split cannot be given to mremap any more.
+        let whole = match self.maps.query(range.start)? {
+            Some(m) if m.range.contains(&range.start) && m.range.end >= range.end => m.range,
+            _ => return Err(Errno::EINVAL),
+        };
+        let mut at = whole.start;
+        while at < whole.end {
+            let part = arena::first_foreign(at..whole.end);
+            if part.is_empty() {
+                break;
+            }
+            if part.contains(&range.start) {
+                self.uffd.register(part.clone())?;
+                sys::madvise_keep(part.start, part.len(), MADV_DONTFORK)?;
+                return Ok(());
+            }
+            at = part.end;
+        }
+        Err(Errno::EINVAL)
+    }
+
+    fn unregister(&mut self, range: Range<usize>) {
+        // Mapping by mapping, since parts may be gone by now and the tails were registered with them.
+        let mut at = range.start;
+        while let Ok(Some(m)) = self.maps.query(at) {
+            if m.range.start >= range.end {
+                return;
+            }
+            let mut from = m.range.start;
+            while from < m.range.end {
+                let part = arena::first_foreign(from..m.range.end);
+                if part.is_empty() {
+                    break;
+                }
+                from = part.end;
+                let _ = self.uffd.unregister(part.clone());
+                hook::each_inherited(part, |r| {
+                    let _ = sys::madvise_keep(r.start, r.len(), MADV_DOFORK);
+                });
+            }
+            at = m.range.end;
+        }
+    }
+
+    fn area(&mut self, at: usize) -> Option<Range<usize>> {
+        let mut at = at;
+        loop {
+            let m = self.maps.query(at).ok()??;
+            if Self::manageable(&m) {
+                let mut from = at.max(m.range.start);
+                while from < m.range.end {
+                    let mut part = arena::first_foreign(from..m.range.end);
+                    if part.is_empty() {
+                        break;
+                    }
+                    from = part.end;
+                    if part.end == m.range.end {
+                        part.end -= TAIL;
+                    }
+                    if part.start < part.end && part.end > at {
+                        return Some(part);
+                    }
+                }
+            }
+            at = m.range.end;
+        }
+    }
+
+    fn present(&mut self, range: Range<usize>, max_pages: usize, runs: &mut [Run]) -> (usize, usize) {
+        let end = range.end;
+        self.pagemap.present(range, max_pages, runs).unwrap_or((0, end))
+    }
+
+    fn pins(&mut self, pins: &mut Vec<usize>) {
+        // Our own number, although the memory is the program's too: reading another process takes rights.
+        let own = self.own_pid;
+        let _ = sys::read_dir(&self.tasks, |name| {
+            let Some(tid) = parse_tid(name) else { return };
+            let Ok(head) = sys::robust_list(tid) else { return };
+            if head == 0 {
+                return;
+            }
+            let (first, last) = ((head - BEFORE_HEAD) & !(PAGE - 1), (head + AFTER_HEAD) & !(PAGE - 1));
+            pins.extend((first..=last).step_by(PAGE));
+            // struct robust_list_head: next, offset of the futex word, pending entry; the list ends where it began.
+            let mut words = [0u8; 24];
+            if sys::peek(own, head, &mut words) != Ok(24) {
+                return;
+            }
+            let word = |i: usize| usize::from_ne_bytes(core::array::from_fn(|b| words[i * 8 + b]));
+            let (mut entry, offset, pending) = (word(0) & !1, word(1), word(2) & !1);
+            let mut pin = |entry: usize| {
+                pins.push(entry & !(PAGE - 1));
+                pins.push(entry.wrapping_add(offset) & !(PAGE - 1));
+            };
+            if pending != 0 {
+                pin(pending);
+            }
+            // As many as the kernel itself follows.
+            for _ in 0..2048 {
+                if entry == head || entry == 0 {
+                    break;
+                }
+                pin(entry);
+                let mut next = [0u8; 8];
+                if sys::peek(own, entry, &mut next) != Ok(8) {
+                    break;
+                }
+                entry = usize::from_ne_bytes(next) & !1;
+            }
+        });
+        pins.sort_unstable();
+        pins.dedup();
+    }
+
+    fn move_pages(&mut self, dst: usize, src: usize, bytes: usize) -> Moved {
+        // SAFETY: the pager tells where each page is before anything can ask for it (evict.rs, fault.rs of mm).
+        unsafe { self.uffd.move_pages(dst, src, bytes) }
+    }
+
+    fn copy(&mut self, dst: usize, src: usize, bytes: usize) -> Moved {
+        // SAFETY: the pager copies only to pages that it evicted, or that a thread faulted on as missing.
+        unsafe { self.uffd.copy(dst, src, bytes) }
+    }
+
+    fn zero(&mut self, dst: usize, bytes: usize) -> Moved {
+        self.uffd.zeropage(dst, bytes)
+    }
+
+    fn unshare(&mut self, at: usize) -> bool {
+        sys::madvise_keep(at, PAGE, MADV_POPULATE_WRITE).is_ok()
+    }
+
+    fn wake(&mut self, range: Range<usize>) {
+        self.uffd.wake(range);
+    }
+
+    fn lose(&mut self, at: usize, why: fmt::Arguments<'_>) {
+        let mut line = Line::default();
+        let _ = fmt::write(&mut line, why);
+        self.slot.say(line.as_str());
+        self.slot.state.store(memcg::State::Stopped as u32, core::sync::atomic::Ordering::Release);
+        // SAFETY: the page is lost; whoever touches it must know.
+        let poisoned = unsafe { self.uffd.poison(at..at + PAGE) };
+        self.uffd.wake(at..at + PAGE);
+        if poisoned.is_err()
+            && let Ok(program) = sys::pidfd_open(self.pid)
+        {
+            let _ = sys::pidfd_send_signal(&program, SIGBUS);
+        }
+    }
+
+    fn discard(&mut self, at: usize, bytes: usize) -> bool {
+        if !self.registered.contains(&at) {
+            // SAFETY: the pager discards engine memory only, whose contents nobody needs.
+            return unsafe { sys::madvise(at, bytes, MADV_DONTNEED) }.is_ok();
+        }
+        let mut done = 0;
+        while done < bytes {
+            let step = (bytes - done).min(DROP_ZONE);
+            // SAFETY: as above; on its way the page passes the zone, which nobody reads.
+            let moved = unsafe { self.quiet.move_pages(self.drop_zone, at + done, step) };
+            if moved.bytes > 0 {
+                // SAFETY: the zone holds nothing else.
+                let _ = unsafe { sys::madvise(self.drop_zone, moved.bytes, MADV_DONTNEED) };
+                done += moved.bytes;
+            }
+            match moved.stop {
+                None => {}
+                // A page that was taken back by the kernel (MADV_FREE) is gone as it should be.
+                Some(Errno::ENOENT) if moved.bytes == 0 => done += PAGE,
+                Some(Errno::EAGAIN) => {}
+                Some(_) if moved.bytes == 0 => return false,
+                Some(_) => {}
+            }
+        }
+        true
+    }
+
+    fn clear(&mut self, at: usize, bytes: usize) {
+        // SAFETY: the pager clears engine memory that it owns (a slot of stock), all of it present.
+        unsafe { core::ptr::write_bytes(at as *mut u8, 0, bytes) }
+    }
+
+    fn census_begin(&mut self) {
+        self.census.clear();
+        let (pid, census) = (self.pid, &mut self.census);
+        let _ = sys::read_dir(&self.tasks, |name| {
+            if let Some(tid) = parse_tid(name)
+                && let Some((_, user)) = task_state(pid, tid)
+            {
+                census.push((tid, user));
+            }
+        });
+    }
+
+    fn census_done(&mut self) -> bool {
+        let pid = self.pid;
+        // A thread that waits in MADV_DONTNEED or MADV_FREE sleeps uninterruptibly, or is ready to run; one that sleeps otherwise or has
+        // gained user time is past it.
+        self.census.retain(|&(tid, user)| {
+            task_state(pid, tid).is_some_and(|(state, now)| matches!(state, b'R' | b'D') && now == user)
+        });
+        self.census.is_empty()
+    }
+
+    fn pause(&mut self) {
+        self.pauses += 1;
+        if self.pauses < 16 { sys::sched_yield() } else { sys::sleep_ns(20_000) }
+    }
+
+    fn now_ms(&mut self) -> u64 {
+        sys::now_ns() / 1_000_000
+    }
+
+    fn now_ns(&mut self) -> u64 {
+        sys::now_ns()
+    }
+}

@@ -1,0 +1,99 @@
+//! Which pages are present: PAGEMAP_SCAN on /proc/self/pagemap (Linux 6.7), 256 MiB in 0.8 ms.
+
+use crate::PAGE;
+use crate::sys::{self, Fd, Result};
+use core::ops::Range;
+use linux_raw_sys::general as g;
+
+const PAGEMAP_SCAN: u32 = 0xc000_6610 | (size_of::<g::pm_scan_arg>() as u32) << 16;
+
+const PRESENT: u64 = g::PAGE_IS_PRESENT as u64;
+const ZERO: u64 = g::PAGE_IS_PFNZERO as u64;
+const FILE: u64 = g::PAGE_IS_FILE as u64;
+const HUGE: u64 = g::PAGE_IS_HUGE as u64;
+
+/// An open /proc/PID/pagemap.
+pub struct Pagemap(Fd);
+
+/// A run of present pages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Run {
+    /// First address.
+    pub start: usize,
+    /// Address after the last page.
+    pub end: usize,
+    /// Mapped by huge page-table entries.
+    pub huge: bool,
+}
+
+impl Pagemap {
+    /// Opens the calling process's page tables.
+    pub fn open() -> Result<Pagemap> {
+        sys::open(b"/proc/self/pagemap\0", g::O_RDONLY).map(Pagemap)
+    }
+
+    /// Fills `runs` with anonymous present pages of `range`, the shared zero page left out, in order of address, about
+    /// `max_pages` of them at most. Returns how many runs there are and the address up to which the range was looked at.
+    pub fn present(&self, range: Range<usize>, max_pages: usize, runs: &mut [Run]) -> Result<(usize, usize)> {
+        let mut regions = [g::page_region { start: 0, end: 0, categories: 0 }; 64];
+        let take = runs.len().min(regions.len());
+        let mut arg = g::pm_scan_arg {
+            size: size_of::<g::pm_scan_arg>() as u64,
+            flags: 0,
+            start: range.start as u64,
+            end: range.end as u64,
+            walk_end: 0,
+            vec: regions.as_mut_ptr() as u64,
+            vec_len: take as u64,
+            max_pages: max_pages as u64,
+            category_inverted: FILE | ZERO,
+            category_mask: PRESENT | FILE | ZERO,
+            category_anyof_mask: 0,
+            return_mask: PRESENT | HUGE,
+        };
+        // SAFETY: the kernel writes `vec_len` regions at most, and the structure.
+        let found = unsafe { sys::ioctl(&self.0, PAGEMAP_SCAN, &mut arg) }?;
+        for (run, region) in runs.iter_mut().zip(&regions[..found]) {
+            *run = Run {
+                start: region.start as usize,
+                end: region.end as usize,
+                huge: region.categories & HUGE != 0,
+            };
+        }
+        Ok((found, arg.walk_end as usize))
+    }
+
+    /// True when the page at `at` is present in whatever form.
+    pub fn is_present(&self, at: usize) -> Result<bool> {
+        let mut entry = [0u8; 8];
+        sys::pread(&self.0, &mut entry, at / PAGE * 8)?;
+        Ok(u64::from_ne_bytes(entry) >> 63 == 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::consts::*;
+
+    #[test]
+    fn written_pages_are_present_and_others_are_not() {
+        let at = sys::mmap(64 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, None).unwrap();
+        for page in [3, 4, 5, 20] {
+            // SAFETY: inside the mapping made above.
+            unsafe { ((at + page * PAGE) as *mut u8).write(1) };
+        }
+        // SAFETY: inside the mapping; a read maps the shared zero page, which is not to be reported.
+        unsafe { ((at + 30 * PAGE) as *const u8).read_volatile() };
+        let pagemap = Pagemap::open().unwrap();
+        let mut runs = [Run::default(); 8];
+        let (found, end) = pagemap.present(at..at + 64 * PAGE, 64, &mut runs).unwrap();
+        let pages: Vec<_> = runs[..found].iter().map(|r| ((r.start - at) / PAGE, (r.end - at) / PAGE)).collect();
+        assert_eq!(pages, [(3, 6), (20, 21)]);
+        assert_eq!(end, at + 64 * PAGE);
+        assert_eq!(pagemap.is_present(at + 3 * PAGE), Ok(true));
+        assert_eq!(pagemap.is_present(at + 2 * PAGE), Ok(false));
+        // SAFETY: nobody else uses the mapping.
+        unsafe { sys::munmap(at, 64 * PAGE) }.unwrap();
+    }
+}

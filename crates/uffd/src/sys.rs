@@ -1,0 +1,386 @@
+//! Raw system calls of x86-64 Linux. Each function is the call of its name; pointers are checked by the kernel, and what
+//! a call may do to the caller's memory is the caller's to know, hence `unsafe` where memory can change.
+
+use core::arch::asm;
+use core::fmt;
+use linux_raw_sys::{errno, general as g};
+
+/// An error number of the kernel.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Errno(pub u32);
+
+macro_rules! names {
+    ($($name:ident)*) => {
+        impl Errno {
+            $(#[doc = concat!("`", stringify!($name), "`.")] pub const $name: Errno = Errno(errno::$name);)*
+
+            /// The name, as in errno(3); "an unknown error" for those that zfolio never meets.
+            pub fn name(self) -> &'static str {
+                match self { $(Errno::$name => stringify!($name),)* _ => "an unknown error" }
+            }
+        }
+    };
+}
+names!(EPERM ENOENT ESRCH EINTR EIO EBADF EAGAIN ENOMEM EACCES EFAULT EBUSY EEXIST EINVAL ENOSYS ENOTTY ENXIO EMFILE ETIMEDOUT EOPNOTSUPP ECHILD);
+
+impl fmt::Display for Errno {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (errno {})", self.name(), self.0)
+    }
+}
+
+impl fmt::Debug for Errno {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// What a system call returns.
+pub type Result<T> = core::result::Result<T, Errno>;
+
+/// Makes the system call `nr`.
+///
+/// # Safety
+/// The arguments must be right for the call, and what it writes must be the caller's to write.
+#[inline]
+pub unsafe fn syscall(nr: u32, args: [usize; 6]) -> Result<usize> {
+    let mut ret: usize = nr as usize;
+    // SAFETY: the kernel clobbers rcx and r11 only; memory effects are the caller's promise.
+    unsafe {
+        asm!("syscall", inlateout("rax") ret, in("rdi") args[0], in("rsi") args[1], in("rdx") args[2],
+             in("r10") args[3], in("r8") args[4], in("r9") args[5], lateout("rcx") _, lateout("r11") _,
+             options(nostack));
+    }
+    if ret > -4096isize as usize { Err(Errno(ret.wrapping_neg() as u32)) } else { Ok(ret) }
+}
+
+macro_rules! call {
+    ($nr:ident $(, $arg:expr)*) => {{
+        let given = [$($arg as usize),*];
+        let mut args = [0usize; 6];
+        args[..given.len()].copy_from_slice(&given);
+        // SAFETY: the wrapper's own contract covers the call (see each function).
+        unsafe { syscall(g::$nr, args) }
+    }};
+}
+
+/// An open file descriptor, closed when dropped.
+#[derive(Debug)]
+pub struct Fd(i32);
+
+impl Fd {
+    /// The number.
+    pub fn raw(&self) -> i32 {
+        self.0
+    }
+
+    /// Takes ownership of a descriptor.
+    pub fn own(fd: usize) -> Fd {
+        Fd(fd as i32)
+    }
+}
+
+impl Drop for Fd {
+    fn drop(&mut self) {
+        let _ = call!(__NR_close, self.0);
+    }
+}
+
+/// Opens `path`, which must end with NUL.
+pub fn open(path: &[u8], flags: u32) -> Result<Fd> {
+    assert!(path.last() == Some(&0), "a path for the kernel ends with NUL");
+    call!(__NR_openat, g::AT_FDCWD, path.as_ptr(), flags | g::O_CLOEXEC, 0).map(Fd::own)
+}
+
+/// Reads at an offset.
+pub fn pread(fd: &Fd, buffer: &mut [u8], offset: usize) -> Result<usize> {
+    call!(__NR_pread64, fd.0, buffer.as_mut_ptr(), buffer.len(), offset)
+}
+
+/// Reads.
+pub fn read(fd: &Fd, buffer: &mut [u8]) -> Result<usize> {
+    call!(__NR_read, fd.0, buffer.as_mut_ptr(), buffer.len())
+}
+
+/// Writes.
+pub fn write(fd: &Fd, buffer: &[u8]) -> Result<usize> {
+    call!(__NR_write, fd.0, buffer.as_ptr(), buffer.len())
+}
+
+/// An ioctl whose argument is a structure.
+///
+/// # Safety
+/// `arg` must be what `request` takes, and what the request does to memory must be the caller's to do.
+pub unsafe fn ioctl<T>(fd: &Fd, request: u32, arg: &mut T) -> Result<usize> {
+    call!(__NR_ioctl, fd.0, request, arg as *mut T)
+}
+
+/// Maps `bytes` of private anonymous memory, or of the file in `fd` shared, at an address of the kernel's choice.
+pub fn mmap(bytes: usize, prot: u32, flags: u32, fd: Option<&Fd>) -> Result<usize> {
+    call!(__NR_mmap, 0, bytes, prot, flags, fd.map_or(-1, |f| f.0), 0)
+}
+
+/// Unmaps a range.
+///
+/// # Safety
+/// Nothing may use the range any more.
+pub unsafe fn munmap(at: usize, bytes: usize) -> Result<()> {
+    call!(__NR_munmap, at, bytes).map(drop)
+}
+
+/// Advises the kernel on a range.
+///
+/// # Safety
+/// Advice that discards contents must be given on memory whose contents nobody needs.
+pub unsafe fn madvise(at: usize, bytes: usize, advice: u32) -> Result<()> {
+    call!(__NR_madvise, at, bytes, advice).map(drop)
+}
+
+/// Changes a range's protection.
+///
+/// # Safety
+/// The range must be the caller's, and its users must agree with the protection.
+pub unsafe fn mprotect(at: usize, bytes: usize, prot: u32) -> Result<()> {
+    call!(__NR_mprotect, at, bytes, prot).map(drop)
+}
+
+/// Takes VM_LOCKED off a range.
+pub fn munlock(at: usize, bytes: usize) -> Result<()> {
+    call!(__NR_munlock, at, bytes).map(drop)
+}
+
+/// Sleeps while `*word == expected`, at most `timeout_ns`. `shared` for words that the kernel wakes across processes.
+pub fn futex_wait(word: *const u32, expected: u32, timeout_ns: Option<u64>, shared: bool) -> Result<()> {
+    let timeout = timeout_ns.map(timespec);
+    let op = g::FUTEX_WAIT | if shared { 0 } else { g::FUTEX_PRIVATE_FLAG };
+    call!(__NR_futex, word, op, expected, timeout.as_ref().map_or(core::ptr::null(), |t| t as *const Timespec))
+        .map(drop)
+}
+
+/// Wakes up to `count` sleepers on `word`.
+pub fn futex_wake(word: *const u32, count: u32) {
+    let _ = call!(__NR_futex, word, g::FUTEX_WAKE | g::FUTEX_PRIVATE_FLAG, count);
+}
+
+#[repr(C)]
+struct Timespec {
+    sec: i64,
+    nsec: i64,
+}
+
+fn timespec(ns: u64) -> Timespec {
+    Timespec { sec: (ns / 1_000_000_000) as i64, nsec: (ns % 1_000_000_000) as i64 }
+}
+
+fn clock(id: u32) -> u64 {
+    let mut now = Timespec { sec: 0, nsec: 0 };
+    let _ = call!(__NR_clock_gettime, id, &mut now as *mut Timespec);
+    now.sec as u64 * 1_000_000_000 + now.nsec as u64
+}
+
+/// Nanoseconds since some point in the past.
+pub fn now_ns() -> u64 {
+    clock(g::CLOCK_MONOTONIC)
+}
+
+/// CPU nanoseconds of the calling process (all its threads).
+pub fn process_cpu_ns() -> u64 {
+    clock(g::CLOCK_PROCESS_CPUTIME_ID)
+}
+
+/// Lets another thread run.
+pub fn sched_yield() {
+    let _ = call!(__NR_sched_yield);
+}
+
+/// Sleeps.
+pub fn sleep_ns(ns: u64) {
+    let time = timespec(ns);
+    let _ = call!(__NR_nanosleep, &time as *const Timespec, 0);
+}
+
+/// Waits until one of `fds` can be read, at most `timeout_ns`; says which can.
+pub fn poll<const N: usize>(fds: [&Fd; N], timeout_ns: u64) -> Result<[bool; N]> {
+    let mut set = fds.map(|fd| g::pollfd { fd: fd.0, events: g::POLLIN as i16, revents: 0 });
+    let timeout = timespec(timeout_ns);
+    call!(__NR_ppoll, set.as_mut_ptr(), N, &timeout as *const Timespec, 0, 8)?;
+    Ok(set.map(|p| p.revents != 0))
+}
+
+/// A descriptor that becomes readable when process `pid` ends.
+pub fn pidfd_open(pid: u32) -> Result<Fd> {
+    call!(__NR_pidfd_open, pid, 0).map(Fd::own)
+}
+
+/// Sends a signal through a pidfd.
+pub fn pidfd_send_signal(fd: &Fd, signal: u32) -> Result<()> {
+    call!(__NR_pidfd_send_signal, fd.0, signal, 0, 0).map(drop)
+}
+
+/// A counter that one thread adds to and another polls.
+pub fn eventfd() -> Result<Fd> {
+    call!(__NR_eventfd2, 0, g::EFD_NONBLOCK | g::EFD_CLOEXEC).map(Fd::own)
+}
+
+/// Closes all descriptors of the calling file table.
+pub fn close_all() {
+    let _ = call!(__NR_close_range, 0, u32::MAX, 0);
+}
+
+/// True when processes `a` and `b` have the same address space; an error where the kernel cannot say.
+pub fn same_vm(a: u32, b: u32) -> Result<bool> {
+    const KCMP_VM: u32 = 1;
+    call!(__NR_kcmp, a, b, KCMP_VM, 0, 0).map(|order| order == 0)
+}
+
+/// The robust list head of thread `tid`, 0 when it has none.
+pub fn robust_list(tid: u32) -> Result<usize> {
+    let (mut head, mut len) = (0usize, 0usize);
+    call!(__NR_get_robust_list, tid, &mut head as *mut usize, &mut len as *mut usize)?;
+    Ok(head)
+}
+
+/// Copies this process's memory from `at`, without a fault that nobody answers: an error instead.
+pub fn peek(pid: u32, at: usize, buffer: &mut [u8]) -> Result<usize> {
+    let local = [buffer.as_mut_ptr() as usize, buffer.len()];
+    let remote = [at, buffer.len()];
+    call!(__NR_process_vm_readv, pid, local.as_ptr(), 1, remote.as_ptr(), 1, 0)
+}
+
+/// Entries of a directory: calls `each` with every name.
+pub fn read_dir(fd: &Fd, mut each: impl FnMut(&[u8])) -> Result<()> {
+    call!(__NR_lseek, fd.0, 0, 0)?;
+    let mut buffer = [0u64; 512];
+    loop {
+        let got = call!(__NR_getdents64, fd.0, buffer.as_mut_ptr(), size_of_val(&buffer))?;
+        if got == 0 {
+            return Ok(());
+        }
+        // SAFETY: the kernel filled `got` bytes of the buffer, which lives on.
+        let bytes = unsafe { core::slice::from_raw_parts(buffer.as_ptr().cast::<u8>(), got) };
+        let mut rest = bytes;
+        // struct linux_dirent64: inode 8, offset 8, record length 2, type 1, name until NUL.
+        while rest.len() > 19 {
+            let len = u16::from_ne_bytes([rest[16], rest[17]]) as usize;
+            let name = &rest[19..len];
+            each(&name[..name.iter().position(|&b| b == 0).unwrap_or(name.len())]);
+            rest = &rest[len..];
+        }
+    }
+}
+
+macro_rules! plain {
+    ($($(#[$doc:meta])* $name:ident => $nr:ident ( $($arg:ident : $ty:ty),* );)*) => {
+        $($(#[$doc])* pub fn $name($($arg: $ty),*) -> Result<usize> { call!($nr $(, $arg)*) })*
+    };
+}
+
+plain! {
+    /// Process id.
+    getpid => __NR_getpid();
+    /// Thread id.
+    gettid => __NR_gettid();
+    /// Signals a process.
+    kill => __NR_kill(pid: u32, signal: u32);
+    /// Starts a session, so that no terminal's signal reaches the caller.
+    setsid => __NR_setsid();
+    /// Waits for child `pid`; `options` as in wait4(2).
+    wait4 => __NR_wait4(pid: u32, status: *mut u32, options: u32);
+    /// Sets the name that ps shows; 15 bytes and a NUL.
+    set_name => __NR_prctl(op: u32, name: *const u8);
+    /// Fills a buffer with random bytes.
+    getrandom => __NR_getrandom(at: *mut u8, bytes: usize, flags: u32);
+    /// Changes the working directory; a NUL-terminated path.
+    chdir => __NR_chdir(path: *const u8);
+    /// Advises the kernel on a range without discarding anything; for advice such as MADV_DONTFORK.
+    madvise_keep => __NR_madvise(at: usize, bytes: usize, advice: u32);
+}
+
+/// Sets the calling thread's signal mask and returns the old one.
+pub fn signal_mask(mask: u64) -> u64 {
+    let mut old = 0u64;
+    let _ = call!(__NR_rt_sigprocmask, g::SIG_SETMASK, &mask as *const u64, &mut old as *mut u64, 8);
+    old
+}
+
+/// CPUs that the calling thread may run on.
+pub fn cpus() -> usize {
+    let mut mask = [0u64; 128];
+    match call!(__NR_sched_getaffinity, 0, size_of_val(&mask), mask.as_mut_ptr()) {
+        Ok(bytes) => mask[..bytes / 8].iter().map(|w| w.count_ones() as usize).sum::<usize>().max(1),
+        Err(_) => 1,
+    }
+}
+
+/// Ends the calling thread.
+pub fn exit(code: u32) -> ! {
+    let _ = call!(__NR_exit, code);
+    unreachable!("exit returned")
+}
+
+/// Starts a thread of execution at `entry(argument)` on the stack that ends at `stack_top`, with clone's `flags`. The new
+/// one must not return from `entry`. Returns its id to the caller.
+///
+/// # Safety
+/// `stack_top` must be 16-byte aligned and the stack unused; with CLONE_VM all that `entry` does is done to this process.
+pub unsafe fn clone(flags: u32, stack_top: usize, entry: extern "C" fn(usize) -> !, argument: usize) -> Result<u32> {
+    let mut ret = g::__NR_clone as usize;
+    // SAFETY: the child runs on its own stack and never comes back here; the parent sees an ordinary system call.
+    unsafe {
+        asm!(
+            "syscall",
+            "test eax, eax",
+            "jnz 2f",
+            "xor ebp, ebp",
+            "mov rdi, r12",
+            "call r13",
+            "ud2",
+            "2:",
+            inlateout("rax") ret,
+            in("rdi") flags as usize, in("rsi") stack_top, in("rdx") 0usize, in("r10") 0usize, in("r8") 0usize,
+            in("r12") argument, in("r13") entry,
+            lateout("rcx") _, lateout("r11") _,
+        );
+    }
+    if ret > -4096isize as usize { Err(Errno(ret.wrapping_neg() as u32)) } else { Ok(ret as u32) }
+}
+
+/// Constants of the calls above, under their kernel names.
+pub mod consts {
+    pub use linux_raw_sys::general::{
+        CLONE_FILES, CLONE_FS, CLONE_VFORK, CLONE_VM, MADV_DODUMP, MADV_DOFORK, MADV_DONTDUMP, MADV_DONTFORK,
+        MADV_DONTNEED, MADV_HUGEPAGE, MADV_NOHUGEPAGE, MADV_POPULATE_WRITE, MAP_ANONYMOUS, MAP_NORESERVE,
+        MAP_PRIVATE, MAP_SHARED, O_CLOEXEC, O_DIRECTORY, O_RDONLY, O_RDWR, O_WRONLY, PROT_NONE, PROT_READ,
+        PROT_WRITE, SIGBUS, SIGKILL, WNOHANG, __WALL,
+    };
+    /// prctl's PR_SET_NAME.
+    pub const PR_SET_NAME: u32 = 15;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_have_their_names() {
+        assert_eq!(open(b"/no/such/file\0", 0).unwrap_err().to_string(), "ENOENT (errno 2)");
+    }
+
+    #[test]
+    fn a_directory_is_read_to_its_end() {
+        let dir = open(b"/proc/self/task\0", consts::O_DIRECTORY).unwrap();
+        let mut names = Vec::new();
+        read_dir(&dir, |name| names.push(String::from_utf8(name.to_vec()).unwrap())).unwrap();
+        assert!(names.contains(&gettid().unwrap().to_string()), "{names:?}");
+    }
+
+    #[test]
+    fn peek_reads_memory_and_refuses_holes() {
+        let value = 0x1234_5678u32.to_le_bytes();
+        let mut got = [0; 4];
+        let pid = getpid().unwrap() as u32;
+        assert_eq!(peek(pid, value.as_ptr() as usize, &mut got), Ok(4));
+        assert_eq!(got, value);
+        assert_eq!(peek(pid, 16, &mut got), Err(Errno::EFAULT));
+    }
+}

@@ -1,0 +1,312 @@
+//! The userfaultfd itself.
+
+use crate::sys::{self, Errno, Fd, Result};
+use core::ops::Range;
+use linux_raw_sys::{general as g, ioctl as n};
+
+const UFFDIO_MOVE: u32 = 0xc000_aa05 | (size_of::<g::uffdio_move>() as u32) << 16;
+const UFFDIO_POISON: u32 = 0xc000_aa08 | (size_of::<g::uffdio_poison>() as u32) << 16;
+/// `_IO(0xAA, 0)` on /dev/userfaultfd.
+const USERFAULTFD_IOC_NEW: u32 = 0xaa00;
+const FLAGS: u32 = g::O_CLOEXEC | g::O_NONBLOCK;
+
+/// What a descriptor is asked to deliver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Features {
+    /// Faults, and events for unmap, remap and remove: without all three, evicted pages would read as zeros somewhere.
+    Events,
+    /// Faults alone: for a zone of the engine's own that raises no event when it is dropped.
+    Quiet,
+}
+
+/// What the kernel tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// A thread waits for the page at this address, to write it or to read it.
+    Fault {
+        /// The address, rounded down to a page.
+        at: usize,
+        /// The access was a write.
+        write: bool,
+    },
+    /// The range is about to be discarded (MADV_DONTNEED, MADV_FREE, MADV_REMOVE).
+    Remove(Range<usize>),
+    /// The range has been unmapped.
+    Unmap(Range<usize>),
+    /// The range has moved to another address (mremap).
+    Remap {
+        /// Where it was.
+        from: Range<usize>,
+        /// Where it begins now.
+        to: usize,
+    },
+    /// A message that was not asked for.
+    Other(u8),
+}
+
+/// How far a move, copy or fill came: the bytes done, and what stopped it before the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moved {
+    /// Bytes from the start of the range.
+    pub bytes: usize,
+    /// Why it stopped; `None` when all was done.
+    pub stop: Option<Errno>,
+}
+
+/// An open userfaultfd of this process.
+pub struct Userfault(Fd);
+
+impl Userfault {
+    /// Opens a descriptor: the system call first, then /dev/userfaultfd. The error is that of the system call.
+    pub fn open(features: Features) -> Result<Userfault> {
+        // SAFETY: a new descriptor changes no memory.
+        let fd = match unsafe { sys::syscall(g::__NR_userfaultfd, [FLAGS as usize, 0, 0, 0, 0, 0]) } {
+            Ok(fd) => Fd::own(fd),
+            Err(refused) => Self::from_device().map_err(|_| refused)?,
+        };
+        let wanted = match features {
+            Features::Events => {
+                g::UFFD_FEATURE_EVENT_REMAP | g::UFFD_FEATURE_EVENT_REMOVE | g::UFFD_FEATURE_EVENT_UNMAP
+            }
+            Features::Quiet => 0,
+        };
+        let mut api = g::uffdio_api { api: 0xaa, features: wanted as u64, ioctls: 0 };
+        // SAFETY: the handshake writes the structure only.
+        unsafe { sys::ioctl(&fd, n::UFFDIO_API, &mut api) }?;
+        Ok(Userfault(fd))
+    }
+
+    fn from_device() -> Result<Fd> {
+        let device = sys::open(b"/dev/userfaultfd\0", g::O_RDWR)?;
+        // SAFETY: USERFAULTFD_IOC_NEW takes the flags by value and changes no memory.
+        unsafe {
+            sys::syscall(
+                g::__NR_ioctl,
+                [device.raw() as usize, USERFAULTFD_IOC_NEW as usize, FLAGS as usize, 0, 0, 0],
+            )
+        }
+        .map(Fd::own)
+    }
+
+    /// The descriptor, to be polled.
+    pub fn fd(&self) -> &Fd {
+        &self.0
+    }
+
+    /// The next message, or `None`. Faults come before events whatever their order (man 2 ioctl_userfaultfd does not say so;
+    /// tried). Once this returns an event, whoever caused it runs on.
+    pub fn next(&self) -> Option<Message> {
+        // SAFETY: all fields are integers, for which zero is a value.
+        let mut msg: g::uffd_msg = unsafe { core::mem::zeroed() };
+        // SAFETY: the structure is plain data of this many bytes.
+        let bytes = unsafe {
+            core::slice::from_raw_parts_mut((&raw mut msg).cast::<u8>(), size_of::<g::uffd_msg>())
+        };
+        if sys::read(&self.0, bytes) != Ok(size_of::<g::uffd_msg>()) {
+            return None;
+        }
+        // SAFETY: the kernel wrote the variant that `event` names.
+        Some(unsafe {
+            match msg.event as u32 {
+                g::UFFD_EVENT_PAGEFAULT => Message::Fault {
+                    at: msg.arg.pagefault.address as usize & !(crate::PAGE - 1),
+                    write: msg.arg.pagefault.flags & g::UFFD_PAGEFAULT_FLAG_WRITE as u64 != 0,
+                },
+                g::UFFD_EVENT_REMOVE => {
+                    Message::Remove(msg.arg.remove.start as usize..msg.arg.remove.end as usize)
+                }
+                g::UFFD_EVENT_UNMAP => {
+                    Message::Unmap(msg.arg.remove.start as usize..msg.arg.remove.end as usize)
+                }
+                g::UFFD_EVENT_REMAP => {
+                    let (from, len) = (msg.arg.remap.from as usize, msg.arg.remap.len as usize);
+                    Message::Remap { from: from..from + len, to: msg.arg.remap.to as usize }
+                }
+                other => Message::Other(other as u8),
+            }
+        })
+    }
+
+    /// Registers a range for missing faults. EBUSY: another descriptor has it; EINVAL: it cannot be registered; ENOMEM: a hole.
+    pub fn register(&self, range: Range<usize>) -> Result<()> {
+        let mut arg = g::uffdio_register {
+            range: uffdio_range(&range),
+            mode: g::UFFDIO_REGISTER_MODE_MISSING as u64,
+            ioctls: 0,
+        };
+        // SAFETY: registering changes how faults are served, not what memory holds.
+        unsafe { sys::ioctl(&self.0, n::UFFDIO_REGISTER, &mut arg) }.map(drop)
+    }
+
+    /// Takes a range off the descriptor.
+    pub fn unregister(&self, range: Range<usize>) -> Result<()> {
+        // SAFETY: as for `register`; what is evicted there is the caller's to have brought back.
+        unsafe { sys::ioctl(&self.0, n::UFFDIO_UNREGISTER, &mut uffdio_range(&range)) }.map(drop)
+    }
+
+    /// Moves present pages from `src` to the registered holes at `dst`, and wakes those who wait for them.
+    ///
+    /// # Safety
+    /// The pages leave `src`: whoever uses it must have been told.
+    pub unsafe fn move_pages(&self, dst: usize, src: usize, bytes: usize) -> Moved {
+        let mut arg =
+            g::uffdio_move { dst: dst as u64, src: src as u64, len: bytes as u64, mode: 0, move_: 0 };
+        // SAFETY: the caller's contract.
+        let result = unsafe { sys::ioctl(&self.0, UFFDIO_MOVE, &mut arg) };
+        moved(result, arg.move_, bytes)
+    }
+
+    /// Copies `bytes` from `src` to the registered hole at `dst` in new pages, and wakes those who wait for them.
+    ///
+    /// # Safety
+    /// `dst` must be memory that was evicted by the caller, or a hole: guard markers do not stop a copy.
+    pub unsafe fn copy(&self, dst: usize, src: usize, bytes: usize) -> Moved {
+        let mut arg =
+            g::uffdio_copy { dst: dst as u64, src: src as u64, len: bytes as u64, mode: 0, copy: 0 };
+        // SAFETY: the caller's contract.
+        let result = unsafe { sys::ioctl(&self.0, n::UFFDIO_COPY, &mut arg) };
+        moved(result, arg.copy, bytes)
+    }
+
+    /// Maps the shared zero page into registered holes, and wakes those who wait for them.
+    pub fn zeropage(&self, dst: usize, bytes: usize) -> Moved {
+        let mut arg = g::uffdio_zeropage { range: uffdio_range(&(dst..dst + bytes)), mode: 0, zeropage: 0 };
+        // SAFETY: a hole reads as zeros, whoever fills it.
+        let result = unsafe { sys::ioctl(&self.0, n::UFFDIO_ZEROPAGE, &mut arg) };
+        moved(result, arg.zeropage, bytes)
+    }
+
+    /// Makes those who wait in a range look again.
+    pub fn wake(&self, range: Range<usize>) {
+        // SAFETY: changes no memory.
+        let _ = unsafe { sys::ioctl(&self.0, n::UFFDIO_WAKE, &mut uffdio_range(&range)) };
+    }
+
+    /// Makes every touch of a hole raise SIGBUS: for memory that is lost.
+    ///
+    /// # Safety
+    /// The range must be lost indeed.
+    pub unsafe fn poison(&self, range: Range<usize>) -> Result<()> {
+        let mut arg = g::uffdio_poison { range: uffdio_range(&range), mode: 0, updated: 0 };
+        // SAFETY: the caller's contract.
+        unsafe { sys::ioctl(&self.0, UFFDIO_POISON, &mut arg) }.map(drop)
+    }
+}
+
+fn uffdio_range(range: &Range<usize>) -> g::uffdio_range {
+    g::uffdio_range { start: range.start as u64, len: (range.end - range.start) as u64 }
+}
+
+/// Brings the kernel's three ways to say how far it came into one: all, a positive count with EAGAIN, or minus the errno.
+fn moved(result: Result<usize>, done: i64, bytes: usize) -> Moved {
+    match result {
+        Ok(_) => Moved { bytes, stop: None },
+        Err(errno) if done > 0 => Moved { bytes: done as usize, stop: Some(errno) },
+        // The count field carries the reason where the ioctl itself only says EAGAIN.
+        Err(Errno::EAGAIN) if done < 0 => Moved { bytes: 0, stop: Some(Errno(-done as u32)) },
+        Err(errno) => Moved { bytes: 0, stop: Some(errno) },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::PAGE;
+    use crate::sys::consts::*;
+
+    fn map(pages: usize) -> usize {
+        sys::mmap(pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, None).unwrap()
+    }
+
+    /// None where this machine gives no right to userfaultfd; says so.
+    fn userfault() -> Option<Userfault> {
+        match Userfault::open(Features::Events) {
+            Ok(u) => Some(u),
+            Err(errno) => {
+                println!("skipped: userfaultfd is refused: {errno}");
+                None
+            }
+        }
+    }
+
+    #[test]
+    fn a_moved_page_is_a_fault_until_it_is_moved_back() {
+        let Some(u) = userfault() else { return };
+        let (program, stage) = (map(4), map(4));
+        // SAFETY: inside the mapping.
+        unsafe { ((program + PAGE) as *mut u64).write(42) };
+        u.register(program..program + 4 * PAGE).unwrap();
+        u.register(stage..stage + 4 * PAGE).unwrap();
+        // SAFETY: nobody but this test uses the mappings.
+        let out = unsafe { u.move_pages(stage, program + PAGE, PAGE) };
+        assert_eq!(out, Moved { bytes: PAGE, stop: None });
+        std::thread::scope(|s| {
+            // SAFETY: inside the mapping; the read waits for the move below.
+            let reader = s.spawn(|| unsafe { ((program + PAGE) as *const u64).read_volatile() });
+            let message = loop {
+                if let Some(m) = u.next() {
+                    break m;
+                }
+            };
+            assert_eq!(message, Message::Fault { at: program + PAGE, write: false });
+            // SAFETY: as above.
+            assert_eq!(unsafe { u.move_pages(program + PAGE, stage, PAGE) }.stop, None);
+            assert_eq!(reader.join().unwrap(), 42);
+        });
+    }
+
+    #[test]
+    fn a_partial_move_says_how_far_and_why() {
+        let Some(u) = userfault() else { return };
+        let (program, stage) = (map(4), map(4));
+        for page in [0, 1, 3] {
+            // SAFETY: inside the mapping.
+            unsafe { ((program + page * PAGE) as *mut u64).write(1) };
+        }
+        u.register(stage..stage + 4 * PAGE).unwrap();
+        // SAFETY: nobody but this test uses the mappings.
+        let first = unsafe { u.move_pages(stage, program, 4 * PAGE) };
+        assert_eq!(first.bytes, 2 * PAGE, "{first:?}");
+        // SAFETY: as above.
+        let hole = unsafe { u.move_pages(stage + 2 * PAGE, program + 2 * PAGE, PAGE) };
+        assert_eq!(hole, Moved { bytes: 0, stop: Some(Errno::ENOENT) });
+        // SAFETY: as above.
+        let taken = unsafe { u.move_pages(stage, program + 3 * PAGE, PAGE) };
+        assert_eq!(taken, Moved { bytes: 0, stop: Some(Errno::EEXIST) });
+    }
+
+    #[test]
+    fn events_come_and_stop_moves_until_they_are_read() {
+        let Some(u) = userfault() else { return };
+        let (program, stage) = (map(4), map(4));
+        // SAFETY: inside the mapping.
+        unsafe { (program as *mut u64).write(1) };
+        u.register(program..program + 4 * PAGE).unwrap();
+        u.register(stage..stage + 4 * PAGE).unwrap();
+        std::thread::scope(|s| {
+            // SAFETY: the contents are this test's to discard.
+            let discarder = s.spawn(|| unsafe { sys::madvise(program, 2 * PAGE, MADV_DONTNEED) });
+            let mut stopped = false;
+            let message = loop {
+                // SAFETY: moving the page to and fro is this test's to do.
+                let out = unsafe { u.move_pages(stage, program, PAGE) };
+                stopped |= out.stop == Some(Errno::EAGAIN);
+                if out.bytes > 0 {
+                    // SAFETY: as above.
+                    while unsafe { u.move_pages(program, stage, PAGE) }.bytes == 0 && u.0.raw() >= 0 {
+                        if let Some(m) = u.next() {
+                            assert_eq!(m, Message::Remove(program..program + 2 * PAGE));
+                            discarder.join().unwrap().unwrap();
+                            return;
+                        }
+                    }
+                }
+                if stopped && let Some(m) = u.next() {
+                    break m;
+                }
+            };
+            assert_eq!(message, Message::Remove(program..program + 2 * PAGE));
+            discarder.join().unwrap().unwrap();
+        });
+    }
+}

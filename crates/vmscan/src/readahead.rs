@@ -1,0 +1,135 @@
+//! Read-ahead: how much comes in with the page that was asked for.
+//!
+//! Evidence decides. The first fault in a window brings its page alone, since random access is the common reason for a fault. A second fault
+//! in the same window brings the window. A fault where a run of windows was about to go on brings the window, and starts on those after it: twice
+//! as far each time, up to 2 MiB. The same goes for fresh memory, where "bringing in" means filling with zeros.
+
+use crate::{HUGE, PAGE, WINDOW};
+
+const STREAMS: usize = 8;
+const RECENT: usize = 32;
+
+/// How much to bring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    /// The page alone.
+    Page,
+    /// The page's window, and this many bytes of the windows after it (a multiple of the window; may be 0).
+    Window {
+        /// Bytes after the window.
+        ahead: usize,
+    },
+}
+
+#[derive(Clone, Copy, Default)]
+struct Stream {
+    /// Where the next fault is expected: the end of what was brought.
+    next: usize,
+    /// How far the last read-ahead went.
+    ahead: usize,
+    used: u64,
+}
+
+/// Memory of the last faults.
+#[derive(Default)]
+pub struct Readahead {
+    streams: [Stream; STREAMS],
+    recent: [usize; RECENT],
+    clock: u64,
+}
+
+impl Readahead {
+    /// Decides for a fault at `at`.
+    pub fn fault(&mut self, at: usize) -> Extent {
+        self.clock += 1;
+        let window = at & !(WINDOW - 1);
+        let clock = self.clock;
+        if let Some(s) = self.streams.iter_mut().find(|s| s.used > 0 && window >= s.next && window - s.next <= WINDOW)
+        {
+            s.ahead = (s.ahead * 2).clamp(WINDOW, HUGE - WINDOW);
+            s.next = window + WINDOW + s.ahead;
+            s.used = clock;
+            return Extent::Window { ahead: s.ahead };
+        }
+        // A fault inside what a stream has brought: its tail was evicted again, or is on its way. The window, no more.
+        if let Some(s) = self.streams.iter_mut().find(|s| {
+            s.used > 0 && window < s.next && window + s.ahead + WINDOW >= s.next
+        }) {
+            s.used = clock;
+            return Extent::Window { ahead: 0 };
+        }
+        if self.recent.contains(&(window | 1)) {
+            let oldest = self.streams.iter_mut().min_by_key(|s| s.used).expect("there are streams");
+            *oldest = Stream { next: window + WINDOW, ahead: 0, used: clock };
+            return Extent::Window { ahead: 0 };
+        }
+        // The lowest bit marks an entry that is in use, so that window 0 needs no special case.
+        self.recent[clock as usize % RECENT] = window | 1;
+        Extent::Page
+    }
+
+    /// The pages of a range were thrown away or are gone: what was learnt there is void.
+    pub fn forget(&mut self, start: usize, end: usize) {
+        for s in &mut self.streams {
+            if s.next >= start && s.next <= end + PAGE {
+                *s = Stream::default();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Reads `windows` windows in order; returns the number of faults.
+    fn sequential(windows: usize, r: &mut Readahead) -> usize {
+        let (mut present, mut faults) = (0, 0);
+        let base = 1 << 30;
+        while present < windows * WINDOW {
+            faults += 1;
+            present = match r.fault(base + present) {
+                Extent::Page => present + PAGE,
+                Extent::Window { ahead } => (present & !(WINDOW - 1)) + WINDOW + ahead,
+            };
+        }
+        faults
+    }
+
+    #[test]
+    fn a_sequential_reader_faults_a_few_times_and_then_once_in_2_mib() {
+        let mut r = Readahead::default();
+        let faults = sequential(1024, &mut r);
+        assert!(faults <= 8 + 1024 * WINDOW / HUGE, "{faults}");
+    }
+
+    #[test]
+    fn random_faults_bring_single_pages() {
+        let mut r = Readahead::default();
+        let mut random = 7u64;
+        let mut pages = 0;
+        for _ in 0..10_000 {
+            random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            let at = (random >> 30) as usize % (1 << 18) * PAGE;
+            pages += (r.fault(at) == Extent::Page) as usize;
+        }
+        assert!(pages > 9_900, "{pages}");
+    }
+
+    #[test]
+    fn eight_streams_at_a_time_are_followed() {
+        let mut r = Readahead::default();
+        let mut at: [usize; 8] = core::array::from_fn(|i| (i + 1) << 32);
+        let mut faults = 0;
+        while at[7] < (8 << 32) + 64 * HUGE {
+            for a in &mut at {
+                faults += 1;
+                *a = match r.fault(*a) {
+                    Extent::Page => *a + PAGE,
+                    Extent::Window { ahead } => (*a & !(WINDOW - 1)) + WINDOW + ahead,
+                };
+            }
+        }
+        assert!(faults < 8 * (64 + 8), "{faults}");
+    }
+}

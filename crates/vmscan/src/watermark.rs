@@ -1,0 +1,190 @@
+//! Watermarks: what to do about a footprint.
+//!
+//! ```text
+//!        0 ............ low ........... high ...... limit
+//!          nothing to do │ evict and     │ fresh memory waits,
+//!                        │ compress      │ stock is given back
+//! ```
+//!
+//! Memory passes three places on its way out, and each decision is about one of them: resident pages are *evicted* to the inactive
+//! stage, the stage's oldest are *deflated* (handed to a compressor), and the emptied pages are stock, *recycled* for the next
+//! fault or *dropped* to the kernel.
+
+use crate::{HUGE, WINDOW};
+
+/// Where a process stands. All in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Everything that the process holds, engine included.
+    pub footprint: usize,
+    /// On the inactive stage, not yet handed to a compressor.
+    pub inactive: usize,
+    /// Handed to a compressor, not yet done.
+    pub in_flight: usize,
+    /// Emptied pages, ready to be used again.
+    pub stock: usize,
+    /// A thread waits for fresh memory.
+    pub waiting: bool,
+}
+
+/// What is to be done next. All in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Actions {
+    /// Move this much from the program to the stage.
+    pub evict: usize,
+    /// Hand this much of the stage's oldest to the compressors.
+    pub deflate: usize,
+    /// Give this much stock back to the kernel.
+    pub drop: usize,
+}
+
+/// The marks of one process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Watermarks {
+    /// Below this nothing is done.
+    pub low: usize,
+    /// Above this fresh memory waits for stock.
+    pub high: usize,
+    /// How much stays on the inactive stage as second chance.
+    pub inactive: usize,
+    /// How much stock is kept ready.
+    pub stock: usize,
+    /// How much may be with the compressors at a time.
+    pub in_flight: usize,
+}
+
+/// The most that one decision evicts, so that a fault never waits behind more.
+const EVICT_STEP: usize = 2 * HUGE;
+
+impl Watermarks {
+    /// Marks for a limit in bytes. What lies between `high` and the limit takes up what grows between two looks at
+    /// the footprint; a sixteenth, and a quarter of very small limits, where the engine itself counts.
+    pub fn new(limit: usize) -> Watermarks {
+        let slack = (limit / 32).clamp(1 << 20, 64 << 20);
+        let high = limit.saturating_sub(slack);
+        let gap = (limit / 32).clamp(1 << 20, 64 << 20);
+        Watermarks {
+            low: high.saturating_sub(gap),
+            high,
+            inactive: (limit / 16).clamp(8 * WINDOW, 256 << 20),
+            stock: (limit / 64).clamp(8 * WINDOW, 16 << 20),
+            in_flight: (limit / 32).clamp(8 * WINDOW, 16 << 20),
+        }
+    }
+
+    /// Marks that evict everything all the time: the test mode.
+    pub fn evict_all() -> Watermarks {
+        Watermarks { low: 0, high: usize::MAX, inactive: 8 * WINDOW, stock: 8 * WINDOW, in_flight: 16 * WINDOW }
+    }
+
+    /// True when fresh memory must wait: no stock to give, and no room to make any.
+    pub fn gated(&self, usage: &Usage) -> bool {
+        usage.footprint >= self.high && usage.stock < WINDOW
+    }
+
+    /// What to do.
+    pub fn decide(&self, usage: &Usage) -> Actions {
+        if usage.footprint <= self.low && !usage.waiting {
+            return Actions::default();
+        }
+        let over = usage.footprint - self.low.min(usage.footprint);
+        // Between the marks stock is worth more than free memory: dropping it would only make the next fault allocate.
+        let drop = usage.footprint.saturating_sub((self.low / 2).saturating_add(self.high / 2)).min(usage.stock);
+        let stock_left = usage.stock - drop;
+        let need = (over - drop.min(over)).min(self.in_flight) + self.stock.saturating_sub(stock_left);
+        let room = self.in_flight.saturating_sub(usage.in_flight);
+        let deflate = need.saturating_sub(usage.in_flight).min(room);
+        // At the high mark nothing has a second chance any more: what is on the stage goes.
+        let keep = if usage.footprint >= self.high { 0 } else { self.inactive };
+        let deflate = deflate.min(usage.inactive.saturating_sub(keep));
+        let evict = (self.inactive + need).saturating_sub(usage.inactive - deflate).min(EVICT_STEP);
+        Actions { evict, deflate, drop }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: usize = 1 << 20;
+
+    #[test]
+    fn marks_are_in_order_at_every_limit() {
+        for limit in [16 * MIB, 64 * MIB, 256 * MIB, 1 << 34] {
+            let w = Watermarks::new(limit);
+            assert!(w.low < w.high && w.high < limit, "{w:?}");
+            assert!(w.inactive + w.stock + w.in_flight < w.low, "{w:?}");
+        }
+    }
+
+    #[test]
+    fn nothing_happens_below_the_low_mark() {
+        let w = Watermarks::new(256 * MIB);
+        let usage = Usage { footprint: w.low, stock: MIB, inactive: MIB, ..Usage::default() };
+        assert_eq!(w.decide(&usage), Actions::default());
+        assert!(!w.gated(&usage));
+    }
+
+    #[test]
+    fn between_the_marks_stock_is_kept_and_the_stage_is_filled_first() {
+        let w = Watermarks::new(256 * MIB);
+        let a = w.decide(&Usage { footprint: w.low + 4096, ..Usage::default() });
+        assert_eq!((a.drop, a.deflate), (0, 0));
+        assert!(a.evict > 0);
+    }
+
+    #[test]
+    fn above_the_high_mark_the_second_chance_ends_and_fresh_memory_waits() {
+        let w = Watermarks::new(256 * MIB);
+        let usage = Usage { footprint: w.high, inactive: 4 * MIB, ..Usage::default() };
+        assert!(w.gated(&usage));
+        assert!(w.decide(&usage).deflate > 0);
+        assert_eq!(w.decide(&Usage { footprint: w.high - 1, ..usage }).deflate, 0);
+        assert!(!w.gated(&Usage { stock: WINDOW, ..usage }));
+    }
+
+    /// A store of ratio 1:3 below a program that writes fresh memory as fast as it is let: from a seed, the footprint stays
+    /// below the limit, and the program never stops.
+    #[test]
+    fn a_fast_writer_is_held_at_the_limit_and_goes_on() {
+        let limit = 256 * MIB;
+        let w = Watermarks::new(limit);
+        for seed in 1..=20u64 {
+            let mut random = seed;
+            let mut next = |n: usize| {
+                random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                (random >> 33) as usize % n
+            };
+            let (mut usage, mut resident, mut pool, mut written) = (Usage::default(), 0, 0, 0);
+            for _ in 0..20_000 {
+                usage.footprint = resident + usage.inactive + usage.in_flight + usage.stock + pool;
+                assert!(usage.footprint <= limit, "seed {seed}: {usage:?}");
+                for _ in 0..next(4) {
+                    usage.footprint = resident + usage.inactive + usage.in_flight + usage.stock + pool;
+                    if w.gated(&usage) {
+                        usage.waiting = true;
+                        break;
+                    }
+                    usage.waiting = false;
+                    usage.stock -= usage.stock.min(WINDOW);
+                    resident += WINDOW;
+                    written += WINDOW;
+                }
+                let a = w.decide(&usage);
+                usage.stock -= a.drop;
+                let evict = a.evict.min(resident);
+                resident -= evict;
+                usage.inactive += evict;
+                let deflate = a.deflate.min(usage.inactive) / WINDOW * WINDOW;
+                usage.inactive -= deflate;
+                usage.in_flight += deflate;
+                let done = next(6) * WINDOW.min(usage.in_flight);
+                let done = done.min(usage.in_flight);
+                usage.in_flight -= done;
+                usage.stock += done;
+                pool += done / 3;
+            }
+            assert!(written > 600 * MIB, "seed {seed}: the writer came only to {written}");
+        }
+    }
+}

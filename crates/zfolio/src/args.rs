@@ -1,0 +1,217 @@
+//! The command line.
+
+use crate::size::{self, Size};
+use clap::{Args, Parser, Subcommand};
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// The compressor of a run that names none: at 64 KiB a folio it is twice as dense as lz4, and the pool's density decides
+/// how much of a program stays in memory.
+pub const DEFAULT_COMPRESSOR: &str = "zstd:1";
+
+/// Runs a program in less memory than it needs.
+///
+/// Cold memory of the program is compressed into a pool inside the program's own limit, and comes back on the first touch.
+/// No swap device, no kernel module, no change to the program.
+#[derive(Parser, Debug)]
+#[command(
+    name = "zfolio",
+    version,
+    max_term_width = 90,
+    arg_required_else_help = true,
+    after_help = "\
+Examples:
+  zfolio doctor                                  can this machine do it?
+  zfolio run --memory 512M -- python3 job.py     run in 512 MiB
+  zfolio run --memory 50% -- redis-server        run in half of the memory there is"
+)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub task: Task,
+}
+
+/// The two things that zfolio does.
+#[derive(Subcommand, Debug)]
+pub enum Task {
+    /// Run a program within a limit of memory
+    ///
+    /// The program is any dynamically linked one for this machine. Its output, its exit status and its signals are as without
+    /// zfolio; a program that was killed by signal N gives 128+N. When it has ended, a summary is written to stderr.
+    #[command(
+        override_usage = "zfolio run [OPTIONS] [--] CMD [ARG]...",
+        after_help = "\
+Exit status:
+  that of CMD, or
+    2  the command line is wrong
+  125  zfolio cannot manage CMD, or this machine cannot do it (see `zfolio doctor`)
+  126  CMD is not executable
+  127  CMD was not found
+
+Examples:
+  zfolio run sort -S 4G big.txt
+  zfolio run --memory 256M -- python3 job.py
+  zfolio run --memory 1G --compressor lz4 --json run.json -- java -jar app.jar"
+    )]
+    Run(Run),
+
+    /// Say whether this machine can do it, and how to get what is missing
+    ///
+    /// Looks at the kernel, the right to userfaultfd, huge pages and limits. The exit status is 0 when `zfolio run` works
+    /// here, else 1.
+    Doctor(Doctor),
+}
+
+/// What `zfolio run` takes.
+#[derive(Args, Debug)]
+pub struct Run {
+    /// Keep CMD within this much memory: 512M, 1.5GiB, 268435456 or 50%
+    ///
+    /// The limit holds for the whole process tree, and for all that zfolio needs itself: the compressed pool counts. Units are
+    /// binary. A percentage is one of the container's limit if it has one, else of RAM. Without this option it is 90 % of the
+    /// container's limit, else half of RAM.
+    #[arg(long, short, value_name = "SIZE", allow_hyphen_values = true)]
+    pub memory: Option<OsString>,
+
+    /// Compress with this: lz4, zstd, or one of them with a level
+    ///
+    /// A higher level of zstd is denser and slower; zstd:-1 and below are faster than zstd:1. lz4 is the fastest, and its pool
+    /// is about half as dense.
+    #[arg(long, short, value_name = "NAME[:LEVEL]", default_value = DEFAULT_COMPRESSOR, allow_hyphen_values = true)]
+    pub compressor: OsString,
+
+    /// Write the figures of the run to FILE as JSON when CMD has ended
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+
+    /// Write no summary; warnings and errors stay
+    #[arg(long, short)]
+    pub quiet: bool,
+
+    /// Run CMD also when it cannot be managed, without any limit, and say so
+    #[arg(long)]
+    pub unmanaged_ok: bool,
+
+    /// Test mode: move everything out all the time, whatever the limit
+    #[arg(long, hide = true)]
+    pub evict_all: bool,
+
+    /// Test mode: the seed of its choices
+    #[arg(long, hide = true, value_name = "N", default_value_t = 0)]
+    pub seed: u32,
+
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
+    pub command: Vec<OsString>,
+}
+
+/// What `zfolio doctor` takes.
+#[derive(Args, Debug)]
+pub struct Doctor {
+    /// Write the findings to FILE as JSON, too
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+impl Run {
+    /// The limit in bytes; an error is one line for the user.
+    pub fn memory_bytes(&self, memory: &crate::cgroup::Memory) -> Result<u64, String> {
+        let Some(text) = &self.memory else { return Ok(memory.default_bytes().max(size::LEAST_BYTES)) };
+        let text = text.to_string_lossy();
+        Size::parse(&text)
+            .and_then(|size| size.bytes(memory.base_bytes(), memory.ram_bytes))
+            .map_err(|bad| format!("--memory {text}: {bad}"))
+    }
+}
+
+/// Reads the command line. When it is wrong, or asks for help, this writes the answer and returns the exit status.
+pub fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Cli, u8> {
+    let arguments: Vec<_> = arguments.collect();
+    Cli::try_parse_from(&arguments).map_err(|error| {
+        let _ = error.print();
+        if let Some(hint) = forgotten_run(&error, &arguments) {
+            eprintln!("\n  tip: to run a program: {hint}");
+        }
+        error.exit_code() as u8
+    })
+}
+
+/// The line that was meant when `run` was left out: `zfolio python3 x.py`, `zfolio --memory 1G -- x`.
+fn forgotten_run(error: &clap::Error, arguments: &[OsString]) -> Option<String> {
+    use clap::error::ErrorKind::*;
+    let first = arguments.get(1)?;
+    if !matches!(error.kind(), InvalidSubcommand | UnknownArgument | MissingSubcommand)
+        || first == "run"
+        || first == "doctor"
+    {
+        return None;
+    }
+    let words: Vec<_> = arguments[1..].iter().map(|word| word.to_string_lossy()).collect();
+    let dashes = if words.iter().any(|word| word == "--") || words[0].starts_with('-') { "" } else { "-- " };
+    Some(format!("zfolio run {dashes}{}", words.join(" ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cgroup::Memory;
+
+    fn run(line: &str) -> Run {
+        match Cli::try_parse_from(line.split(' ')).unwrap().task {
+            Task::Run(run) => run,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn clap_finds_no_mistake_in_the_definition() {
+        use clap::CommandFactory;
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn what_follows_the_program_is_the_programs_own() {
+        for line in [
+            "zfolio run -m 1G -- python3 -c x --memory 2G -- y",
+            "zfolio run -m 1G python3 -c x --memory 2G -- y",
+        ] {
+            let run = run(line);
+            assert_eq!(run.memory.unwrap(), "1G");
+            assert_eq!(run.command, ["python3", "-c", "x", "--memory", "2G", "--", "y"], "{line}");
+        }
+    }
+
+    #[test]
+    fn a_mistyped_option_is_no_program() {
+        let error = Cli::try_parse_from(["zfolio", "run", "--memroy", "1G", "--", "true"]).unwrap_err();
+        assert!(error.to_string().contains("--memory"), "{error}");
+        assert!(Cli::try_parse_from(["zfolio", "run"]).is_err());
+    }
+
+    #[test]
+    fn a_forgotten_run_is_told() {
+        for (line, expected) in [
+            ("zfolio python3 x.py", "zfolio run -- python3 x.py"),
+            ("zfolio --memory 1G -- x", "zfolio run --memory 1G -- x"),
+        ] {
+            let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            let error = Cli::try_parse_from(&words).unwrap_err();
+            assert_eq!(forgotten_run(&error, &words).as_deref(), Some(expected));
+        }
+    }
+
+    #[test]
+    fn the_limit_names_its_option_when_it_is_wrong() {
+        let memory = Memory { ram_bytes: 8 << 30, cgroup: None };
+        assert_eq!(run("zfolio run true").memory_bytes(&memory), Ok(4 << 30));
+        assert_eq!(run("zfolio run -m 256M true").memory_bytes(&memory), Ok(256 << 20));
+        for size in ["0", "-1", "12Q", "15M", "9G"] {
+            let error = run(&format!("zfolio run --memory {size} true")).memory_bytes(&memory).unwrap_err();
+            assert!(
+                error.starts_with(&format!("--memory {size}: ")) && error.contains(size::FORMS),
+                "{error}"
+            );
+            assert!(!error.contains('\n'));
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! What kind of program a file is, read from its ELF header and program headers.
+
+use object::LittleEndian;
+use object::elf::{self, FileHeader64};
+use object::read::ReadCache;
+use object::read::elf::{FileHeader, ProgramHeader};
+use std::fs::File;
+use std::io::{self, Read, Seek};
+use std::path::Path;
+
+/// Kinds of programs, as far as a preloaded library sees a difference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Elf {
+    /// Not an ELF file.
+    No,
+    /// Started by a dynamic loader, glibc's as far as one can tell.
+    Dynamic,
+    /// Without a loader: static, or static-pie.
+    Static,
+    /// Started by musl's loader.
+    Musl,
+    /// A 32-bit program.
+    Bits32,
+    /// For another processor.
+    Foreign,
+}
+
+/// Reads the kind of the program in `path`. An error says what is wrong with the headers or the file.
+pub fn read(path: &Path) -> io::Result<Elf> {
+    let mut file = File::open(path)?;
+    let mut ident = Vec::new();
+    (&mut file).take(5).read_to_end(&mut ident)?;
+    match ident.strip_prefix(b"\x7fELF") {
+        None => return Ok(Elf::No),
+        Some([class]) if *class == elf::ELFCLASS32.0 => return Ok(Elf::Bits32),
+        Some(_) => file.rewind()?,
+    }
+    let cache = ReadCache::new(file);
+    kind(&cache).map_err(io::Error::other)
+}
+
+fn kind(file: &ReadCache<File>) -> object::read::Result<Elf> {
+    let header = FileHeader64::<object::Endianness>::parse(file)?;
+    let endian = header.endian()?;
+    if endian != object::Endianness::Little || header.e_machine.get(endian) != elf::EM_X86_64 {
+        return Ok(Elf::Foreign);
+    }
+    let header = FileHeader64::<LittleEndian>::parse(file)?;
+    for segment in header.program_headers(LittleEndian, file)? {
+        if let Some(loader) = segment.interpreter(LittleEndian, file)? {
+            let musl = loader.windows(7).any(|name| name == b"ld-musl");
+            return Ok(if musl { Elf::Musl } else { Elf::Dynamic });
+        }
+    }
+    Ok(Elf::Static)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::PathBuf;
+    use std::process::Command;
+
+    fn scratch(name: &str) -> PathBuf {
+        std::env::temp_dir().join(format!("zfolio-elf-{name}-{}", std::process::id()))
+    }
+
+    fn kind_of(bytes: &[u8], name: &str) -> io::Result<Elf> {
+        let path = scratch(name);
+        std::fs::write(&path, bytes).unwrap();
+        let kind = read(&path);
+        std::fs::remove_file(path).unwrap();
+        kind
+    }
+
+    /// A C program built with `flags`.
+    fn built(flags: &[&str]) -> Vec<u8> {
+        let name = flags.concat().replace('/', "-");
+        let (source, out) = (scratch(&name).with_extension("c"), scratch(&name));
+        std::fs::write(&source, "int main(void) { return 0; }").unwrap();
+        let status = Command::new("cc").args(flags).arg(&source).arg("-o").arg(&out).status().unwrap();
+        assert!(status.success(), "cc {flags:?}");
+        let bytes = std::fs::read(&out).unwrap();
+        std::fs::remove_file(source).unwrap();
+        std::fs::remove_file(out).unwrap();
+        bytes
+    }
+
+    #[test]
+    fn dynamic_and_static_programs() {
+        assert_eq!(kind_of(&built(&["-pie"]), "pie").unwrap(), Elf::Dynamic);
+        assert_eq!(kind_of(&built(&["-no-pie"]), "no-pie").unwrap(), Elf::Dynamic);
+        assert_eq!(kind_of(&built(&["-static"]), "static").unwrap(), Elf::Static);
+        assert_eq!(kind_of(&built(&["-static-pie"]), "static-pie").unwrap(), Elf::Static);
+    }
+
+    #[test]
+    fn another_loader_class_or_processor() {
+        let musl = built(&["-Wl,--dynamic-linker=/lib/ld-musl-x86_64.so.1"]);
+        assert_eq!(kind_of(&musl, "musl").unwrap(), Elf::Musl);
+        let mut header = musl.clone();
+        header[4] = elf::ELFCLASS32.0;
+        assert_eq!(kind_of(&header, "32").unwrap(), Elf::Bits32);
+        let mut header = musl;
+        header[18] = elf::EM_AARCH64.0 as u8;
+        assert_eq!(kind_of(&header, "aarch64").unwrap(), Elf::Foreign);
+        header[5] = elf::ELFDATA2MSB.0;
+        assert_eq!(kind_of(&header, "big").unwrap(), Elf::Foreign);
+    }
+
+    #[test]
+    fn what_is_no_program() {
+        assert_eq!(kind_of(b"", "empty").unwrap(), Elf::No);
+        assert_eq!(kind_of(b"#!/bin/sh\n", "script").unwrap(), Elf::No);
+        assert!(kind_of(b"\x7fELF\x02\x01\x01", "cut").is_err());
+    }
+}

@@ -1,0 +1,160 @@
+//! `zfolio run`, from the command line to the exit status.
+
+use crate::args::Run;
+use crate::cgroup::Memory;
+use crate::doctor;
+use crate::program;
+use crate::rundir::{self, RunDir};
+use crate::size::Bytes;
+use crate::summary::Figures;
+use crate::supervise;
+use crate::sys;
+use acomp::Compressor;
+use memcg::Settings;
+use std::ffi::{CString, OsStr};
+use std::fmt::Display;
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::time::Instant;
+
+/// The command line is wrong.
+const USAGE: u8 = 2;
+/// zfolio itself cannot do it; env(1), nice(1) and docker use the same.
+const CANNOT: u8 = 125;
+
+/// How long a program waits at a full limit, without any progress, before it is stopped.
+const FULL_TIMEOUT_MS: u32 = 10_000;
+
+/// A run that ended before CMD began: its exit status, and what to say.
+struct Refusal(u8, String);
+
+impl Refusal {
+    fn usage(what: impl Display) -> Refusal {
+        Refusal(USAGE, what.to_string())
+    }
+}
+
+/// Runs CMD; returns the exit status.
+pub fn run(args: &Run) -> u8 {
+    start(args).unwrap_or_else(|Refusal(status, why)| {
+        say(why);
+        status
+    })
+}
+
+/// A line on stderr. One that cannot be written is not worth an end.
+fn say(line: impl Display) {
+    let _ = writeln!(std::io::stderr(), "zfolio: {line}");
+}
+
+fn start(args: &Run) -> Result<u8, Refusal> {
+    let memory = Memory::of_this_process();
+    let max_bytes = args.memory_bytes(&memory).map_err(Refusal::usage)?;
+    let settings = settings(args)?;
+    if let Some(limit) = memory.cgroup.as_ref().filter(|limit| limit.bytes < max_bytes) {
+        let (mine, its) = (Bytes(max_bytes), Bytes(limit.bytes));
+        say(format_args!(
+            "warning: the limit of {mine} is above the control group's own ({its}, {})",
+            limit.file.display()
+        ));
+    }
+    let json = args.json.as_deref().map(create_json).transpose()?;
+
+    let path = std::env::var_os("PATH");
+    let name = &args.command[0];
+    let file = program::find(name, path.as_deref())
+        .map_err(|e| Refusal(e.exit_status(), format!("{}: {e}", name.display())))?;
+    let obstacle = match program::inspect(&file) {
+        Err(why) => Some(format!("cannot manage {}: {why}", name.display())),
+        Ok(()) => doctor::obstacle(),
+    };
+    let managed = obstacle.is_none();
+    match obstacle {
+        None => {}
+        Some(why) if args.unmanaged_ok => say(format_args!("warning: running without a limit: {why}")),
+        Some(why) => {
+            return Err(Refusal(CANNOT, format!("{why}\n  (--unmanaged-ok runs it without a limit)")));
+        }
+    }
+
+    // From here on no signal ends this process, so that the directory goes with the run.
+    let inherited = sys::take_over_signals();
+    let mut dir = RunDir::create(max_bytes, settings).map_err(|e| Refusal(CANNOT, format!("{e:#}")))?;
+    let own = std::env::vars_os();
+    let variables =
+        if managed { rundir::environment(own, &dir.library(), &dir.page()) } else { own.collect() };
+    let environment: Vec<CString> = variables.iter().map(|(name, value)| variable(name, value)).collect();
+    let arguments: Vec<CString> = args.command.iter().map(|word| c_string(word)).collect();
+
+    let began = Instant::now();
+    let full = || say("warning: the limit is full, and nothing more can go out: the program waits");
+    let ended = supervise::run(&file, &arguments, &environment, &inherited, dir.memcg, full)
+        .map_err(|e| not_started(name, &e))?;
+    if ended.descendants && managed {
+        dir.keep();
+    }
+
+    for pid in &ended.stuck {
+        say(format_args!("warning: the engine of process {pid} did not end with it, and was killed"));
+    }
+    let mut figures = Figures::collect(dir.memcg);
+    figures.command = args.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+    figures.exit_status = ended.status;
+    figures.elapsed_ns = began.elapsed().as_nanos() as u64;
+    figures.unmanaged += !managed as u64;
+    let mut text = figures.last_words();
+    if managed && !args.quiet {
+        text += &figures.text();
+    }
+    let _ = std::io::stderr().write_all(text.as_bytes());
+    if let Some((path, file)) = json
+        && let Err(e) = write_json(file, &figures)
+    {
+        say(format_args!("--json {}: {e}", path.display()));
+    }
+    Ok(ended.status)
+}
+
+fn settings(args: &Run) -> Result<Settings, Refusal> {
+    let text = args.compressor.to_string_lossy();
+    let parsed =
+        Compressor::parse(&text).map_err(|e| Refusal::usage(format_args!("--compressor {text}: {e}")))?;
+    let name = parsed.to_string();
+    let mut compressor = [0; 32];
+    compressor[..name.len()].copy_from_slice(name.as_bytes());
+    let (evict_all, seed) = (args.evict_all.into(), args.seed);
+    Ok(Settings { compressor, evict_all, seed, full_timeout_ms: FULL_TIMEOUT_MS, reserved: 0 })
+}
+
+/// Opened before CMD starts: hours of a run must not end in a file that cannot be written.
+fn create_json(path: &Path) -> Result<(&Path, File), Refusal> {
+    let file =
+        File::create(path).map_err(|e| Refusal::usage(format_args!("--json {}: {e}", path.display())))?;
+    Ok((path, file))
+}
+
+fn write_json(mut file: File, figures: &Figures) -> std::io::Result<()> {
+    writeln!(file, "{:#}", figures.json())
+}
+
+/// What execve says after all that was looked at before, with a shell's exit statuses.
+fn not_started(name: &OsStr, error: &std::io::Error) -> Refusal {
+    match error.raw_os_error() {
+        Some(libc::ENOENT) => Refusal(127, format!("{}: its interpreter was not found", name.display())),
+        _ => Refusal(126, format!("{}: {error}", name.display())),
+    }
+}
+
+fn variable(name: &OsStr, value: &OsStr) -> CString {
+    let mut text = name.to_os_string();
+    text.push("=");
+    text.push(value);
+    c_string(&text)
+}
+
+/// Arguments and variables came to this process as C strings, and what is added holds no NUL.
+fn c_string(text: &OsStr) -> CString {
+    CString::new(text.as_bytes()).expect("no NUL in an argument")
+}

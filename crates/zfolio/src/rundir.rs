@@ -1,0 +1,242 @@
+//! The directory of one run: libzfolio.so for the loader, and the page that the run's processes share.
+
+use crate::sys;
+use anyhow::{Context, Result, bail};
+use memcg::{Memcg, Settings};
+use std::ffi::OsString;
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::hash::{BuildHasher, RandomState};
+use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+/// The library, built by build.rs from the crate `preload`.
+static LIBRARY: &[u8] = include_bytes!(env!("ZFOLIO_LIBRARY"));
+
+const PREFIX: &str = "zfolio-";
+
+/// A run's directory; removed when dropped, unless kept.
+pub struct RunDir {
+    path: PathBuf,
+    /// The shared page. It stays mapped when the directory is gone.
+    pub memcg: &'static Memcg,
+    /// Holds the lock that says that this run is alive.
+    _lock: File,
+    kept: bool,
+}
+
+impl RunDir {
+    /// Creates the directory with the library and a page of this limit and these settings.
+    pub fn create(max_bytes: u64, settings: Settings) -> Result<RunDir> {
+        let parents = parents();
+        let mut refusals = Vec::new();
+        for parent in &parents {
+            match RunDir::create_in(parent, max_bytes, settings) {
+                Ok(dir) => return Ok(dir),
+                Err(e) => refusals.push(format!("{}: {e:#}", parent.display())),
+            }
+        }
+        bail!("no directory for libzfolio.so ({})", refusals.join("; "))
+    }
+
+    fn create_in(parent: &Path, max_bytes: u64, settings: Settings) -> Result<RunDir> {
+        if !sys::allows_code(parent) {
+            bail!("not there, or mounted noexec");
+        }
+        sweep(parent);
+        let random = RandomState::new().hash_one(parent) as u32;
+        let path = parent.join(format!("{PREFIX}{}-{random:08x}", std::process::id()));
+        DirBuilder::new().mode(0o700).create(&path).context("cannot create a directory")?;
+        let fill = || -> Result<(File, &'static mut Memcg)> {
+            // Opened to others by its mode, whatever the umask: processes of the run may have another user's id.
+            fs::set_permissions(&path, Permissions::from_mode(0o755))?;
+            let library = new_file(&path.join("libzfolio.so"), 0o755)?;
+            (&library).write_all(LIBRARY).context("cannot write libzfolio.so")?;
+            let page = new_file(&path.join("memcg"), 0o666)?;
+            // Locked while it is empty, which no sweep takes for a dead run's.
+            sys::lock(&page)?;
+            page.set_len(size_of::<Memcg>() as u64)?;
+            // SAFETY: the file has the length of a `Memcg`, which consists of integers and atomics alone.
+            let memcg = unsafe { sys::map_shared::<Memcg>(&page) }?;
+            Ok((page, memcg))
+        };
+        match fill() {
+            Ok((lock, memcg)) => {
+                memcg.init(max_bytes, settings);
+                Ok(RunDir { path, memcg, _lock: lock, kept: false })
+            }
+            Err(e) => {
+                let _ = fs::remove_dir_all(&path);
+                Err(e)
+            }
+        }
+    }
+
+    /// The directory that this one is in.
+    pub fn parent(&self) -> &Path {
+        self.path.parent().expect("made as a child")
+    }
+
+    /// The library's path.
+    pub fn library(&self) -> PathBuf {
+        self.path.join("libzfolio.so")
+    }
+
+    /// The shared page's path.
+    pub fn page(&self) -> PathBuf {
+        self.path.join("memcg")
+    }
+
+    /// Leaves the directory to processes of the run that live on: each program that they start still loads the library.
+    /// A later run removes it when they are gone.
+    pub fn keep(&mut self) {
+        self.kept = true;
+    }
+}
+
+impl Drop for RunDir {
+    fn drop(&mut self) {
+        if !self.kept {
+            let _ = fs::remove_dir_all(&self.path);
+        }
+    }
+}
+
+/// Where a run's directory may be, best first.
+fn parents() -> Vec<PathBuf> {
+    // Root's programs may change to another user, who does not get into root's own directory.
+    let own = std::env::var_os("XDG_RUNTIME_DIR").filter(|_| sys::effective_user() != 0).map(PathBuf::from);
+    own.into_iter()
+        .filter(|dir| dir.is_absolute() && loadable(dir))
+        .chain([PathBuf::from("/dev/shm"), PathBuf::from("/tmp")])
+        .collect()
+}
+
+/// LD_PRELOAD has no way to write these two characters.
+fn loadable(dir: &Path) -> bool {
+    !dir.as_os_str().as_encoded_bytes().iter().any(|byte| b" :".contains(byte))
+}
+
+fn new_file(path: &Path, mode: u32) -> std::io::Result<File> {
+    let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
+    file.set_permissions(Permissions::from_mode(mode))?;
+    Ok(file)
+}
+
+/// Removes this user's directories whose run is over and that no process has in its environment: those of runs that were
+/// killed, or that left a daemon behind.
+fn sweep(parent: &Path) {
+    let user = sys::effective_user();
+    let Ok(entries) = fs::read_dir(parent) else { return };
+    let mut environments: Option<Vec<Vec<u8>>> = None;
+    for path in entries.flatten().map(|entry| entry.path()) {
+        let ours =
+            path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(PREFIX.as_bytes()))
+                && fs::symlink_metadata(&path).is_ok_and(|m| m.is_dir() && m.uid() == user);
+        let page = ours.then(|| File::open(path.join("memcg")).ok()).flatten();
+        // Without a page, or with an empty one, the directory is being made or taken down this moment.
+        if page.is_none_or(|page| !sys::try_lock(&page) || page.metadata().is_ok_and(|m| m.len() == 0)) {
+            continue;
+        }
+        let needle = path.as_os_str().as_encoded_bytes();
+        let used = environments
+            .get_or_insert_with(environments_of_all)
+            .iter()
+            .any(|text| text.windows(needle.len()).any(|part| part == needle));
+        if !used {
+            let _ = fs::remove_dir_all(&path);
+        }
+    }
+}
+
+fn environments_of_all() -> Vec<Vec<u8>> {
+    let Ok(processes) = fs::read_dir("/proc") else { return Vec::new() };
+    processes.flatten().filter_map(|entry| fs::read(entry.path().join("environ")).ok()).collect()
+}
+
+/// The environment of CMD: this process's, with the library before what is preloaded already. A run inside a run leaves the
+/// outer one: two engines cannot manage one process.
+pub fn environment(
+    own: impl Iterator<Item = (OsString, OsString)>,
+    library: &Path,
+    page: &Path,
+) -> Vec<(OsString, OsString)> {
+    let mut variables: Vec<_> = own.collect();
+    let outer =
+        take(&mut variables, memcg::ENV).and_then(|page| Path::new(&page).parent().map(PathBuf::from));
+    let mut preload = library.as_os_str().to_os_string();
+    if let Some(before) = take(&mut variables, "LD_PRELOAD") {
+        use std::os::unix::ffi::OsStrExt;
+        for name in before.as_bytes().split(|&b| b == b' ' || b == b':').filter(|name| !name.is_empty()) {
+            let name = Path::new(std::ffi::OsStr::from_bytes(name));
+            if outer.is_none() || name.parent() != outer.as_deref() {
+                preload.push(":");
+                preload.push(name);
+            }
+        }
+    }
+    variables.push(("LD_PRELOAD".into(), preload));
+    variables.push((memcg::ENV.into(), page.into()));
+    variables
+}
+
+fn take(variables: &mut Vec<(OsString, OsString)>, name: &str) -> Option<OsString> {
+    let index = variables.iter().position(|(key, _)| key == name)?;
+    Some(variables.remove(index).1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn preload_with(own: &[(&str, &str)]) -> String {
+        let own = own.iter().map(|(k, v)| (k.into(), v.into()));
+        let made = environment(own, Path::new("/run/a/libzfolio.so"), Path::new("/run/a/memcg"));
+        assert_eq!(made.iter().filter(|(k, _)| k == memcg::ENV).count(), 1);
+        assert_eq!(made.iter().filter(|(k, _)| k == "LD_PRELOAD").count(), 1);
+        made.iter().find(|(k, _)| k == "LD_PRELOAD").unwrap().1.to_str().unwrap().to_string()
+    }
+
+    #[test]
+    fn the_library_comes_before_what_is_preloaded_already() {
+        assert_eq!(preload_with(&[("HOME", "/")]), "/run/a/libzfolio.so");
+        assert_eq!(preload_with(&[("LD_PRELOAD", "x.so y.so:")]), "/run/a/libzfolio.so:x.so:y.so");
+    }
+
+    #[test]
+    fn a_run_inside_a_run_leaves_the_outer_one() {
+        let outer = [("LD_PRELOAD", "/run/b/libzfolio.so:x.so"), (memcg::ENV, "/run/b/memcg")];
+        assert_eq!(preload_with(&outer), "/run/a/libzfolio.so:x.so");
+    }
+
+    #[test]
+    fn a_run_directory_holds_both_files_and_goes_when_dropped() {
+        let dir = RunDir::create(1 << 28, Settings { seed: 7, ..Settings::default() }).unwrap();
+        let path = dir.path.clone();
+        assert_eq!(fs::read(dir.library()).unwrap(), LIBRARY);
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o755);
+        assert_eq!(fs::metadata(dir.page()).unwrap().mode() & 0o777, 0o666);
+        assert_eq!(dir.memcg.settings.seed, 7);
+        drop(dir);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_dead_run_is_swept_away_and_a_living_one_is_not() {
+        let living = RunDir::create(1 << 28, Settings::default()).unwrap();
+        // What is left of a run that was killed: nobody has the page's lock, nor the path in the environment.
+        let parent = living.path.parent().unwrap().to_path_buf();
+        let path = parent.join(format!("{PREFIX}{}-dead", std::process::id()));
+        fs::create_dir(&path).unwrap();
+        fs::write(path.join("memcg"), [0]).unwrap();
+        // Another test's sweep may hold the lock this moment.
+        for _ in 0..1000 {
+            sweep(&parent);
+            if !path.exists() {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        assert!(!path.exists() && living.path.exists());
+    }
+}

@@ -1,0 +1,455 @@
+//! What a run has to tell at its end: the figures, as text for people and as JSON for programs.
+
+use crate::size::Bytes;
+use memcg::hist::Histogram;
+use memcg::{Memcg, ORDERS, Stat, State};
+use serde_json::{Value, json};
+use std::fmt::{self, Write};
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+/// Columns before a line's text.
+const INDENT: usize = 14;
+
+/// Version of the JSON: raised when a field changes its meaning or goes; new fields may come at any time.
+const SCHEMA: u32 = 1;
+
+/// Everything that is told, in bytes, nanoseconds and pages of 4 KiB.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Figures {
+    /// CMD and its arguments.
+    pub command: Vec<String>,
+    /// CMD's exit status, or 128 and the signal's number.
+    pub exit_status: u8,
+    /// From CMD's start to its end.
+    pub elapsed_ns: u64,
+    /// The compressor in the notation of the command line.
+    pub compressor: String,
+    /// The limit.
+    pub max_bytes: u64,
+    /// Highest footprint: each physical page once, pool, stage and engine included.
+    pub peak_bytes: u64,
+    /// Highest footprint that the run would have had without zfolio.
+    pub wanted_peak_bytes: u64,
+    /// Most bytes of pages in the pool at a time, and the pool's memory at that time.
+    pub stored_peak_bytes: u64,
+    /// See `stored_peak_bytes`.
+    pub pool_at_peak_bytes: u64,
+    /// Processes that an engine was started for, and processes without one.
+    pub managed: u64,
+    /// See `managed`.
+    pub unmanaged: u64,
+    /// Folios out, by order.
+    pub zswpout: [u64; ORDERS],
+    /// Folios in, by order.
+    pub zswpin: [u64; ORDERS],
+    /// Pages moved to the inactive stage, and back from it by a touch.
+    pub pgdeactivate: u64,
+    /// See `pgdeactivate`.
+    pub pgactivate: u64,
+    /// Pages taken along by read-ahead.
+    pub readahead: u64,
+    /// Pages filled by one word.
+    pub same_filled: u64,
+    /// Pages that went out again unchanged.
+    pub clean_reused: u64,
+    /// Objects that did not shrink.
+    pub incompressible: u64,
+    /// Bytes that went into the compressor, and came out of it.
+    pub compressed_in_bytes: u64,
+    /// See `compressed_in_bytes`.
+    pub compressed_out_bytes: u64,
+    /// Faults on memory that was out.
+    pub faults: u64,
+    /// Faults on fresh memory that was gated.
+    pub fresh_faults: u64,
+    /// Fault latency: half of them, 99 of 100, all of them took no longer.
+    pub fault_p50_ns: u64,
+    /// See `fault_p50_ns`.
+    pub fault_p99_ns: u64,
+    /// See `fault_p50_ns`.
+    pub fault_max_ns: u64,
+    /// Time that threads waited, summed.
+    pub stall_ns: u64,
+    /// CPU time of the engines.
+    pub engine_cpu_ns: u64,
+    /// Times that a process came to rest at the limit.
+    pub limit_hit: u64,
+    /// Pages that could not be moved: pinned or shared.
+    pub busy: u64,
+    /// Unmaps, remaps and discards that were handled.
+    pub events: u64,
+    /// Objects moved to compact the pool.
+    pub compacted: u64,
+    /// What engines had to say, each with its process id.
+    pub words: Vec<(u32, String)>,
+}
+
+impl Figures {
+    /// Reads the shared page. Processes that live, and those whose engine was killed with them, count as far as they came.
+    pub fn collect(memcg: &Memcg) -> Figures {
+        let stat = Stat::default();
+        stat.add(&memcg.ended);
+        let mut words = Vec::new();
+        let mut never_counted = 0;
+        for slot in memcg.slots.iter().filter(|slot| slot.state.load(Relaxed) != State::Free as u32) {
+            stat.add(&slot.stat);
+            never_counted += (slot.state.load(Relaxed) == State::Starting as u32) as u64;
+            if let Some(text) = slot.said(&mut [0; 512]) {
+                words.push((slot.pid.load(Relaxed), text.to_string()));
+            }
+        }
+        let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Relaxed);
+        let latency: &Histogram = &stat.fault_ns;
+        Figures {
+            compressor: memcg.settings.compressor().to_string(),
+            max_bytes: load(&memcg.max_bytes),
+            peak_bytes: load(&memcg.peak_bytes),
+            wanted_peak_bytes: load(&memcg.wanted_peak_bytes),
+            stored_peak_bytes: load(&memcg.stored_peak_bytes),
+            pool_at_peak_bytes: load(&memcg.pool_at_peak_bytes),
+            managed: load(&memcg.managed),
+            unmanaged: load(&memcg.unmanaged) + never_counted,
+            zswpout: stat.zswpout.each_ref().map(load),
+            zswpin: stat.zswpin.each_ref().map(load),
+            pgdeactivate: load(&stat.pgdeactivate),
+            pgactivate: load(&stat.pgactivate),
+            readahead: load(&stat.readahead),
+            same_filled: load(&stat.same_filled),
+            clean_reused: load(&stat.clean_reused),
+            incompressible: load(&stat.incompressible),
+            compressed_in_bytes: load(&stat.compressed_in_bytes),
+            compressed_out_bytes: load(&stat.compressed_out_bytes),
+            faults: load(&stat.faults),
+            fresh_faults: load(&stat.fresh_faults),
+            fault_p50_ns: latency.quantile(0.50),
+            fault_p99_ns: latency.quantile(0.99),
+            fault_max_ns: latency.max(),
+            stall_ns: load(&stat.stall_ns),
+            engine_cpu_ns: load(&stat.engine_cpu_ns),
+            limit_hit: load(&stat.limit_hit),
+            busy: load(&stat.busy),
+            events: load(&stat.events),
+            compacted: load(&stat.compacted),
+            words,
+            ..Figures::default()
+        }
+    }
+
+    /// The summary for people: lines of at most 80 columns, one line alone when nothing went out.
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        self.write_text(&mut text).expect("a String takes all");
+        text
+    }
+
+    /// What engines had to say, a line each: why a process runs unmanaged, or why it was stopped.
+    pub fn last_words(&self) -> String {
+        self.words.iter().map(|(_, words)| format!("zfolio: {words}\n")).collect()
+    }
+
+    fn write_text(&self, out: &mut String) -> fmt::Result {
+        let (peak, max) = (Bytes(self.peak_bytes), Bytes(self.max_bytes));
+        let nothing_out = self.zswpout.iter().sum::<u64>() + self.same_filled == 0;
+        if nothing_out && self.pgdeactivate == 0 {
+            return match self.peak_bytes {
+                0 => writeln!(out, "zfolio: nothing had to go out; the limit was {max}"),
+                _ => writeln!(out, "zfolio: nothing had to go out; peak {peak}, limit {max}"),
+            };
+        }
+        let wanted = Bytes(self.wanted_peak_bytes);
+        let share = percent(self.peak_bytes, self.wanted_peak_bytes);
+        writeln!(out, "zfolio: ran in {peak} instead of {wanted} ({share})")?;
+        let mut line =
+            |name: &str, text: fmt::Arguments| writeln!(out, "  {name:<width$}{text}", width = INDENT - 2);
+        line("footprint", format_args!("peak {peak} of {max} allowed; wanted {wanted}"))?;
+        let (stored, pool) = (self.stored_peak_bytes, self.pool_at_peak_bytes);
+        let ratio = ratio(stored, pool);
+        let with = &self.compressor;
+        line(
+            "squeezed",
+            format_args!("{} into {} at the peak{ratio} with {with}", Bytes(stored), Bytes(pool)),
+        )?;
+        line("folios out", format_args!("{}", by_size(&self.zswpout)))?;
+        line("folios in", format_args!("{}", by_size(&self.zswpin)))?;
+        let pages = |count: u64| Bytes(count * 4096);
+        let staged = percent(self.pgactivate, self.pgdeactivate);
+        line(
+            "2nd chance",
+            format_args!("{} touched on the stage, {staged} of what went there", pages(self.pgactivate)),
+        )?;
+        let (same, clean) = (pages(self.same_filled), pages(self.clean_reused));
+        line("not stored", format_args!("{same} filled by one word, {clean} out again unchanged"))?;
+        line("read-ahead", format_args!("{}", pages(self.readahead)))?;
+        let (p50, p99) = (Time(self.fault_p50_ns), Time(self.fault_p99_ns));
+        let longest = Time(self.fault_max_ns);
+        line(
+            "faults",
+            format_args!("{}; half in {p50}, 99 % in {p99}, longest {longest}", Count(self.faults)),
+        )?;
+        line(
+            "waited",
+            format_args!("{}, all threads summed, in {}", Time(self.stall_ns), Time(self.elapsed_ns)),
+        )?;
+        line("engine", format_args!("{} of CPU", Time(self.engine_cpu_ns)))?;
+        if self.unmanaged > 0 {
+            line(
+                "unmanaged",
+                format_args!("{} of {} processes", self.unmanaged, self.managed + self.unmanaged),
+            )?;
+        }
+        Ok(())
+    }
+
+    /// The same for programs.
+    pub fn json(&self) -> Value {
+        let folios = |counts: &[u64; ORDERS]| {
+            let by_size: serde_json::Map<_, _> = counts
+                .iter()
+                .enumerate()
+                .map(|(order, count)| (format!("{}k", 4 << order), json!(count)))
+                .collect();
+            json!(by_size)
+        };
+        json!({
+            "schema": SCHEMA,
+            "zfolio": env!("CARGO_PKG_VERSION"),
+            "command": self.command,
+            "exit_status": self.exit_status,
+            "elapsed_ns": self.elapsed_ns,
+            "compressor": self.compressor,
+            "memory": {
+                "max_bytes": self.max_bytes,
+                "peak_bytes": self.peak_bytes,
+                "wanted_peak_bytes": self.wanted_peak_bytes,
+                "stored_peak_bytes": self.stored_peak_bytes,
+                "pool_at_peak_bytes": self.pool_at_peak_bytes,
+            },
+            "processes": {
+                "managed": self.managed,
+                "unmanaged": self.unmanaged,
+                "words": self.words.iter().map(|(pid, text)| json!({ "pid": pid, "text": text })).collect::<Vec<_>>(),
+            },
+            "folios": { "out": folios(&self.zswpout), "in": folios(&self.zswpin) },
+            "pages": {
+                "deactivated": self.pgdeactivate,
+                "second_chance": self.pgactivate,
+                "readahead": self.readahead,
+                "same_filled": self.same_filled,
+                "clean_reused": self.clean_reused,
+                "busy": self.busy,
+            },
+            "compression": {
+                "in_bytes": self.compressed_in_bytes,
+                "out_bytes": self.compressed_out_bytes,
+                "incompressible_objects": self.incompressible,
+                "compacted_objects": self.compacted,
+            },
+            "faults": {
+                "count": self.faults,
+                "fresh": self.fresh_faults,
+                "p50_ns": self.fault_p50_ns,
+                "p99_ns": self.fault_p99_ns,
+                "max_ns": self.fault_max_ns,
+                "stall_ns": self.stall_ns,
+            },
+            "engine_cpu_ns": self.engine_cpu_ns,
+            "limit_hit": self.limit_hit,
+            "events": self.events,
+        })
+    }
+}
+
+/// Folios and their bytes, then how many there are of each size: `12, 6.2 MiB: 4K 2, 64K 7, 2M 3`. Wrapped at 80 columns.
+fn by_size(counts: &[u64; ORDERS]) -> String {
+    let bytes: u64 = counts.iter().enumerate().map(|(order, count)| count << (12 + order)).sum();
+    let total = format!("{}, {}", Count(counts.iter().sum()), Bytes(bytes));
+    let mut lines = vec![total];
+    let used = (0..ORDERS).filter(|&order| counts[order] > 0);
+    for (index, order) in used.enumerate() {
+        let size = if order < 8 { format!("{}K", 4 << order) } else { format!("{}M", 1 << (order - 8)) };
+        let entry = format!("{size} {}", Count(counts[order]));
+        let line = lines.last_mut().expect("begins with one");
+        line.push(if index == 0 { ':' } else { ',' });
+        if INDENT + line.len() + 1 + entry.len() < 80 {
+            *line += &format!(" {entry}");
+        } else {
+            lines.push(entry);
+        }
+    }
+    lines.join(&format!("\n{:INDENT$}", ""))
+}
+
+fn percent(part: u64, whole: u64) -> String {
+    if whole == 0 { "0 %".into() } else { format!("{:.0} %", part as f64 * 100.0 / whole as f64) }
+}
+
+fn ratio(stored: u64, pool: u64) -> String {
+    if pool == 0 { String::new() } else { format!(" ({:.1} to 1)", stored as f64 / pool as f64) }
+}
+
+/// A count with its thousands set apart.
+struct Count(u64);
+
+impl fmt::Display for Count {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let digits = self.0.to_string();
+        for (index, digit) in digits.chars().enumerate() {
+            if index > 0 && (digits.len() - index).is_multiple_of(3) {
+                f.write_char(',')?;
+            }
+            f.write_char(digit)?;
+        }
+        Ok(())
+    }
+}
+
+/// Nanoseconds for people, as std writes a duration, with three digits.
+struct Time(u64);
+
+impl fmt::Display for Time {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let unit = match self.0 {
+            0..1_000 => 1,
+            1_000..1_000_000 => 1_000,
+            1_000_000..1_000_000_000 => 1_000_000,
+            _ => 1_000_000_000,
+        };
+        let digits = match self.0 / unit {
+            _ if unit == 1 => 0,
+            0..10 => 2,
+            10..100 => 1,
+            _ => 0,
+        };
+        write!(f, "{:.digits$?}", Duration::from_nanos(self.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use memcg::Settings;
+
+    fn figures() -> Figures {
+        Figures {
+            compressor: "zstd:1".into(),
+            elapsed_ns: 12_345_678_901,
+            max_bytes: 256 << 20,
+            peak_bytes: 255 << 20,
+            wanted_peak_bytes: 1_300_000_000,
+            stored_peak_bytes: 1_100_000_000,
+            pool_at_peak_bytes: 180_000_000,
+            managed: 1,
+            zswpout: [310, 0, 12, 0, 22_000, 0, 0, 0, 0, 12],
+            zswpin: [100, 0, 0, 0, 18_000, 0, 0, 0, 0, 0],
+            pgdeactivate: 500_000,
+            pgactivate: 50_000,
+            readahead: 1000,
+            same_filled: 311,
+            clean_reused: 88_000,
+            faults: 20_211,
+            fault_p50_ns: 21_000,
+            fault_p99_ns: 92_400,
+            fault_max_ns: 1_300_000,
+            stall_ns: 1_234_000_000,
+            engine_cpu_ns: 3_999_000_000,
+            ..Figures::default()
+        }
+    }
+
+    #[test]
+    fn the_summary_of_a_run_that_was_squeezed() {
+        let text = figures().text();
+        assert_eq!(
+            text,
+            "\
+zfolio: ran in 255 MiB instead of 1.21 GiB (21 %)
+  footprint   peak 255 MiB of 256 MiB allowed; wanted 1.21 GiB
+  squeezed    1.02 GiB into 172 MiB at the peak (6.1 to 1) with zstd:1
+  folios out  22,334, 1.37 GiB: 4K 310, 16K 12, 64K 22,000, 2M 12
+  folios in   18,100, 1.10 GiB: 4K 100, 64K 18,000
+  2nd chance  195 MiB touched on the stage, 10 % of what went there
+  not stored  1.21 MiB filled by one word, 344 MiB out again unchanged
+  read-ahead  3.91 MiB
+  faults      20,211; half in 21.0µs, 99 % in 92.4µs, longest 1.30ms
+  waited      1.23s, all threads summed, in 12.3s
+  engine      4.00s of CPU
+"
+        );
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    }
+
+    #[test]
+    fn large_figures_stay_within_80_columns() {
+        let figures = Figures {
+            stored_peak_bytes: 999 << 30,
+            pool_at_peak_bytes: 1 << 30,
+            zswpout: [123_456_789; ORDERS],
+            zswpin: [123_456_789; ORDERS],
+            pgactivate: 123_456_789,
+            pgdeactivate: 123_456_790,
+            faults: 12_345_678_901,
+            fault_max_ns: 3_600_000_000_000,
+            unmanaged: 1_000_000,
+            ..figures()
+        };
+        let text = figures.text();
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        for size in ["4K", "8K", "16K", "32K", "64K", "128K", "256K", "512K", "1M", "2M"] {
+            assert_eq!(text.matches(&format!(" {size} 123,456,789")).count(), 2, "{size}: {text}");
+        }
+    }
+
+    #[test]
+    fn a_run_without_pressure_is_one_line() {
+        let mut quiet = Figures { max_bytes: 1 << 30, peak_bytes: 40 << 20, ..Figures::default() };
+        assert_eq!(quiet.text(), "zfolio: nothing had to go out; peak 40 MiB, limit 1 GiB\n");
+        quiet.peak_bytes = 0;
+        assert_eq!(quiet.text(), "zfolio: nothing had to go out; the limit was 1 GiB\n");
+    }
+
+    #[test]
+    fn figures_of_ended_and_living_processes_are_added() {
+        // SAFETY: every field is an integer or an atomic, for which all zeros is a value.
+        let mut memcg: Box<Memcg> = unsafe { Box::new_zeroed().assume_init() };
+        let mut compressor = [0; 32];
+        compressor[..3].copy_from_slice(b"lz4");
+        memcg.init(1 << 30, Settings { compressor, ..Settings::default() });
+        let ended = memcg.claim(7).unwrap();
+        ended.stat.faults.fetch_add(3, Relaxed);
+        ended.stat.fault_ns.record(500);
+        memcg.publish(ended, 100, 300, 200, 50);
+        memcg.release(ended);
+        let living = memcg.claim(8).unwrap();
+        living.stat.faults.fetch_add(4, Relaxed);
+        living.stat.zswpout[4].fetch_add(1, Relaxed);
+        living.say("process 8 runs unmanaged: no right");
+        living.state.store(State::Unmanaged as u32, Relaxed);
+        memcg.unmanaged.fetch_add(1, Relaxed);
+        let figures = Figures::collect(&memcg);
+        assert_eq!((figures.faults, figures.zswpout[4], figures.fault_max_ns), (7, 1, 500));
+        assert_eq!((figures.peak_bytes, figures.wanted_peak_bytes, figures.unmanaged), (100, 300, 1));
+        assert_eq!(figures.last_words(), "zfolio: process 8 runs unmanaged: no right\n");
+        assert_eq!((figures.compressor.as_str(), figures.max_bytes), ("lz4", 1 << 30));
+    }
+
+    #[test]
+    fn the_json_holds_integers_under_stable_names() {
+        let json = figures().json();
+        assert_eq!(json["schema"], SCHEMA);
+        assert_eq!(json["memory"]["wanted_peak_bytes"], 1_300_000_000);
+        assert_eq!(json["folios"]["out"]["64k"], 22_000);
+        assert_eq!(json["folios"]["in"]["2048k"], 0);
+        assert_eq!(json["faults"]["p99_ns"], 92_400);
+        assert_eq!(json["pages"]["second_chance"], 50_000);
+    }
+
+    #[test]
+    fn counts_and_times() {
+        let counts: Vec<_> = [0, 999, 1000, 1_234_567].map(|n| Count(n).to_string()).to_vec();
+        assert_eq!(counts, ["0", "999", "1,000", "1,234,567"]);
+        let times: Vec<_> =
+            [0, 999, 1_234, 45_600, 1_500_000_000, 123_400_000_000].map(|n| Time(n).to_string()).to_vec();
+        assert_eq!(times, ["0ns", "999ns", "1.23µs", "45.6µs", "1.50s", "123s"]);
+    }
+}

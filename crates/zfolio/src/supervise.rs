@@ -1,0 +1,203 @@
+//! The life of CMD: started, its signals passed on, its descendants reaped, its end waited for.
+//!
+//! CMD stays in zfolio's process group, so that the terminal treats both as one job: Ctrl-C, Ctrl-Z and a resize reach CMD
+//! from the terminal itself. What is sent to zfolio alone is passed on.
+
+use crate::sys::{self, Change, Inherited, Pid, Reaped, Signal};
+use memcg::{Memcg, Slot, State};
+use std::ffi::CString;
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::sync::atomic::Ordering::*;
+use std::time::{Duration, Instant};
+
+/// How often the shared page is looked at.
+const TICK: Duration = Duration::from_millis(100);
+/// How long the engines of processes that have ended may take to hand in their figures.
+const LAST_FIGURES: Duration = Duration::from_secs(2);
+
+/// How CMD ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// Its exit status, or 128 and the number of the signal that killed it.
+    pub status: u8,
+    /// Descendants of it are alive.
+    pub descendants: bool,
+    /// Processes whose engine did not end with them, and was killed. That is a bug of the engine.
+    pub stuck: Vec<u32>,
+}
+
+/// Runs a program to its end. `full` is called once, when the limit is full.
+pub fn run(
+    program: &Path,
+    arguments: &[CString],
+    environment: &[CString],
+    inherited: &Inherited,
+    memcg: &Memcg,
+    full: impl Fn(),
+) -> io::Result<Ended> {
+    sys::become_subreaper();
+    let cmd = sys::spawn(program, arguments, environment, inherited)?;
+    let end = loop {
+        match sys::next_signal(TICK) {
+            Some(Signal { number: libc::SIGCHLD, .. }) | None => {}
+            Some(signal) => pass_on(signal, cmd),
+        }
+        // Engines have no exit signal, so that children are asked for at every tick, not only after SIGCHLD.
+        if let Some(end) = reap_until(cmd) {
+            break end;
+        }
+        if memcg.full_warning.compare_exchange(1, 2, Relaxed, Relaxed).is_ok() {
+            full();
+        }
+    };
+    let stuck = wait_for_figures(memcg);
+    let descendants = reap_all();
+    memcg.closed.store(1, Release);
+    let status = match end {
+        Change::Killed(signal) => 128 + signal as u8,
+        Change::Exited(status) => status,
+        Change::Stopped => unreachable!("a stop is no end"),
+    };
+    Ok(Ended { status, descendants, stuck })
+}
+
+/// Sends CMD what was sent to zfolio.
+fn pass_on(signal: Signal, cmd: Pid) {
+    match signal.number {
+        // Sent to the group, by a shell's `fg` for instance, it has continued CMD already.
+        libc::SIGCONT if process_state(cmd) != Some('T') => {}
+        // Those that the terminal gives to the whole group.
+        libc::SIGINT
+        | libc::SIGQUIT
+        | libc::SIGTSTP
+        | libc::SIGTTIN
+        | libc::SIGTTOU
+        | libc::SIGHUP
+        | libc::SIGWINCH
+            if !signal.sent => {}
+        // Ours: a write to a pipe or a file that takes no more.
+        libc::SIGPIPE | libc::SIGXFSZ if !signal.sent => {}
+        number => sys::kill(cmd, number),
+    }
+}
+
+/// Reaps every child that has ended; returns CMD's end when it was among them. Stops with CMD, so that a shell sees the job
+/// stopped.
+fn reap_until(cmd: Pid) -> Option<Change> {
+    let mut end = None;
+    loop {
+        match sys::reap() {
+            Reaped::Child(pid, Change::Stopped) if pid == cmd => {
+                sys::stop();
+                // Continued: those who meant zfolio alone meant CMD.
+                if process_state(cmd) == Some('T') {
+                    sys::kill(cmd, libc::SIGCONT);
+                }
+            }
+            Reaped::Child(pid, change) if pid == cmd => end = Some(change),
+            Reaped::Child(..) => {}
+            Reaped::Living | Reaped::None => return end,
+        }
+    }
+}
+
+/// Waits until each engine whose process has ended is through with its figures. One that is too slow is killed, since nobody
+/// else will: returns the process ids that they were for. Daemons are not waited for.
+fn wait_for_figures(memcg: &Memcg) -> Vec<u32> {
+    let deadline = Instant::now() + LAST_FIGURES;
+    let mut pause = Duration::from_micros(200);
+    loop {
+        reap_all();
+        let waiting: Vec<&Slot> = memcg.slots.iter().filter(|slot| hands_in_figures(slot)).collect();
+        if waiting.is_empty() || Instant::now() > deadline {
+            return waiting
+                .into_iter()
+                .filter(|slot| end_engine(slot))
+                .map(|slot| slot.pid.load(Relaxed))
+                .collect();
+        }
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(20));
+    }
+}
+
+/// Reaps every child that has ended; returns true when there are others.
+fn reap_all() -> bool {
+    loop {
+        match sys::reap() {
+            Reaped::Child(..) => {}
+            Reaped::Living => return true,
+            Reaped::None => return false,
+        }
+    }
+}
+
+/// Kills a slot's engine with its workers: it leads a process group of its own. The page can be written by any process of the
+/// run, so only a child of ours is believed to be an engine.
+fn end_engine(slot: &Slot) -> bool {
+    let engine = slot.engine_pid.load(Acquire) as Pid;
+    let ours = process(engine).is_some_and(|process| process.parent == std::process::id());
+    if ours {
+        sys::kill(engine, libc::SIGKILL);
+        sys::kill(-engine, libc::SIGKILL);
+    }
+    ours
+}
+
+/// True for a slot whose process is gone and whose engine is not.
+fn hands_in_figures(slot: &Slot) -> bool {
+    let state = slot.state.load(Acquire);
+    let (pid, engine) = (slot.pid.load(Acquire), slot.engine_pid.load(Acquire));
+    // With last words the slot is never free again; its figures were handed in when its gauges became 0.
+    state != State::Free as u32
+        && state != State::Unmanaged as u32
+        && engine != 0
+        && !alive(pid)
+        && alive(engine)
+}
+
+fn alive(pid: u32) -> bool {
+    !matches!(process_state(pid as Pid), None | Some('Z' | 'X'))
+}
+
+fn process_state(pid: Pid) -> Option<char> {
+    process(pid).map(|process| process.state)
+}
+
+/// What /proc/PID/stat says first.
+struct Process {
+    state: char,
+    parent: u32,
+}
+
+fn process(pid: Pid) -> Option<Process> {
+    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    // The name comes before, and may hold anything, parentheses and blanks included.
+    let after_name = stat.iter().rposition(|&b| b == b')')? + 1;
+    let mut fields = stat[after_name..].split(|&b| b == b' ').skip(1);
+    let state = *fields.next()?.first()? as char;
+    let parent = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
+    Some(Process { state, parent })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn states_of_processes() {
+        let own = std::process::id();
+        assert!(alive(own));
+        assert!(!alive(0) && !alive(u32::MAX / 2));
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while process_state(child.id() as Pid) != Some('Z') && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(!alive(child.id()), "a zombie is not alive");
+        assert_eq!(process(child.id() as Pid).unwrap().parent, own);
+        child.wait().unwrap();
+    }
+}

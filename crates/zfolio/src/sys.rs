@@ -1,0 +1,270 @@
+//! The system calls that std has no words for. All `unsafe` of the command is here and in `probe.rs`, but for the mapping of the
+//! shared page in `rundir.rs`.
+
+use std::ffi::{CStr, CString, OsStr};
+use std::fs::File;
+use std::io::{self, Error};
+use std::mem::{MaybeUninit, zeroed};
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::time::Duration;
+
+/// A process id.
+pub type Pid = libc::pid_t;
+
+fn check(result: libc::c_int) -> io::Result<libc::c_int> {
+    if result < 0 { Err(Error::last_os_error()) } else { Ok(result) }
+}
+
+fn c_path(path: &Path) -> io::Result<CString> {
+    CString::new(path.as_os_str().as_bytes()).map_err(Error::other)
+}
+
+/// True when the effective user may execute `path`.
+pub fn may_execute(path: &Path) -> bool {
+    let Ok(path) = c_path(path) else { return false };
+    // SAFETY: the path is a C string.
+    unsafe { libc::faccessat(libc::AT_FDCWD, path.as_ptr(), libc::X_OK, libc::AT_EACCESS) == 0 }
+}
+
+/// True when the file has an extended attribute of this name.
+pub fn has_attribute(path: &CStr, name: &CStr) -> bool {
+    // SAFETY: both are C strings, and nothing is written into a buffer of no bytes.
+    unsafe { libc::getxattr(path.as_ptr(), name.as_ptr(), std::ptr::null_mut(), 0) > 0 }
+}
+
+/// True when files of the directory's filesystem may be executed and mapped as code.
+pub fn allows_code(dir: &Path) -> bool {
+    let Ok(dir) = c_path(dir) else { return false };
+    let mut stat = MaybeUninit::<libc::statvfs>::uninit();
+    // SAFETY: the path is a C string, and the structure is read only when the call filled it.
+    unsafe {
+        libc::statvfs(dir.as_ptr(), stat.as_mut_ptr()) == 0
+            && stat.assume_init().f_flag & libc::ST_NOEXEC == 0
+    }
+}
+
+/// The effective user's id.
+pub fn effective_user() -> u32 {
+    // SAFETY: cannot fail.
+    unsafe { libc::geteuid() }
+}
+
+/// A resource's soft limit; `None` is no limit.
+pub fn soft_limit(resource: libc::__rlimit_resource_t) -> Option<u64> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the kernel writes the structure only.
+    let found = unsafe { libc::getrlimit(resource, &mut limit) } == 0;
+    (found && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
+}
+
+/// Fills streams 0 to 2 that are closed with /dev/null, closed again for CMD: a file of ours must not get their number,
+/// since messages would be written into it.
+pub fn fill_closed_streams() {
+    for fd in 0..3 {
+        // SAFETY: asking for a descriptor's flags, and opening one, touch no memory. open(2) gives the lowest free number.
+        unsafe {
+            if libc::fcntl(fd, libc::F_GETFD) < 0 {
+                libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC);
+            }
+        }
+    }
+}
+
+/// Maps the first `size_of::<T>()` bytes of a file, shared, for the rest of the process's life.
+///
+/// # Safety
+/// `T` must be valid in all bits, and the file at least that long.
+pub unsafe fn map_shared<T>(file: &File) -> io::Result<&'static mut T> {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a new mapping at an address of the kernel's choice; what it holds is the caller's contract.
+    unsafe {
+        let at = libc::mmap(
+            std::ptr::null_mut(),
+            size_of::<T>(),
+            protection,
+            libc::MAP_SHARED,
+            file.as_raw_fd(),
+            0,
+        );
+        if at == libc::MAP_FAILED { Err(Error::last_os_error()) } else { Ok(&mut *at.cast::<T>()) }
+    }
+}
+
+/// Takes the exclusive lock of a file.
+pub fn lock(file: &File) -> io::Result<()> {
+    // SAFETY: touches no memory.
+    check(unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) }).map(drop)
+}
+
+/// Takes the exclusive lock of a file without waiting; false when somebody has it.
+pub fn try_lock(file: &File) -> bool {
+    // SAFETY: touches no memory.
+    unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) == 0 }
+}
+
+/// What CMD is to inherit although this process has changed it: signal mask, and the disposition of SIGCHLD.
+pub struct Inherited {
+    mask: libc::sigset_t,
+    child: libc::sigaction,
+}
+
+/// Blocks every signal, so that they are taken by [`next_signal`] and none ends this process.
+pub fn take_over_signals() -> Inherited {
+    // SAFETY: the sets and actions are initialised by the calls that take them.
+    unsafe {
+        let mut inherited = Inherited { mask: zeroed(), child: zeroed() };
+        let mut all = zeroed();
+        libc::sigfillset(&mut all);
+        libc::sigprocmask(libc::SIG_BLOCK, &all, &mut inherited.mask);
+        // Inherited as ignored, children would vanish with their status.
+        let mut default: libc::sigaction = zeroed();
+        default.sa_sigaction = libc::SIG_DFL;
+        libc::sigaction(libc::SIGCHLD, &default, &mut inherited.child);
+        inherited
+    }
+}
+
+/// A signal that came in.
+#[derive(Clone, Copy, Debug)]
+pub struct Signal {
+    /// Its number.
+    pub number: i32,
+    /// A process sent it, by kill(2), sigqueue(3) or their like; false: the kernel did, the terminal for instance.
+    pub sent: bool,
+}
+
+/// Waits for the next blocked signal.
+pub fn next_signal(timeout: Duration) -> Option<Signal> {
+    let timeout = libc::timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos() as i64 };
+    // SAFETY: all three structures are plain data, initialised before use.
+    unsafe {
+        let mut all = zeroed();
+        libc::sigfillset(&mut all);
+        let mut info: libc::siginfo_t = zeroed();
+        let number = libc::sigtimedwait(&all, &mut info, &timeout);
+        (number > 0).then_some(Signal { number, sent: info.si_code <= 0 })
+    }
+}
+
+/// Makes this process the parent of descendants whose own parent has ended.
+pub fn become_subreaper() {
+    // SAFETY: touches no memory. It cannot fail since Linux 3.4.
+    unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1) };
+}
+
+/// Sends a signal; one who is gone gets none.
+pub fn kill(pid: Pid, signal: i32) {
+    // SAFETY: touches no memory.
+    unsafe { libc::kill(pid, signal) };
+}
+
+/// Stops this process until somebody continues it.
+pub fn stop() {
+    // SAFETY: touches no memory.
+    unsafe { libc::raise(libc::SIGSTOP) };
+}
+
+/// What became of a child.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// It exited with this status.
+    Exited(u8),
+    /// It was killed by this signal.
+    Killed(i32),
+    /// It was stopped.
+    Stopped,
+}
+
+/// Children, as [`reap`] finds them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reaped {
+    /// One of them has changed.
+    Child(Pid, Change),
+    /// There are some, and nothing new about them.
+    Living,
+    /// There are none.
+    None,
+}
+
+/// Asks about any child, without waiting; also those without an exit signal, as engines are.
+pub fn reap() -> Reaped {
+    let mut status = 0;
+    loop {
+        // SAFETY: the kernel writes the status only.
+        let pid = unsafe { libc::waitpid(-1, &mut status, libc::WNOHANG | libc::WUNTRACED | libc::__WALL) };
+        return match pid {
+            0 => Reaped::Living,
+            pid if pid < 0 => Reaped::None,
+            pid if libc::WIFEXITED(status) => {
+                Reaped::Child(pid, Change::Exited(libc::WEXITSTATUS(status) as u8))
+            }
+            pid if libc::WIFSIGNALED(status) => Reaped::Child(pid, Change::Killed(libc::WTERMSIG(status))),
+            pid if libc::WIFSTOPPED(status) => Reaped::Child(pid, Change::Stopped),
+            _ => continue,
+        };
+    }
+}
+
+/// Starts a program in a child process, which inherits what this process inherited. The error is execve's.
+pub fn spawn(
+    program: &Path,
+    arguments: &[CString],
+    environment: &[CString],
+    inherited: &Inherited,
+) -> io::Result<Pid> {
+    let program = c_path(program)?;
+    let argv = pointers(arguments.iter());
+    let envp = pointers(environment.iter());
+    // What execvp(3) does with a text without `#!`.
+    let through_shell = [c"/bin/sh".to_owned(), program.clone()];
+    let shell_argv = pointers(through_shell.iter().chain(arguments.iter().skip(1)));
+    let (mut error_reader, error_writer) = io::pipe()?;
+    // SAFETY: this process has one thread, so the child may do whatever the parent may. The arrays end with a null pointer and
+    // live until exec or exit.
+    let pid = check(unsafe { libc::fork() })?;
+    if pid == 0 {
+        // SAFETY: as above.
+        let error = unsafe {
+            // Whoever kills zfolio wants the program gone. (The kernel drops this for its children.)
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            libc::sigaction(libc::SIGCHLD, &inherited.child, std::ptr::null_mut());
+            libc::sigprocmask(libc::SIG_SETMASK, &inherited.mask, std::ptr::null_mut());
+            libc::execve(program.as_ptr(), argv.as_ptr(), envp.as_ptr());
+            if Error::last_os_error().raw_os_error() == Some(libc::ENOEXEC) {
+                libc::execve(c"/bin/sh".as_ptr(), shell_argv.as_ptr(), envp.as_ptr());
+            }
+            Error::last_os_error()
+        };
+        let errno = error.raw_os_error().unwrap_or(0).to_ne_bytes();
+        let _ = io::Write::write_all(&mut &error_writer, &errno);
+        // SAFETY: ends the process.
+        unsafe { libc::_exit(127) };
+    }
+    drop(error_writer);
+    let mut errno = [0; 4];
+    match io::Read::read_exact(&mut error_reader, &mut errno) {
+        // The pipe closed with nothing in it: exec succeeded.
+        Err(_) => Ok(pid),
+        Ok(()) => {
+            // SAFETY: the child is on its way out; no status is asked for.
+            unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) };
+            Err(Error::from_raw_os_error(i32::from_ne_bytes(errno)))
+        }
+    }
+}
+
+fn pointers<'a>(strings: impl Iterator<Item = &'a CString>) -> Vec<*const libc::c_char> {
+    strings.map(|s| s.as_ptr()).chain([std::ptr::null()]).collect()
+}
+
+/// The release of the running kernel: `6.12.3-amd64`.
+pub fn kernel_release() -> String {
+    // SAFETY: the structure is plain data that the call fills with C strings.
+    unsafe {
+        let mut name: libc::utsname = zeroed();
+        libc::uname(&mut name);
+        OsStr::from_bytes(CStr::from_ptr(name.release.as_ptr()).to_bytes()).to_string_lossy().into_owned()
+    }
+}

@@ -1,0 +1,107 @@
+//! The footprint by the kernel's own account: `zfolio run` in a memory cgroup that has no limit and only counts.
+//!
+//! What counts is anonymous and shared memory of everything in the group, `zfolio` itself included. The page cache
+//! is not the program's footprint: the kernel takes it back when it needs it.
+
+use crate::comparison::{assert_within, one_at_a_time, run_alone, run_limited, skip, tell};
+use crate::process::field_kib;
+use crate::workload::{self, Size};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A memory cgroup of one test's own, removed with it.
+struct Cgroup {
+    directory: PathBuf,
+    /// The fields of `memory.stat` that are added up, and the file with the highest use, cache included.
+    fields: [&'static str; 2],
+    peak: &'static str,
+}
+
+impl Cgroup {
+    /// In the hierarchy that has the memory controller, version 1 or 2; or why that is not possible.
+    fn new() -> Result<Cgroup, String> {
+        let name = format!("zfolio-test-{}", std::process::id());
+        let mounts = fs::read_to_string("/proc/mounts").map_err(|error| format!("/proc/mounts: {error}"))?;
+        let mount = |kind: &str, option: &str| {
+            let mut lines = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+            lines
+                .find(|line| line[2] == kind && line[3].split(',').any(|o| option.is_empty() || o == option))
+                .map(|line| PathBuf::from(line[1]))
+        };
+        let group = if let Some(root) = mount("cgroup", "memory") {
+            Cgroup {
+                directory: root.join(name),
+                fields: ["total_rss ", "total_shmem "],
+                peak: "memory.max_usage_in_bytes",
+            }
+        } else if let Some(root) = mount("cgroup2", "") {
+            let enabled = fs::read_to_string(root.join("cgroup.subtree_control")).unwrap_or_default();
+            if !enabled.split_whitespace().any(|controller| controller == "memory") {
+                return Err(format!(
+                    "{}/cgroup.subtree_control does not have the memory controller",
+                    root.display()
+                ));
+            }
+            Cgroup { directory: root.join(name), fields: ["anon ", "shmem "], peak: "memory.peak" }
+        } else {
+            return Err("no cgroup file system is mounted".to_string());
+        };
+        fs::create_dir(&group.directory)
+            .map_err(|error| format!("{}: {error}", group.directory.display()))?;
+        Ok(group)
+    }
+
+    /// A command line's beginning that enters the group and then becomes the rest.
+    fn launcher(&self) -> Vec<String> {
+        let procs = self.directory.join("cgroup.procs").display().to_string();
+        ["/bin/sh", "-c", "echo $$ > \"$0\" && exec \"$@\"", &procs].map(String::from).to_vec()
+    }
+
+    fn bytes(&self) -> u64 {
+        let stat = fs::read_to_string(self.directory.join("memory.stat")).unwrap_or_default();
+        self.fields.iter().map(|field| field_kib(&stat, field)).sum()
+    }
+
+    fn peak_bytes(&self) -> u64 {
+        let text = fs::read_to_string(self.directory.join(self.peak)).unwrap_or_default();
+        text.trim().parse().unwrap_or(0)
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        // The group is empty once its last process is reaped; the kernel may take a moment.
+        for _ in 0..50 {
+            if fs::remove_dir(&self.directory).is_ok() || !Path::new(&self.directory).exists() {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+    }
+}
+
+/// python3 at a quarter of its footprint: the group's memory stays within the limit and 10 %.
+pub fn check() {
+    let _alone = one_at_a_time();
+    let size = Size::from_env();
+    let workload = match workload::python3(size) {
+        Ok(workload) => workload,
+        Err(missing) => return skip(missing),
+    };
+    let group = match Cgroup::new() {
+        Ok(group) => group,
+        Err(why) => return tell(&format!("skipped: no memory cgroup can be made here ({why})")),
+    };
+    let (wanted, _) = run_alone(&workload, size);
+    let limit_bytes = ((wanted.peak_bytes as f64 * workload.share) as u64).next_multiple_of(1 << 20);
+    let (got, _, summary) = run_limited(&workload, size, limit_bytes, &group.launcher(), |_| group.bytes());
+    assert_eq!(got.stdout, wanted.stdout);
+    assert!(got.peak_bytes > limit_bytes / 2, "the group counted {} bytes only: {summary}", got.peak_bytes);
+    tell(&format!(
+        "memory cgroup: limit {} MiB, anonymous and shared at most {} MiB, with page cache and kernel memory {} MiB",
+        limit_bytes >> 20,
+        got.peak_bytes >> 20,
+        group.peak_bytes() >> 20
+    ));
+    assert_within("python3 in a cgroup", "the group's anonymous memory", got.peak_bytes, limit_bytes);
+}

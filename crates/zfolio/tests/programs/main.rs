@@ -1,0 +1,72 @@
+//! Real, unmodified programs. Each runs twice: alone, which measures the footprint that it wants, then under
+//! `zfolio run` in a fraction of that. Exit status, output and results must be the same, and the
+//! footprint must stay within the limit and 10 %.
+//!
+//! ```text
+//!   workload ──> alone ────────────> footprint F, answer ───────────────┐
+//!            └─> zfolio run --memory F/4..F/2 ──> answer, peak, --json ──┴─> the same answer; peak <= limit + 10 %
+//! ```
+//!
+//! `ZFOLIO_SIZE=full` takes the large sizes (1 GiB and more each, minutes), `ZFOLIO_BIN` another binary than the one
+//! just built, and `ZFOLIO_REQUIRE_ALL=1` makes a program that is not installed a failure instead of a skipped test.
+//!
+//! - [`workload`]: what is run, at which size, under which limit
+//! - [`comparison`]: the two runs and what must hold
+//! - [`process`]: one run, watched
+//! - [`cgroup`]: the footprint by the kernel's own account
+//! - [`redis`], [`c_source`], [`text`]: a client, a generator of C and one of text
+
+mod c_source;
+mod cgroup;
+mod comparison;
+mod process;
+mod redis;
+mod text;
+mod workload;
+
+use comparison::check;
+
+#[test]
+fn python3_sorts_and_hashes_a_dict() {
+    check(workload::python3);
+}
+
+#[test]
+fn sqlite3_queries_a_database_in_memory() {
+    check(workload::sqlite3);
+}
+
+#[test]
+fn redis_server_serves_a_loader_and_redis_benchmark() {
+    check(workload::redis);
+}
+
+#[test]
+fn sort_with_a_large_buffer_and_threads() {
+    check(workload::sort);
+}
+
+#[test]
+fn java_collects_a_heap_of_objects_with_g1() {
+    check(workload::java);
+}
+
+#[test]
+fn node_holds_buffers_and_a_large_map() {
+    check(workload::node);
+}
+
+#[test]
+fn cc1_compiles_a_large_file() {
+    check(workload::cc1);
+}
+
+#[test]
+fn go_with_cgo_fills_maps_and_slices() {
+    check(workload::go);
+}
+
+#[test]
+fn the_kernel_counts_no_more_than_the_limit() {
+    cgroup::check();
+}

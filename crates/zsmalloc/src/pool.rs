@@ -1,0 +1,256 @@
+//! A pool: alloc, write, read, free.
+//!
+//! Lock order: EXCLUSIVE of a handle, the lock of a class, the lock of the arenas. Compaction goes the other way, from a class to
+//! its objects, and therefore only tries EXCLUSIVE. Nothing is locked for reading.
+//!
+//! Invariants, checked by `check.rs`:
+//! - `held` = committed bytes of zspages and spare spans + owners and tables of zspages + huge objects in pages + `classes`
+//! - `stored` = sum of the lengths of all objects
+//! - each LIVE handle is the owner of the slot that it points to, and each owner is LIVE
+
+use crate::PAGE;
+use crate::arena::{Arenas, Span, UNIT, pointer};
+use crate::backing::Backing;
+use crate::class::{CLASS_MAX_BYTES, CLASSES, Class, class_of};
+use crate::fullness::Zspages;
+use crate::handle::{Handle, Handles};
+use crate::lock::Lock;
+use crate::zspage::{NONE, Zspage};
+use alloc::boxed::Box;
+use core::ops::Deref;
+use core::ptr::NonNull;
+use core::slice;
+use core::sync::atomic::{AtomicUsize, Ordering::*};
+
+/// The longest object, in bytes: a folio of 2 MiB that did not shrink, and room for headers.
+pub const LEN_MAX_BYTES: usize = (2 << 20) + (64 << 10);
+
+/// Objects above `CLASS_MAX_BYTES`: each a mapping of its own.
+#[derive(Default)]
+pub(crate) struct Huge {
+    pub objects: AtomicUsize,
+    pub stored: AtomicUsize,
+    pub bytes: AtomicUsize,
+}
+
+/// Objects of 1 byte to 2 MiB and a little, in few bytes more than they have. Threads share it.
+pub struct Pool<B: Backing> {
+    pub(crate) backing: B,
+    pub(crate) handles: Handles,
+    pub(crate) classes: Box<[Class]>,
+    pub(crate) arenas: Lock<Arenas>,
+    pub(crate) huge: Huge,
+    pub(crate) held: AtomicUsize,
+    pub(crate) stored: AtomicUsize,
+    /// The class that compaction goes on with.
+    pub(crate) cursor: AtomicUsize,
+}
+
+impl<B: Backing> Pool<B> {
+    /// An empty pool.
+    pub fn new(backing: B) -> Self {
+        Pool {
+            backing,
+            handles: Handles::new(),
+            classes: (0..CLASSES).map(Class::new).collect(),
+            arenas: Lock::new(Arenas::new()),
+            huge: Huge::default(),
+            held: AtomicUsize::new(CLASSES * size_of::<Class>()),
+            stored: AtomicUsize::new(0),
+            cursor: AtomicUsize::new(0),
+        }
+    }
+
+    /// Makes an object of `len` bytes, 1 to [`LEN_MAX_BYTES`], of any contents. `None` when the backing has no memory.
+    pub fn alloc(&self, len: usize) -> Option<Handle> {
+        assert!((1..=LEN_MAX_BYTES).contains(&len), "zsmalloc: no object has {len} bytes");
+        let handle = self.handles.take(&self.backing)?;
+        let placed =
+            if len <= CLASS_MAX_BYTES { self.place(handle, len) } else { self.place_huge(handle, len) };
+        if placed.is_none() {
+            self.handles.give(handle);
+            return None;
+        }
+        self.stored.fetch_add(len, Relaxed);
+        Some(handle)
+    }
+
+    fn place(&self, handle: Handle, len: usize) -> Option<()> {
+        let class = &self.classes[class_of(len)];
+        let mut zspages = class.zspages.lock();
+        let id = match zspages.fullest() {
+            Some(id) => id,
+            None => self.new_zspage(class, &mut zspages)?,
+        };
+        let (at, grown) = zspages.change(id, |zspage| {
+            let slot = zspage.lowest_free()?;
+            let grown = zspage.take(slot, handle.into_raw(), class.size);
+            Some((zspage.span.at + slot * class.size, grown))
+        })?;
+        zspages.objects += 1;
+        zspages.stored += len;
+        // Under the lock, so that compaction never meets an owner without an object.
+        self.handles.entry(handle).publish(at, len, id);
+        self.held.fetch_add(grown, Relaxed);
+        Some(())
+    }
+
+    fn new_zspage(&self, class: &Class, zspages: &mut Zspages) -> Option<u32> {
+        let span = self.take_span(class.units)?;
+        let before = zspages.meta_bytes();
+        let inserted = Zspage::new(span, class.slots).and_then(|zspage| zspages.insert(zspage));
+        if inserted.is_none() {
+            self.release(span);
+        }
+        self.held.fetch_add(zspages.meta_bytes() - before, Relaxed);
+        inserted
+    }
+
+    fn take_span(&self, units: usize) -> Option<Span> {
+        loop {
+            let spare = {
+                let mut arenas = self.arenas.lock();
+                if let Some(span) = arenas.take(units, &self.backing) {
+                    return Some(span);
+                }
+                arenas.take_spare()?
+            };
+            self.release(spare);
+        }
+    }
+
+    fn place_huge(&self, handle: Handle, len: usize) -> Option<()> {
+        let at = self.backing.map(len.next_multiple_of(UNIT))?.expose_provenance().get();
+        self.handles.entry(handle).publish(at, len, NONE);
+        let bytes = len.next_multiple_of(PAGE);
+        self.held.fetch_add(bytes, Relaxed);
+        self.huge.objects.fetch_add(1, Relaxed);
+        self.huge.stored.fetch_add(len, Relaxed);
+        self.huge.bytes.fetch_add(bytes, Relaxed);
+        Some(())
+    }
+
+    /// Gives `f` the object to write. Waits for readers of this object, and keeps new ones waiting: `f` must not use its handle.
+    pub fn write(&self, handle: Handle, f: impl FnOnce(&mut [u8])) {
+        let exclusive = self.handles.entry(handle).exclude();
+        // SAFETY: the object lies there, has this length, is initialised (the backing's promise), and nobody else may look at it
+        // while `exclusive` lives.
+        f(unsafe { slice::from_raw_parts_mut(exclusive.at().as_ptr(), exclusive.len()) });
+        drop(exclusive);
+    }
+
+    /// The object, pinned for as long as the guard lives: compaction leaves it where it is. Takes no lock.
+    pub fn read(&self, handle: Handle) -> Object<'_, B> {
+        let (at, len) = self.handles.entry(handle).pin();
+        Object { pool: self, handle, at, len }
+    }
+
+    /// The object's length in bytes.
+    pub fn len(&self, handle: Handle) -> usize {
+        self.handles.entry(handle).len()
+    }
+
+    /// Frees the object. The caller sees to it that nobody uses the handle any more; if a reader is left all the same, waits for it.
+    pub fn free(&self, handle: Handle) {
+        let entry = self.handles.entry(handle);
+        debug_assert!(!entry.is_pinned(), "zsmalloc: an object is freed while somebody reads it");
+        let exclusive = entry.exclude();
+        let (at, len, id) = (exclusive.at().addr().get(), exclusive.len(), exclusive.zspage());
+        let emptied =
+            if len <= CLASS_MAX_BYTES { self.remove(at, len, id) } else { self.remove_huge(at, len) };
+        self.stored.fetch_sub(len, Relaxed);
+        // Nothing is left to exclude from: `give` writes the whole word.
+        core::mem::forget(exclusive);
+        self.handles.give(handle);
+        if let Some(span) = emptied
+            && !self.arenas.lock().keep(span)
+        {
+            self.release(span);
+        }
+    }
+
+    /// Removes an object from its zspage; returns the memory of the zspage if it was the last.
+    fn remove(&self, at: usize, len: usize, id: u32) -> Option<Span> {
+        let class = &self.classes[class_of(len)];
+        let mut zspages = class.zspages.lock();
+        zspages.objects -= 1;
+        zspages.stored -= len;
+        let inuse = zspages.change(id, |zspage| {
+            zspage.give((at - zspage.span.at) / class.size);
+            zspage.inuse
+        });
+        (inuse == 0).then(|| self.remove_zspage(&mut zspages, id))
+    }
+
+    /// Removes an empty zspage, and returns its memory.
+    pub(crate) fn remove_zspage(&self, zspages: &mut Zspages, id: u32) -> Span {
+        let before = zspages.meta_bytes();
+        let zspage = zspages.remove(id);
+        self.held.fetch_sub(before - zspages.meta_bytes(), Relaxed);
+        zspage.span
+    }
+
+    fn remove_huge(&self, at: usize, len: usize) -> Option<Span> {
+        self.backing.unmap(pointer(at), len.next_multiple_of(UNIT));
+        let bytes = len.next_multiple_of(PAGE);
+        self.held.fetch_sub(bytes, Relaxed);
+        self.huge.objects.fetch_sub(1, Relaxed);
+        self.huge.stored.fetch_sub(len, Relaxed);
+        self.huge.bytes.fetch_sub(bytes, Relaxed);
+        None
+    }
+
+    /// Gives a span's memory back to the kernel, and its addresses to the arenas.
+    pub(crate) fn release(&self, span: Span) {
+        if span.committed > 0 {
+            self.backing.decommit(pointer(span.at), span.committed);
+            self.held.fetch_sub(span.committed, Relaxed);
+        }
+        self.arenas.lock().give(span, &self.backing);
+    }
+
+    /// Physical memory that the pool holds, metadata included, in bytes.
+    pub fn pool_bytes(&self) -> usize {
+        self.held.load(Relaxed) + self.handles.bytes()
+    }
+
+    /// Sum of the lengths of all objects, in bytes.
+    pub fn stored_bytes(&self) -> usize {
+        self.stored.load(Relaxed)
+    }
+}
+
+impl<B: Backing> Drop for Pool<B> {
+    fn drop(&mut self) {
+        for (at, len, _) in self.handles.iter().filter_map(|handle| self.handles.entry(handle).object()) {
+            if len > CLASS_MAX_BYTES {
+                self.backing.unmap(pointer(at), len.next_multiple_of(UNIT));
+            }
+        }
+        self.arenas.lock().unmap_all(&self.backing);
+        self.handles.unmap_all(&self.backing);
+    }
+}
+
+/// An object, pinned.
+pub struct Object<'a, B: Backing> {
+    pool: &'a Pool<B>,
+    handle: Handle,
+    // No slice: a reference must not outlive the pin, and a guard that is moved into `drop` would hold one until `drop` returns.
+    at: NonNull<u8>,
+    len: usize,
+}
+
+impl<B: Backing> Deref for Object<'_, B> {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the object lies there, has this length, is initialised, and is neither moved, written nor freed while pinned.
+        unsafe { slice::from_raw_parts(self.at.as_ptr(), self.len) }
+    }
+}
+
+impl<B: Backing> Drop for Object<'_, B> {
+    fn drop(&mut self) {
+        self.pool.handles.entry(self.handle).unpin();
+    }
+}

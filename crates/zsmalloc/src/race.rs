@@ -1,0 +1,103 @@
+//! Threads that make, read and free objects while another one compacts.
+
+use crate::handle::Handle;
+use crate::model::{Heap, Random, fill, some_len};
+use crate::pool::Pool;
+use std::sync::RwLock;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
+
+/// Whoever frees an object has this for writing, so that nobody reads it meanwhile: the pool's contract.
+type Place = RwLock<Option<(Handle, usize)>>;
+
+/// Contents follow from handle and length, so that every reader can tell what it should see.
+fn contents(handle: Handle, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    fill(&mut bytes, (handle.into_raw() as u64) << 32 | len as u64);
+    bytes
+}
+
+fn churn(pool: &Pool<&Heap>, places: &[Place], random: &mut Random) {
+    let mut place = places[random.below(places.len())].write().unwrap();
+    match place.take() {
+        Some((handle, _)) => pool.free(handle),
+        None => {
+            let len = some_len(random);
+            let handle = pool.alloc(len).unwrap();
+            pool.write(handle, |object| object.copy_from_slice(&contents(handle, len)));
+            *place = Some((handle, len));
+        }
+    }
+}
+
+fn look(pool: &Pool<&Heap>, places: &[Place], random: &mut Random) {
+    let place = places[random.below(places.len())].read().unwrap();
+    if let Some((handle, len)) = *place {
+        let object = pool.read(handle);
+        assert_eq!(object.len(), len);
+        assert!(*object == contents(handle, len)[..], "{handle:?}: {len} bytes differ");
+    }
+}
+
+#[test]
+fn readers_see_whole_objects_while_others_churn_and_one_compacts() {
+    let (count, turns) = if cfg!(miri) { (20, 30) } else { (2000, 20_000) };
+    let heap = Heap::new(usize::MAX);
+    let pool = Pool::new(&heap);
+    let places: Vec<Place> = (0..count).map(|_| Place::default()).collect();
+    let (moved, left) = (AtomicUsize::new(0), AtomicUsize::new(4));
+    let compacting = AtomicBool::new(true);
+    std::thread::scope(|s| {
+        let (pool, places, moved, left, compacting) = (&pool, &places[..], &moved, &left, &compacting);
+        for seed in 1..=4 {
+            s.spawn(move || {
+                let mut random = Random(seed);
+                for _ in 0..turns {
+                    if seed <= 2 { churn(pool, places, &mut random) } else { look(pool, places, &mut random) }
+                }
+                if left.fetch_sub(1, Relaxed) == 1 {
+                    compacting.store(false, Relaxed);
+                }
+            });
+        }
+        s.spawn(move || {
+            while compacting.load(Relaxed) {
+                moved.fetch_add(pool.compact(64 << 10).objects_moved, Relaxed);
+                std::thread::yield_now();
+            }
+        });
+    });
+    pool.check().unwrap();
+    assert!(cfg!(miri) || moved.into_inner() > 1000, "hardly an object was moved");
+    for place in places {
+        if let Some((handle, len)) = place.into_inner().unwrap() {
+            assert!(*pool.read(handle) == contents(handle, len)[..]);
+            pool.free(handle);
+        }
+    }
+    pool.check().unwrap();
+    assert_eq!(pool.stored_bytes(), 0);
+}
+
+#[test]
+fn many_may_read_one_object() {
+    let heap = Heap::new(usize::MAX);
+    let pool = Pool::new(&heap);
+    let handle = pool.alloc(100).unwrap();
+    pool.write(handle, |object| object.fill(7));
+    std::thread::scope(|s| {
+        for _ in 0..3 {
+            s.spawn(|| {
+                for _ in 0..if cfg!(miri) { 20 } else { 20_000 } {
+                    let (a, b) = (pool.read(handle), pool.read(handle));
+                    assert!(a.iter().chain(&*b).all(|&byte| byte == a[0]));
+                }
+            });
+        }
+        s.spawn(|| {
+            for n in 0..if cfg!(miri) { 20 } else { 20_000 } {
+                pool.write(handle, |object| object.fill(n as u8));
+            }
+        });
+    });
+    pool.check().unwrap();
+}

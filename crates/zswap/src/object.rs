@@ -1,0 +1,94 @@
+//! The layout of an object in the pool, all little endian:
+//!
+//! ```text
+//!   0      1        2          8                 8 + 16 n
+//!   [ n  | format | zeros, 6 | hash of each page | payload ]
+//! ```
+//!
+//! `n` is the number of pages, 1 to 16; format 0 is the pages as they are, 1 the compressor's output.
+
+use crate::page::Hash;
+use crate::{PAGE, WINDOW_PAGES};
+
+/// How the payload is to be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// The pages as they are: they did not shrink.
+    Plain = 0,
+    /// The compressor's output.
+    Compressed = 1,
+}
+
+const HEADER: usize = 8;
+
+/// Bytes before the payload of an object of `pages` pages.
+pub const fn prefix(pages: usize) -> usize {
+    HEADER + 16 * pages
+}
+
+/// Writes all but the payload into the first `prefix(hashes.len())` bytes.
+pub fn write(object: &mut [u8], format: Format, hashes: &[Hash]) {
+    object[0] = hashes.len() as u8;
+    object[1] = format as u8;
+    object[2..HEADER].fill(0);
+    for (slot, hash) in object[HEADER..].chunks_exact_mut(16).zip(hashes) {
+        slot.copy_from_slice(&hash.to_le_bytes());
+    }
+}
+
+/// An object as it lies in the pool.
+#[derive(Clone, Copy)]
+pub struct View<'a> {
+    /// How the payload is to be read.
+    pub format: Format,
+    /// How many pages.
+    pub pages: usize,
+    hashes: &'a [u8],
+    /// The payload.
+    pub payload: &'a [u8],
+}
+
+impl<'a> View<'a> {
+    /// Reads the header; `None` when it is not one.
+    pub fn read(object: &'a [u8]) -> Option<View<'a>> {
+        let pages = *object.first()? as usize;
+        let format = match object.get(1)? {
+            0 => Format::Plain,
+            1 => Format::Compressed,
+            _ => return None,
+        };
+        if !(1..=WINDOW_PAGES).contains(&pages) || object.len() < prefix(pages) {
+            return None;
+        }
+        let (head, payload) = object.split_at(prefix(pages));
+        let sound = head[2..HEADER] == [0; 6] && (format != Format::Plain || payload.len() == pages * PAGE);
+        sound.then_some(View { format, pages, hashes: &head[HEADER..], payload })
+    }
+
+    /// The hash of a page when it was stored.
+    pub fn hash(&self, page: usize) -> Hash {
+        let bytes = &self.hashes[page * 16..][..16];
+        Hash::from_le_bytes(bytes.try_into().expect("16 bytes"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_and_nonsense_is_refused() {
+        let mut object = vec![0xaa; prefix(3) + 100];
+        write(&mut object, Format::Compressed, &[1, 2, Hash::MAX]);
+        let view = View::read(&object).unwrap();
+        assert_eq!((view.format, view.pages, view.payload.len()), (Format::Compressed, 3, 100));
+        assert_eq!([view.hash(0), view.hash(1), view.hash(2)], [1, 2, Hash::MAX]);
+        for (byte, value) in [(0, 0), (0, 17), (1, 2), (4, 1), (1, 0)] {
+            let mut bad = object.clone();
+            bad[byte] = value;
+            assert!(View::read(&bad).is_none(), "byte {byte} = {value}");
+        }
+        assert!(View::read(&object[..prefix(3) - 1]).is_none());
+        assert!(View::read(&[]).is_none());
+    }
+}
