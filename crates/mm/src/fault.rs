@@ -10,6 +10,7 @@ use crate::index::{Entry, Kind};
 use crate::kernel::{Body, Damaged, Errno, Fetch, Kernel, Moved, Run, Store, WINDOW_PAGES};
 use crate::pager::{Fault, Pager, bits, stage_page};
 use crate::stage::Use;
+use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;
 use vmscan::heat::Heat;
 use vmscan::readahead::Extent;
@@ -28,6 +29,9 @@ pub(crate) struct Ahead {
 
 /// How many windows may be loaded ahead at a time.
 const FETCHES: usize = 2 * HUGE / WINDOW;
+
+/// After this many fruitless pauses for one fault the pager looks whether it can be served at all.
+const STUCK: usize = 500;
 
 /// What has become of an attempt to bring a page.
 enum Outcome {
@@ -59,7 +63,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             self.kernel.wake(fault.at..fault.at + PAGE);
             return true;
         }
-        let began = self.index.get(fault.at).kind();
+        let (began, mut pauses) = (self.index.get(fault.at).kind(), 0);
         let extent = self.readahead.fault(fault.at);
         loop {
             let entry = self.index.get(fault.at);
@@ -74,6 +78,15 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 Outcome::Again => {
                     self.settle();
                     self.kernel.pause();
+                    pauses += 1;
+                    if pauses % STUCK == 0 {
+                        // The one that is stuck may be behind this one in the queue.
+                        let queued: Vec<usize> = self.faults.iter().map(|f| f.at).collect();
+                        queued.into_iter().for_each(|at| drop(self.give_up(at)));
+                        if self.give_up(fault.at) {
+                            break;
+                        }
+                    }
                 }
             }
         }
@@ -86,6 +99,22 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             self.stat.fresh_faults.fetch_add(1, Relaxed);
         }
         true
+    }
+
+    /// mremap that grows a locked mapping fills the new part before it sends its event, and nothing can be installed before the event is
+    /// read: who waits there would wait for ever. Of that part nothing is known, and so it can be left to the kernel.
+    fn give_up(&mut self, at: usize) -> bool {
+        if self.index.get(at).kind() != Kind::None {
+            return false;
+        }
+        let end = at + (1 << 30);
+        let end = self.index.next_used(at, end).map_or(end, |(used, _)| used).max(at + PAGE);
+        let abandoned = self.kernel.abandon(at..end);
+        if abandoned {
+            crate::event::subtract(&mut self.regions, &(at..end));
+            self.kernel.wake(at..end);
+        }
+        abandoned
     }
 
     /// Brings one page home whatever it takes: before a fork, or because the kernel needs it there.
@@ -138,7 +167,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         if moved.bytes == 0 && moved.stop == Some(Errno::ENOENT) && self.is_hole(from) {
             return self.vanished(to, slot, first);
         }
-        if moved.bytes == 0 && !matches!(moved.stop, None | Some(Errno::EAGAIN | Errno::EEXIST | Errno::ENOENT)) {
+        if refused(&moved) {
             // Read-only by now, or the page cannot be moved: copies are let in everywhere.
             (gone, pages) = (false, 1);
             moved = self.kernel.copy(at, self.stage.at(slot) + page * PAGE, PAGE);
@@ -252,11 +281,10 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         let stock = (pages as usize == WINDOW_PAGES).then(|| self.stage.take_stock()).flatten();
         let buffer = stock.map_or(self.config.nursery, |slot| self.stage.at(slot));
         if let Err(damaged) = self.store.load(object.body, first, pages, buffer) {
-            self.lose(at, entry, damaged);
             if let Some(slot) = stock {
                 self.discard_slot(slot);
             }
-            return Outcome::Served;
+            return self.lose(at, entry, damaged);
         }
         let mut moved = if pages == 1 {
             self.kernel.copy(to, buffer, PAGE)
@@ -387,22 +415,26 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     }
 
     /// An object cannot be restored: the program is told, never given anything else.
-    fn lose(&mut self, at: usize, entry: Entry, damaged: Damaged) {
+    fn lose(&mut self, at: usize, entry: Entry, damaged: Damaged) -> Outcome {
         let object = self.objects.get(entry.id());
         let age_ms = self.kernel.now_ms().saturating_sub(object.born_ms);
         let bytes = match object.body {
             Body::Blob { bytes, .. } => bytes,
             _ => 0,
         };
-        self.kernel.lose(
+        let lost = self.kernel.lose(
             at,
             format_args!(
                 "the page at {at:#x} cannot be restored: {damaged} (page {} of an object of {bytes} bytes, stored {age_ms} ms ago)",
                 entry.offset(),
             ),
         );
+        if !lost {
+            return Outcome::Again;
+        }
         self.index.set(at, Entry::NONE);
         self.drop_entry(entry);
+        Outcome::Served
     }
 
     /// Fresh memory, or a page of zeros: with room for it, and with the pages after it where a stream goes on.
@@ -453,7 +485,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                     if self.stage.slot(slot).used == Use::Fetching {
                         self.discard_slot(slot);
                     }
-                    moved
+                    if refused(&moved) { self.kernel.copy(at, self.config.zeros, WINDOW) } else { moved }
                 }
                 None if bytes > PAGE || at > fault.at => {
                     self.kernel.clear(self.config.nursery, bytes);
@@ -497,6 +529,11 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             _ => self.landed(at, to, moved.bytes / PAGE, moved, moved.bytes > 0),
         }
     }
+}
+
+/// True when a page cannot be moved to where it belongs, but may be copied: another protection by now, or locked.
+fn refused(moved: &Moved) -> bool {
+    moved.bytes == 0 && !matches!(moved.stop, None | Some(Errno::EAGAIN | Errno::EEXIST | Errno::ENOENT))
 }
 
 fn ahead_wanted(extent: Extent) -> bool {

@@ -19,8 +19,13 @@ pub trait Kernel {
     fn next(&mut self) -> Option<Message>;
     /// Makes missing pages of `range` fault to the pager, and keeps the range out of any child that no hook sees.
     fn register(&mut self, range: Range<usize>) -> Result<(), Errno>;
-    /// Undoes `register`.
+    /// Undoes `register` for all mappings that touch the range.
     fn unregister(&mut self, range: Range<usize>);
+    /// Unregisters what lies in `range` of the mapping at its start, of which nothing is known, so that the kernel serves it alone; false when that is not to be had.
+    fn abandon(&mut self, range: Range<usize>) -> bool {
+        let _ = range;
+        false
+    }
     /// The first stretch of manageable memory that ends after `at`: private, anonymous, read-write, not the engine's own.
     fn area(&mut self, at: usize) -> Option<Range<usize>>;
     /// Runs of present pages in `range`, about `max_pages` at most: how many runs, and up to which address it looked.
@@ -29,7 +34,7 @@ pub trait Kernel {
     fn pins(&mut self, pins: &mut Vec<usize>);
     /// Moves pages between the program and the engine, either way.
     fn move_pages(&mut self, dst: usize, src: usize, bytes: usize) -> Moved;
-    /// Copies engine memory into holes of the program.
+    /// Copies engine memory into holes of the program, over guards too. EFAULT: the source is a hole of the stage.
     fn copy(&mut self, dst: usize, src: usize, bytes: usize) -> Moved;
     /// Fills holes with the shared zero page.
     fn zero(&mut self, dst: usize, bytes: usize) -> Moved;
@@ -37,8 +42,8 @@ pub trait Kernel {
     fn unshare(&mut self, at: usize) -> bool;
     /// Makes those who wait in a range look again.
     fn wake(&mut self, range: Range<usize>);
-    /// Makes a lost page raise SIGBUS, and says why.
-    fn lose(&mut self, at: usize, why: fmt::Arguments<'_>);
+    /// Makes a lost page raise SIGBUS, and says why. False, and nothing done: an event is under way, and the page may be another by now.
+    fn lose(&mut self, at: usize, why: fmt::Arguments<'_>) -> bool;
     /// Gives pages of the engine's own (stage, nursery) back to the kernel; false when they stay.
     fn discard(&mut self, at: usize, bytes: usize) -> bool;
     /// Writes zeros to engine memory.
@@ -155,7 +160,8 @@ impl fmt::Display for Damaged {
 
 /// Where folios go.
 pub trait Store {
-    /// Takes a job. The pages at `job.at` must stay until it is done or withdrawn.
+    /// Takes a job. The pages at `job.at` stay until it is done or withdrawn, but for those that MADV_FREE gave up and the kernel takes
+    /// back: the store's worker writes to each (what it holds) before it reads it, which ends that. On a hole it waits for the pager.
     fn submit(&mut self, job: Job);
     /// Takes a job to load.
     fn fetch(&mut self, fetch: Fetch);

@@ -51,6 +51,8 @@ pub struct Slot {
     pub lent: [u32; WINDOW_PAGES],
     /// See `lent`.
     pub lent_len: usize,
+    /// Staged when the last job took the slot, by bit: pages that the store has written to, so that they are no longer lazily freeable.
+    sent: u16,
     /// Told apart from an earlier use of the same slot in the inactive list.
     seq: u32,
 }
@@ -80,6 +82,7 @@ impl Stage {
             prior: [Entry::NONE; WINDOW_PAGES],
             lent: [0; WINDOW_PAGES],
             lent_len: 0,
+            sent: 0,
             seq: 0,
         };
         Stage {
@@ -205,6 +208,7 @@ impl Stage {
         let s = &mut self.slots[slot as usize];
         debug_assert!(s.used == Use::Inactive);
         s.used = Use::InFlight;
+        s.sent = s.staged;
         self.inactive_pages -= s.staged.count_ones() as usize;
     }
 
@@ -222,7 +226,7 @@ impl Stage {
     pub fn emptied(&mut self, slot: u32) {
         let s = &mut self.slots[slot as usize];
         debug_assert!(s.staged == 0 && s.used != Use::Stock);
-        if s.present == u16::MAX {
+        if s.present & s.sent == u16::MAX {
             s.used = Use::Stock;
             self.stock.push(slot);
         } else {

@@ -259,7 +259,10 @@ pub extern "C" fn madvise(at: usize, bytes: usize, advice: i32) -> i32 {
                 let bell = BELL.lock();
                 CONTROL.guard.0.store(range.start, Release);
                 CONTROL.guard.1.store(range.end, Release);
-                ring();
+                // Another thread's answer may be under way, and the bell found answered: the request itself says when it is done.
+                while CONTROL.guard.1.load(Acquire) != 0 && CONTROL.state() == State::Awake {
+                    ring();
+                }
                 drop(bell);
                 sys::signal_mask(mask);
             }

@@ -81,9 +81,53 @@ impl Live {
         self.uffd.register(range)
     }
 
+    /// True when the mapping at `at` is locked: the program wants it to stay. Only smaps knows, and it is read only where something is locked at all.
+    fn is_locked(&self, at: usize) -> bool {
+        let mut text = [0u8; 2048];
+        let status = sys::open(b"/proc/self/status\0", O_RDONLY).and_then(|f| sys::read(&f, &mut text)).unwrap_or(0);
+        let none = text[..status].windows(13).any(|w| w == b"VmLck:\t      ") && {
+            let from = text[..status].windows(6).position(|w| w == b"VmLck:").unwrap_or(0);
+            text[from..status].split(|&b| b == b'\n').next().is_some_and(|line| line.ends_with(b" 0 kB"))
+        };
+        !none && smaps_flags(at, *b"lo")
+    }
+
     fn manageable(m: &Mapping) -> bool {
         m.read_write && !m.foreign && m.range.len() >= SMALLEST && m.name[0..6] != *b"[stack" && m.name[0..2] != *b"[v"
     }
+}
+
+/// True when VmFlags of the mapping at `at` in /proc/self/smaps hold `flag`.
+fn smaps_flags(at: usize, flag: [u8; 2]) -> bool {
+    let Ok(file) = sys::open(b"/proc/self/smaps\0", O_RDONLY) else { return false };
+    let (mut buffer, mut kept, mut inside) = (alloc::vec![0u8; 16 << 10], 0, false);
+    loop {
+        let got = sys::read(&file, &mut buffer[kept..]).unwrap_or(0);
+        if got == 0 {
+            return false;
+        }
+        let (len, mut from) = (kept + got, 0);
+        while let Some(end) = buffer[from..len].iter().position(|&b| b == b'\n') {
+            let line = &buffer[from..from + end];
+            from += end + 1;
+            if let Some(flags) = line.strip_prefix(b"VmFlags:") {
+                if inside {
+                    return flags.split(|&b| b == b' ').any(|f| f == flag);
+                }
+            } else if let Some(range) = mapping_line(line) {
+                inside = range.contains(&at);
+            }
+        }
+        buffer.copy_within(from..len, 0);
+        kept = len - from;
+    }
+}
+
+/// The addresses of a mapping's first line ("start-end perms ..."); `None` for any other line.
+fn mapping_line(line: &[u8]) -> Option<Range<usize>> {
+    let text = core::str::from_utf8(line.split(|&b| b == b' ').next()?).ok()?;
+    let (start, end) = text.split_once('-')?;
+    Some(usize::from_str_radix(start, 16).ok()?..usize::from_str_radix(end, 16).ok()?)
 }
 
 /// A path in /proc/PID/task, with its NUL: the folder, or the file `stat` of a thread.
@@ -128,18 +172,29 @@ impl Kernel for Live {
             Some(m) if m.range.contains(&range.start) && m.range.end >= range.end => m.range,
             _ => return Err(Errno::EINVAL),
         };
+        // And the gap after it, since it may grow in place before we are done.
+        let next = self.maps.query(whole.end)?.map_or(whole.end, |m| m.range.start);
+        if self.is_locked(range.start) {
+            return Err(Errno::EINVAL);
+        }
         let mut at = whole.start;
         while at < whole.end {
-            let part = arena::first_foreign(at..whole.end);
+            let mut part = arena::first_foreign(at..whole.end);
             if part.is_empty() {
                 break;
             }
-            if part.contains(&range.start) {
-                self.uffd.register(part.clone())?;
-                sys::madvise_keep(part.start, part.len(), MADV_DONTFORK)?;
-                return Ok(());
-            }
             at = part.end;
+            if part.contains(&range.start) {
+                if part.end == whole.end {
+                    part.end = next;
+                }
+                self.uffd.register(part.clone())?;
+                return match sys::madvise_keep(part.start, part.len(), MADV_DONTFORK) {
+                    // The gap is not mapped; what is, is done.
+                    Ok(_) | Err(Errno::ENOMEM) => Ok(()),
+                    Err(errno) => Err(errno),
+                };
+            }
         }
         Err(Errno::EINVAL)
     }
@@ -165,6 +220,16 @@ impl Kernel for Live {
             }
             at = m.range.end;
         }
+    }
+
+    fn abandon(&mut self, range: Range<usize>) -> bool {
+        let Ok(Some(m)) = self.maps.query(range.start) else { return false };
+        let range = range.start..range.end.min(m.range.end);
+        let gone = m.range.contains(&range.start) && self.uffd.unregister(range.clone()).is_ok();
+        hook::each_inherited(range, |r| {
+            let _ = sys::madvise_keep(r.start, r.len(), MADV_DOFORK);
+        });
+        gone
     }
 
     fn area(&mut self, at: usize) -> Option<Range<usize>> {
@@ -260,19 +325,23 @@ impl Kernel for Live {
         self.uffd.wake(range);
     }
 
-    fn lose(&mut self, at: usize, why: fmt::Arguments<'_>) {
+    fn lose(&mut self, at: usize, why: fmt::Arguments<'_>) -> bool {
+        // SAFETY: the page is lost; whoever touches it must know.
+        let poisoned = unsafe { self.uffd.poison(at..at + PAGE) };
+        if poisoned == Err(Errno::EAGAIN) {
+            return false;
+        }
         let mut line = Line::default();
         let _ = fmt::write(&mut line, why);
         self.slot.say(line.as_str());
         self.slot.state.store(memcg::State::Stopped as u32, core::sync::atomic::Ordering::Release);
-        // SAFETY: the page is lost; whoever touches it must know.
-        let poisoned = unsafe { self.uffd.poison(at..at + PAGE) };
         self.uffd.wake(at..at + PAGE);
         if poisoned.is_err()
             && let Ok(program) = sys::pidfd_open(self.pid)
         {
             let _ = sys::pidfd_send_signal(&program, SIGBUS);
         }
+        true
     }
 
     fn discard(&mut self, at: usize, bytes: usize) -> bool {

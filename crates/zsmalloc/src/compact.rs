@@ -107,3 +107,131 @@ impl<B: Backing> Pool<B> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Heap, Random, fill};
+
+    /// Objects of one class, numbered from 0, with contents that follow from the number.
+    fn filled(heap: &Heap, count: usize, len: usize) -> (Pool<&Heap>, Vec<Handle>) {
+        let pool = Pool::new(heap);
+        let handles: Vec<_> = (0..count).map(|_| pool.alloc(len).unwrap()).collect();
+        for (number, &handle) in handles.iter().enumerate() {
+            pool.write(handle, |object| fill(object, number as u64));
+        }
+        (pool, handles)
+    }
+
+    fn assert_contents(pool: &Pool<&Heap>, handle: Handle, number: usize) {
+        let mut expected = vec![0; pool.len(handle)];
+        fill(&mut expected, number as u64);
+        assert!(*pool.read(handle) == expected[..], "object {number} has changed");
+    }
+
+    /// The zspages of a class, a line each: objects by number, `.` for a hole, and how many pages are committed.
+    fn dump(pool: &Pool<&Heap>, handles: &[Handle], len: usize) -> Vec<String> {
+        let zspages = pool.classes[crate::class::class_of(len)].zspages.lock();
+        let name = |&owner: &u32| {
+            let number = handles.iter().position(|h| h.into_raw() == owner);
+            number.map_or(".".into(), |number| number.to_string())
+        };
+        let line = |(_, z): (u32, &crate::zspage::Zspage)| {
+            let slots: Vec<_> = z.owners.iter().map(name).collect();
+            format!("{} | {} pages", slots.join(" "), z.span.committed / crate::PAGE)
+        };
+        zspages.iter().map(line).collect()
+    }
+
+    /// 8 slots of two pages.
+    const LEN: usize = 8192;
+
+    #[test]
+    fn the_emptiest_fills_the_fullest_and_the_last_one_closes_up() {
+        let heap = Heap::new(usize::MAX);
+        let (pool, handles) = filled(&heap, 24, LEN);
+        for number in [1, 4, 8, 9, 11, 13, 14, 15, 16, 17, 19, 20, 21] {
+            pool.free(handles[number]);
+        }
+        assert_eq!(
+            dump(&pool, &handles, LEN),
+            ["0 . 2 3 . 5 6 7 | 16 pages", ". . 10 . 12 . . . | 16 pages", ". . 18 . . . 22 23 | 16 pages"]
+        );
+        let done = pool.compact(usize::MAX);
+        // 12 and 10 leave the emptiest zspage, which goes; then nothing else has room, and the last zspage closes up.
+        assert_eq!(
+            dump(&pool, &handles, LEN),
+            ["0 12 2 3 10 5 6 7 | 16 pages", "23 22 18 . . . . . | 6 pages"]
+        );
+        assert_eq!(done, Compacted { objects_moved: 4, bytes_moved: 4 * LEN, bytes_freed: 26 * crate::PAGE });
+        for number in [0, 2, 3, 5, 6, 7, 10, 12, 18, 22, 23] {
+            assert_contents(&pool, handles[number], number);
+        }
+        pool.check().unwrap();
+        assert_eq!(pool.compact(usize::MAX), Compacted::default(), "nothing is left to do");
+    }
+
+    #[test]
+    fn a_pinned_object_stays_and_the_next_call_moves_it() {
+        let heap = Heap::new(usize::MAX);
+        let (pool, handles) = filled(&heap, 16, LEN);
+        for number in [0, 1, 9, 10, 11, 12, 14, 15] {
+            pool.free(handles[number]);
+        }
+        let pinned = pool.read(handles[8]);
+        let at = pinned.as_ptr();
+        pool.compact(usize::MAX);
+        assert_eq!(dump(&pool, &handles, LEN), ["13 . 2 3 4 5 6 7 | 16 pages", "8 . . . . . . . | 2 pages"]);
+        assert_eq!(pinned.as_ptr(), at);
+        drop(pinned);
+        pool.compact(usize::MAX);
+        assert_eq!(dump(&pool, &handles, LEN), ["13 8 2 3 4 5 6 7 | 16 pages"]);
+        assert_contents(&pool, handles[8], 8);
+        assert_contents(&pool, handles[13], 13);
+        pool.check().unwrap();
+    }
+
+    #[test]
+    fn an_object_that_is_being_written_stays() {
+        let heap = Heap::new(usize::MAX);
+        let (pool, handles) = filled(&heap, 9, LEN);
+        pool.free(handles[0]);
+        pool.write(handles[8], |object| {
+            assert_eq!(pool.compact(usize::MAX).objects_moved, 0);
+            fill(object, 99);
+        });
+        assert_eq!(pool.compact(usize::MAX).objects_moved, 1);
+        assert_contents(&pool, handles[8], 99);
+    }
+
+    #[test]
+    fn half_of_a_pool_goes_back_in_small_steps() {
+        let heap = Heap::new(usize::MAX);
+        let pool = Pool::new(&heap);
+        let mut random = Random(7);
+        let mut handles: Vec<_> = (0..if cfg!(miri) { 20 } else { 4000 })
+            .map(|number| {
+                let len = if cfg!(miri) { 600 } else { (2 << 10) + random.below(38 << 10) };
+                let handle = pool.alloc(len).unwrap();
+                pool.write(handle, |object| fill(object, number));
+                (number as usize, handle)
+            })
+            .collect();
+        for left in (handles.len() / 2..handles.len()).rev() {
+            let (_, handle) = handles.swap_remove(random.below(left + 1));
+            pool.free(handle);
+        }
+        let mut steps = 0;
+        while pool.compact(256 << 10).objects_moved > 0 {
+            steps += 1;
+            assert!(steps < 1000, "compaction does not come to an end");
+        }
+        assert!(cfg!(miri) || steps > 10, "the budget was not kept: {steps} steps");
+        pool.check().unwrap();
+        for (number, handle) in handles {
+            assert_contents(&pool, handle, number);
+        }
+        let (held, stored) = (pool.pool_bytes(), pool.stored_bytes());
+        assert!(cfg!(miri) || stored * 100 >= held * 95, "{stored} bytes stored in {held}");
+    }
+}

@@ -44,6 +44,11 @@ impl Heap {
         Heap { limit: AtomicUsize::new(limit), mapped: Mutex::default() }
     }
 
+    /// From now on at most `limit` bytes.
+    pub fn set_limit(&self, limit: usize) {
+        self.limit.store(limit, Relaxed);
+    }
+
     /// Bytes mapped now.
     pub fn mapped_bytes(&self) -> usize {
         self.mapped.lock().unwrap().values().sum()

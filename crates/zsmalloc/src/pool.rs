@@ -254,3 +254,106 @@ impl<B: Backing> Drop for Object<'_, B> {
         self.pool.handles.entry(self.handle).unpin();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arena::{ARENA, SPARE_MAX_BYTES};
+    use crate::model::Heap;
+
+    #[test]
+    fn every_length_has_all_its_bytes() {
+        let heap = Heap::new(usize::MAX);
+        let pool = Pool::new(&heap);
+        let lens: &[usize] = if cfg!(miri) {
+            &[1, 33]
+        } else {
+            &[1, 31, 32, 33, 4096, 65_536, 65_800, CLASS_MAX_BYTES, CLASS_MAX_BYTES + 1, LEN_MAX_BYTES]
+        };
+        let handles: Vec<_> = lens.iter().map(|&len| pool.alloc(len).unwrap()).collect();
+        for (n, &handle) in handles.iter().enumerate() {
+            pool.write(handle, |object| object.fill(n as u8));
+        }
+        for (n, (&handle, &len)) in handles.iter().zip(lens).enumerate() {
+            let object = pool.read(handle);
+            assert_eq!((object.len(), pool.len(handle)), (len, len));
+            assert!(object.iter().all(|&byte| byte == n as u8), "{len}");
+        }
+        pool.check().unwrap();
+        handles.into_iter().for_each(|handle| pool.free(handle));
+        pool.check().unwrap();
+        assert_eq!(pool.stored_bytes(), 0);
+    }
+
+    #[test]
+    fn an_empty_pool_keeps_a_bounded_amount_for_the_next_objects() {
+        let heap = Heap::new(usize::MAX);
+        let pool = Pool::new(&heap);
+        let empty = pool.pool_bytes();
+        let handles: Vec<_> =
+            (0..if cfg!(miri) { 10 } else { 1000 }).map(|_| pool.alloc(10_000).unwrap()).collect();
+        let full = pool.pool_bytes();
+        handles.into_iter().for_each(|handle| pool.free(handle));
+        let spare = pool.spare_bytes();
+        assert!(0 < spare && spare <= SPARE_MAX_BYTES, "{spare} spare bytes");
+        assert!(
+            pool.pool_bytes() < empty + spare + full / 100,
+            "{} of {full} bytes are left",
+            pool.pool_bytes()
+        );
+        assert_eq!(pool.compact(0).bytes_freed, spare);
+        assert_eq!(pool.spare_bytes(), 0);
+        assert_eq!(heap.mapped_bytes(), UNIT, "the handles alone are still mapped");
+        pool.check().unwrap();
+    }
+
+    #[test]
+    fn without_memory_there_is_no_object_and_later_there_is() {
+        let heap = Heap::new(0);
+        let pool = Pool::new(&heap);
+        assert_eq!(pool.alloc(1), None, "not even a handle");
+        heap.set_limit(UNIT);
+        assert_eq!(pool.alloc(1), None);
+        assert_eq!(pool.alloc(LEN_MAX_BYTES), None);
+        pool.check().unwrap();
+        assert_eq!(pool.stored_bytes(), 0);
+        heap.set_limit(UNIT + ARENA);
+        let handle = pool.alloc(1).unwrap();
+        pool.free(handle);
+        pool.check().unwrap();
+    }
+
+    #[test]
+    fn spare_memory_is_given_up_before_an_object_is_refused() {
+        let heap = Heap::new(UNIT + ARENA);
+        let pool = Pool::new(&heap);
+        // 32 zspages of one unit: the whole arena. Then one that is longer.
+        let slots = UNIT / 4096;
+        let handles: Vec<_> = (0..32 * slots).map(|_| pool.alloc(4096).unwrap()).collect();
+        assert_eq!(pool.alloc(4096), None);
+        handles[..2 * slots].iter().for_each(|&handle| pool.free(handle));
+        assert_eq!(pool.spare_bytes(), 2 * UNIT);
+        let class = pool.classes.iter().find(|class| class.units == 2).expect("a class of two units");
+        assert!(pool.alloc(class.size).is_some());
+        assert_eq!(pool.spare_bytes(), 0);
+        pool.check().unwrap();
+    }
+
+    #[test]
+    #[should_panic = "freed"]
+    fn a_freed_handle_is_refused() {
+        let heap = Heap::new(usize::MAX);
+        let pool = Pool::new(&heap);
+        let handle = pool.alloc(1).unwrap();
+        pool.free(handle);
+        pool.read(handle);
+    }
+
+    #[test]
+    #[should_panic = "another pool"]
+    fn a_handle_that_never_was_is_refused() {
+        let heap = Heap::new(usize::MAX);
+        let pool = Pool::new(&heap);
+        pool.read(Handle::from_raw(u32::MAX).unwrap());
+    }
+}

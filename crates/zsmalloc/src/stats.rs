@@ -81,3 +81,52 @@ impl<B: Backing> Pool<B> {
         self.arenas.lock().spare_bytes()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::PAGE;
+    use crate::model::{Heap, Random};
+
+    /// What the project promises of a pool of compressed folios: at least 95 % of it are their bytes.
+    #[test]
+    #[cfg_attr(miri, ignore = "20,000 objects")]
+    fn a_pool_of_compressed_folios_wastes_little() {
+        for (megabytes, least_percent) in [(200, 98.0), (20, 96.0), (2, 85.0)] {
+            let heap = Heap::new(usize::MAX);
+            let pool = Pool::new(&heap);
+            let mut random = Random(megabytes);
+            while pool.stored_bytes() < megabytes as usize * 1_000_000 {
+                pool.alloc((2 << 10) + random.below(38 << 10)).unwrap();
+            }
+            pool.check().unwrap();
+            let (held, stored) = (pool.pool_bytes(), pool.stored_bytes());
+            let percent = stored as f64 * 100.0 / held as f64;
+            assert!(percent >= least_percent, "{megabytes} MB: {stored} bytes in {held}: {percent:.1} %");
+            // Every byte of the pool has a name.
+            let sum = |part: fn(&ClassStat) -> usize| pool.class_stats().map(|s| part(&s)).sum::<usize>();
+            let bytes = sum(|s| s.bytes);
+            assert_eq!(bytes, stored + sum(ClassStat::rounding_bytes) + sum(ClassStat::idle_bytes));
+            assert!(held - bytes < 200_000 + held / 200, "{} bytes of metadata", held - bytes);
+        }
+    }
+
+    #[test]
+    fn a_class_counts_what_it_has() {
+        let heap = Heap::new(usize::MAX);
+        let pool = Pool::new(&heap);
+        let handles: Vec<_> = (0..9).map(|_| pool.alloc(8000).unwrap()).collect();
+        pool.free(handles[0]);
+        let huge = pool.alloc(200_000).unwrap();
+        let stat = pool.class_stats().find(|stat| stat.size == 8064).unwrap();
+        let zspages = stat.zspages;
+        assert_eq!((stat.objects, stat.stored_bytes, stat.slots % zspages), (8, 64_000, 0));
+        assert_eq!(stat.rounding_bytes(), 8 * 64);
+        assert_eq!(stat.groups.iter().sum::<usize>(), zspages);
+        let last = pool.class_stats().last().unwrap();
+        assert_eq!((last.objects, last.bytes, last.stored_bytes), (1, 49 * PAGE, 200_000));
+        assert_eq!((last.rounding_bytes(), last.idle_bytes()), (49 * PAGE - 200_000, 0));
+        pool.free(huge);
+        assert_eq!(pool.class_stats().last().unwrap().bytes, 0);
+    }
+}

@@ -252,15 +252,22 @@ impl Kernel for SimKernel {
         }
     }
 
-    fn lose(&mut self, at: usize, why: fmt::Arguments<'_>) {
+    fn lose(&mut self, at: usize, why: fmt::Arguments<'_>) -> bool {
         let mut world = self.0.borrow_mut();
         world.enter();
         assert!(why.to_string().contains(&format!("{at:#x}")), "a message names the address");
-        world.trace("lost", [at as u64, 0, 0]);
-        if world.memory.vma(at).is_some() && world.memory.page(at).is_none() {
-            world.memory.markers.entry(at).or_insert(Marker::Poison);
+        match world.admit(|w| w.fillable(at, PAGE)) {
+            Err(Errno::EAGAIN) => return false,
+            Err(_) => {}
+            Ok(()) => {
+                world.trace("lost", [at as u64, 0, 0]);
+                if world.memory.page(at).is_none() {
+                    world.memory.markers.entry(at).or_insert(Marker::Poison);
+                }
+            }
         }
         world.memory.wake(at..at + PAGE);
+        true
     }
 
     fn discard(&mut self, at: usize, bytes: usize) -> bool {

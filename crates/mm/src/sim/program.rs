@@ -52,8 +52,12 @@ enum Then {
 }
 
 /// A system call after its first step: events to be raised, and a discard to be made.
+#[derive(Default)]
 struct Call {
     events: VecDeque<Message>,
+    /// What an mremap moves, and where to. No other thread changes these mappings before it returns: events of different threads
+    /// come in any order, so what a program does there without waiting has no one right outcome.
+    moves: Vec<Range<usize>>,
     /// An event was raised and the thread has not run since.
     raised: bool,
     removal: Option<Removal>,
@@ -153,13 +157,13 @@ impl Program {
         self.tcbs.iter().filter(|t| t.listed).map(|t| t.page)
     }
 
-    /// Another thread lives there, or is about to discard the page.
-    fn is_spoken_for(&self, at: usize) -> bool {
-        let discarded = |doing: &Doing| match doing {
+    /// A thread is about to discard the page at `at`.
+    fn is_discarded(&self, at: usize) -> bool {
+        let discards = |doing: &Doing| match doing {
             Doing::Calling(Call { removal: Some(r), .. }) => (r.at..r.end).contains(&at),
             _ => false,
         };
-        self.tcbs.iter().any(|t| t.page == at) || self.doing.iter().any(discarded)
+        self.doing.iter().any(discards)
     }
 
     /// No thread lives on: their pages may go.
@@ -264,8 +268,18 @@ impl World {
         BASE + start * PAGE..BASE + (start + len).min(pages) * PAGE
     }
 
-    /// True when a range must be left as it is: a thread's control block is there, or the mmap lock is taken.
+    /// True when a range must be left as it is: a thread's control block is there, another thread's mremap is not over, or the
+    /// mmap lock is taken.
     fn held(&self, range: &Range<usize>) -> bool {
+        let moves = |doing: &Doing| match doing {
+            Doing::Calling(call) => call.moves.iter().any(|r| r.start < range.end && range.start < r.end),
+            _ => false,
+        };
+        self.locked(range) || self.program.doing.iter().any(moves)
+    }
+
+    /// As `held`, but for mremap: a new mapping may be made where an old one has just moved away.
+    fn locked(&self, range: &Range<usize>) -> bool {
         self.memory.readers > 0 || self.program.tcbs.iter().any(|t| range.contains(&t.page))
     }
 
@@ -286,14 +300,14 @@ impl World {
                 self.trace(if lazily { "MADV_FREE" } else { "MADV_DONTNEED" }, args);
                 let since = self.shadow.now();
                 let removal = Removal { at: range.start, end: range.end, since, lazily, zapping: None };
-                Doing::Calling(Call { events: VecDeque::new(), raised: false, removal: Some(removal) })
+                Doing::Calling(Call { removal: Some(removal), ..Call::default() })
             }
             84..86 if !self.held(&range) => {
                 self.trace("munmap", args);
                 let events = self.unmap(range);
                 self.calling(events)
             }
-            86..90 if !self.held(&range) => {
+            86..90 if !self.held(&range) || !self.locked(&range) && self.memory.vmas_in(range.clone()).is_empty() => {
                 self.trace("mmap", args);
                 let events = self.unmap(range.clone());
                 self.memory.map(range, fresh());
@@ -341,7 +355,7 @@ impl World {
         if events.is_empty() {
             return Doing::Nothing;
         }
-        Doing::Calling(Call { events: events.into(), raised: false, removal: None })
+        Doing::Calling(Call { events: events.into(), ..Call::default() })
     }
 
     /// Unmaps a range and says what event that makes: one for the whole of it.
@@ -381,14 +395,17 @@ impl World {
         self.trace("  to", [thread as u64, target.start as u64, target.end as u64]);
         let mut events = self.unmap(target.clone());
         self.memory.remap(from.clone(), to, target.len(), keep);
-        self.shadow.rename(from.clone(), to);
+        self.shadow.rename(from.clone(), to, |at| self.program.is_discarded(at));
         if registered {
             events.push(Message::Remap { from: from.clone(), to });
             if !keep {
-                events.push(Message::Unmap(from));
+                events.push(Message::Unmap(from.clone()));
             }
         }
-        self.calling(events)
+        match self.calling(events) {
+            Doing::Calling(call) => Doing::Calling(Call { moves: vec![from, target], ..call }),
+            done => done,
+        }
     }
 
     /// Installs guards, or removes them.
@@ -450,10 +467,14 @@ impl World {
         if touch.at < touch.end { Doing::Touching(touch) } else { Doing::Nothing }
     }
 
+    fn is_spoken_for(&self, at: usize) -> bool {
+        self.program.tcbs.iter().any(|t| t.page == at) || self.program.is_discarded(at)
+    }
+
     /// What a page was written for.
     fn after(&mut self, at: usize, then: Then) {
         match then {
-            Then::Birth if self.program.tcbs.len() < 8 && !self.program.is_spoken_for(at) => {
+            Then::Birth if self.program.tcbs.len() < 8 && !self.is_spoken_for(at) => {
                 self.trace("birth", [at as u64, 0, 0]);
                 self.program.tcbs.push(Tcb { page: at, listed: false });
             }

@@ -119,12 +119,12 @@ impl Shadow {
         self.cells.retain(|at, _| !range.contains(at));
     }
 
-    /// A range is moved.
-    pub fn rename(&mut self, from: Range<usize>, to: usize) {
+    /// A range is moved. Where `at_risk`, a discard of the old address has been called for and has perhaps been done.
+    pub fn rename(&mut self, from: Range<usize>, to: usize, at_risk: impl Fn(usize) -> bool) {
         let now = self.tick();
         self.forget(to..to + from.end - from.start);
         for at in from.clone().step_by(PAGE) {
-            let racing = self.racing(at);
+            let racing = at_risk(at);
             if let Some(mut cell) = self.cells.remove(&at) {
                 // For a discard under way at the new address this is as if it were written now.
                 cell.may.iter_mut().for_each(|(_, written)| *written = now);

@@ -274,8 +274,8 @@ impl Store for SimStore {
 impl World {
     /// Now and then the pool is full for a while.
     pub fn season(&mut self) {
-        if self.shelves.tight && self.clock > self.shelves.full_until + 4000 && self.random.one_in(20) {
-            self.shelves.full_until = self.clock + 4000;
+        if self.shelves.tight && self.clock > self.shelves.full_until + 1500 && self.random.one_in(20) {
+            self.shelves.full_until = self.clock + 1500;
         }
     }
 
