@@ -41,6 +41,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             self.discard_slot(slot);
             dropped += WINDOW;
         }
+        while self.objects.clean_bytes() > self.marks.clean && self.objects.drop_clean(&mut self.store) {}
         if self.pool_full && self.objects.drop_clean(&mut self.store) {
             self.pool_full = false;
         }
@@ -92,9 +93,9 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 got += self.evict_run(run.start..run.end);
             }
             self.hand = upto.max(from + PAGE);
-            // A thread that waits goes first; the hand stays where it is.
+            // A thread that waits goes first, as long as there is room; the hand stays where it is.
             self.settle();
-            if !self.faults.is_empty() {
+            if !self.faults.is_empty() && self.footprint < self.marks.high {
                 break;
             }
         }

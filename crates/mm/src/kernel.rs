@@ -38,7 +38,8 @@ pub trait Kernel {
     fn copy(&mut self, dst: usize, src: usize, bytes: usize) -> Moved;
     /// Fills holes with the shared zero page.
     fn zero(&mut self, dst: usize, bytes: usize) -> Moved;
-    /// Makes a page exclusively owned again after a fork; false when that is not to be had.
+    /// Makes a page exclusively owned again after a fork; false when that is not to be had. It must not wait for a fault: the page may be
+    /// a hole by now, which only the caller could fill (MADV_POPULATE_WRITE would wait; FUTEX_WAKE_OP that adds 0 says EFAULT).
     fn unshare(&mut self, at: usize) -> bool;
     /// Makes those who wait in a range look again.
     fn wake(&mut self, range: Range<usize>);

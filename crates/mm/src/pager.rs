@@ -85,6 +85,9 @@ pub struct Pager<'a, K, S> {
     pub paused: bool,
 }
 
+/// How many pauses a fault waits at most for the compressors.
+const THROTTLE: usize = 64;
+
 impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
     /// A pager that knows nothing yet.
     pub fn new(kernel: K, store: S, stat: &'a Stat, config: Config, limit: usize) -> Self {
@@ -135,11 +138,29 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
             self.serve(fault);
             self.settle();
             self.collect();
+            if self.footprint > self.marks.high && !self.paused {
+                self.reclaim();
+                self.throttle();
+            }
         }
         if !self.paused {
             busy |= self.reclaim();
         }
         busy
+    }
+
+    /// Above the last mark whoever faults pays: the next fault waits until the compressors have made room, for a while.
+    fn throttle(&mut self) {
+        for _ in 0..THROTTLE {
+            if self.footprint < self.marks.max || self.in_flight == 0 {
+                return;
+            }
+            if self.collect() {
+                self.reclaim();
+            } else {
+                self.kernel.pause();
+            }
+        }
     }
 
     /// Where the process stands.

@@ -47,6 +47,9 @@ pub extern "C" fn main(duty: usize) -> ! {
         if board.serve(&mut duty.state) {
             continue;
         }
+        if board.tidy() {
+            continue;
+        }
         let now = sys::process_cpu_ns();
         duty.slot.stat.engine_cpu_ns.fetch_add(now - cpu_ns, Relaxed);
         cpu_ns = now;

@@ -45,6 +45,10 @@ pub struct Watermarks {
     pub low: usize,
     /// Above this fresh memory waits for stock.
     pub high: usize,
+    /// Above this every fault waits until something has gone out.
+    pub max: usize,
+    /// How much of the pool may hold copies of pages that are in the program and unchanged.
+    pub clean: usize,
     /// How much stays on the inactive stage as second chance.
     pub inactive: usize,
     /// How much stock is kept ready.
@@ -66,6 +70,8 @@ impl Watermarks {
         Watermarks {
             low: high.saturating_sub(gap),
             high,
+            max: limit - slack / 2,
+            clean: limit / 8,
             inactive: (limit / 16).clamp(8 * WINDOW, 256 << 20),
             stock: (limit / 64).clamp(8 * WINDOW, 16 << 20),
             in_flight: (limit / 32).clamp(8 * WINDOW, 16 << 20),
@@ -74,7 +80,7 @@ impl Watermarks {
 
     /// Marks that evict everything all the time: the test mode.
     pub fn evict_all() -> Watermarks {
-        Watermarks { low: 0, high: usize::MAX, inactive: 8 * WINDOW, stock: 8 * WINDOW, in_flight: 16 * WINDOW }
+        Watermarks { low: 0, high: usize::MAX, max: usize::MAX, clean: usize::MAX, inactive: 8 * WINDOW, stock: 8 * WINDOW, in_flight: 16 * WINDOW }
     }
 
     /// True when fresh memory must wait: no stock to give, and no room to make any.
@@ -112,7 +118,7 @@ mod tests {
     fn marks_are_in_order_at_every_limit() {
         for limit in [16 * MIB, 64 * MIB, 256 * MIB, 1 << 34] {
             let w = Watermarks::new(limit);
-            assert!(w.low < w.high && w.high < limit, "{w:?}");
+            assert!(w.low < w.high && w.high < w.max && w.max < limit, "{w:?}");
             assert!(w.inactive + w.stock + w.in_flight < w.low, "{w:?}");
         }
     }

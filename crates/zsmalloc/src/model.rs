@@ -3,6 +3,7 @@
 //! Random operations, compared call by call with the model: a map from handle to contents. What the pool has to do beyond it (few bytes,
 //! memory given back) is what the tests of compaction and of waste measure.
 
+use crate::PAGE;
 use crate::backing::Backing;
 use crate::class::CLASS_MAX_BYTES;
 use crate::handle::Handle;
@@ -96,16 +97,19 @@ pub fn fill(bytes: &mut [u8], seed: u64) {
     }
 }
 
-/// Lengths as they come: mostly compressed folios, some pages, few longer ones, and the ends of the range.
+/// Lengths as they come: mostly compressed folios, some pages, few longer ones, and the ends of the range. Under Miri, where
+/// a byte costs a microsecond, short ones of few classes.
 pub fn some_len(random: &mut Random) -> usize {
-    let most = if cfg!(miri) { 2000 } else { 48 << 10 };
+    if cfg!(miri) {
+        return [1, 17, 33, 500][random.below(4)];
+    }
     match random.below(100) {
         0 => 1,
         1 => CLASS_MAX_BYTES + random.below(2),
-        2 if !cfg!(miri) => CLASS_MAX_BYTES + random.below(LEN_MAX_BYTES - CLASS_MAX_BYTES),
-        3 if !cfg!(miri) => LEN_MAX_BYTES,
+        2 => CLASS_MAX_BYTES + random.below(LEN_MAX_BYTES - CLASS_MAX_BYTES),
+        3 => LEN_MAX_BYTES,
         4..30 => 1 + random.below(4096),
-        _ => 1024 + random.below(most),
+        _ => 1024 + random.below(48 << 10),
     }
 }
 
@@ -145,14 +149,17 @@ fn compare_with_model(seed: u64, operations: usize, limit: usize) {
                 assert!(*pool.read(handle) == model[&handle][..], "{context}: contents of {handle:?}");
             }
             n if n < 97 => {
-                // Some objects are pinned meanwhile: they stay where they are.
+                // Every second time some objects are pinned meanwhile: they stay where they are.
+                let share = if random.below(2) == 0 { 10 } else { usize::MAX };
                 let pinned: Vec<_> =
-                    order.iter().filter(|_| random.below(10) == 0).map(|&h| pool.read(h)).collect();
+                    order.iter().filter(|_| random.below(share) == 0).map(|&h| pool.read(h)).collect();
                 let before: Vec<_> = pinned.iter().map(|object| object.as_ptr()).collect();
                 let (held, budget) = (pool.pool_bytes(), random.below(1 << 20));
                 let done = pool.compact(budget);
                 assert!(done.bytes_moved < budget.max(1) + CLASS_MAX_BYTES, "{context}: {done:?}, {budget}");
-                assert!(pool.pool_bytes() <= held, "{context}: compaction made the pool larger: {done:?}");
+                // Where the budget ends, a page may have been begun at the destination before one is free at the source.
+                let now = pool.pool_bytes();
+                assert!(!pinned.is_empty() || now <= held + PAGE, "{context}: {held} to {now}: {done:?}");
                 assert_eq!(
                     pinned.iter().map(|object| object.as_ptr()).collect::<Vec<_>>(),
                     before,
@@ -168,7 +175,7 @@ fn compare_with_model(seed: u64, operations: usize, limit: usize) {
             _ => {}
         }
         assert_eq!(pool.stored_bytes(), model.values().map(Vec::len).sum::<usize>(), "{context}");
-        if turn % 50 == 0 || cfg!(miri) {
+        if turn % if cfg!(miri) { 20 } else { 50 } == 0 {
             pool.check().unwrap_or_else(|e| panic!("{context}: {e}"));
             let stats: Vec<_> = pool.class_stats().collect();
             assert_eq!(stats.iter().map(|s| s.objects).sum::<usize>(), model.len(), "{context}");
@@ -190,7 +197,7 @@ fn compare_with_model(seed: u64, operations: usize, limit: usize) {
 
 #[test]
 fn random_operations_agree_with_the_model() {
-    let (seeds, operations) = if cfg!(miri) { (1, 60) } else { (20, 3000) };
+    let (seeds, operations) = if cfg!(miri) { (1, 100) } else { (20, 3000) };
     for seed in 1..=seeds {
         compare_with_model(seed, operations, usize::MAX);
     }
@@ -198,7 +205,8 @@ fn random_operations_agree_with_the_model() {
 
 #[test]
 fn random_operations_agree_with_the_model_when_memory_is_short() {
-    let (seeds, operations, limit) = if cfg!(miri) { (1, 60, 3 << 20) } else { (10, 3000, 12 << 20) };
+    // Under Miri the table of handles is all that there is room for.
+    let (seeds, operations, limit) = if cfg!(miri) { (1, 20, 64 << 10) } else { (10, 3000, 12 << 20) };
     for seed in 101..101 + seeds {
         compare_with_model(seed, operations, limit);
     }

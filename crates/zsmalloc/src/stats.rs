@@ -115,13 +115,13 @@ mod tests {
     fn a_class_counts_what_it_has() {
         let heap = Heap::new(usize::MAX);
         let pool = Pool::new(&heap);
-        let handles: Vec<_> = (0..9).map(|_| pool.alloc(8000).unwrap()).collect();
+        let handles: Vec<_> = (0..9).map(|_| pool.alloc(8001).unwrap()).collect();
         pool.free(handles[0]);
         let huge = pool.alloc(200_000).unwrap();
         let stat = pool.class_stats().find(|stat| stat.size == 8064).unwrap();
         let zspages = stat.zspages;
-        assert_eq!((stat.objects, stat.stored_bytes, stat.slots % zspages), (8, 64_000, 0));
-        assert_eq!(stat.rounding_bytes(), 8 * 64);
+        assert_eq!((stat.objects, stat.stored_bytes, stat.slots % zspages), (8, 8 * 8001, 0));
+        assert_eq!(stat.rounding_bytes(), 8 * 63);
         assert_eq!(stat.groups.iter().sum::<usize>(), zspages);
         let last = pool.class_stats().last().unwrap();
         assert_eq!((last.objects, last.bytes, last.stored_bytes), (1, 49 * PAGE, 200_000));

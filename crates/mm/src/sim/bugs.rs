@@ -22,6 +22,8 @@ pub struct Bugs {
     pub mute_wake: bool,
     /// The workers read pages of the stage without having written to them, so that the kernel may still take them back.
     pub light_hands: bool,
+    /// A page is unshared by a call that waits for it to be there.
+    pub populates: bool,
     /// Events that were read and not handed on, and how many calls each still waits.
     late: VecDeque<(Message, usize)>,
 }
@@ -133,6 +135,11 @@ fn a_stale_object_is_found() {
 #[test]
 fn a_lost_wake_is_found() {
     is_found(Bugs { mute_wake: true, ..Bugs::default() }, &["waits", "goes round in circles"]);
+}
+
+#[test]
+fn an_engine_that_waits_for_itself_is_found() {
+    is_found(Bugs { populates: true, ..Bugs::default() }, &["only itself can fill"]);
 }
 
 #[test]

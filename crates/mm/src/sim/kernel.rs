@@ -231,9 +231,9 @@ impl Kernel for SimKernel {
             return false;
         }
         let Some(&page) = world.memory.page(at) else {
-            assert!(!registered, "the engine populates a hole at {at:#x} that only itself can fill");
-            world.memory.fill(at, 0);
-            return true;
+            let waits = registered && world.bugs.populates;
+            assert!(!waits, "the engine populates a hole at {at:#x} that only itself can fill");
+            return false;
         };
         if !page.exclusive {
             world.memory.fill(at, page.content);

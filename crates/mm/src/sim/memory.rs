@@ -111,6 +111,20 @@ impl Memory {
         self.vmas.iter().map(|(&start, vma)| (start..vma.end, vma))
     }
 
+    /// Stretches of a range that no mapping covers.
+    pub fn gaps(&self, range: Range<usize>) -> Vec<Range<usize>> {
+        let mut gaps = Vec::new();
+        let mut at = range.start;
+        while at < range.end {
+            let next = self.vma_from(at).map_or(range.end..range.end, |(found, _)| found);
+            if next.start > at {
+                gaps.push(at..next.start.min(range.end));
+            }
+            at = next.end;
+        }
+        gaps
+    }
+
     /// Mappings that a range touches, whole.
     pub fn vmas_in(&self, range: Range<usize>) -> Vec<(Range<usize>, Vma)> {
         let mut all = Vec::new();

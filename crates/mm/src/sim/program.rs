@@ -384,7 +384,12 @@ impl World {
             1 => (0, true),
             _ => (0, false),
         };
-        let to = BASE + self.random.below(self.program.pages) * PAGE;
+        let mut to = BASE + self.random.below(self.program.pages) * PAGE;
+        let gaps = self.memory.gaps(space.clone());
+        if !gaps.is_empty() && self.random.one_in(2) {
+            // Where something was unmapped just now, as the kernel itself would choose.
+            to = self.random.pick_range(&gaps).start;
+        }
         let target = to..to + len + grown;
         let apart = target.end <= from.start || target.start >= from.end;
         if target.end > space.end || !apart || self.held(&from) || self.held(&target) {
@@ -393,6 +398,7 @@ impl World {
         let what = if keep { "mremap, old mapping kept" } else { "mremap" };
         self.trace(what, [thread as u64, from.start as u64, from.end as u64]);
         self.trace("  to", [thread as u64, target.start as u64, target.end as u64]);
+        for d in &self.program.doing { if let Doing::Calling(c) = d { for e in &c.events { if let Message::Unmap(r) = e { if r.start < target.end && target.start < r.end { println!("INVERT registered {registered} evicted {}", from.clone().step_by(PAGE).filter(|at| self.memory.page(*at).is_none() && self.shadow.may(*at) != [0]).count()); } } } } }
         let mut events = self.unmap(target.clone());
         self.memory.remap(from.clone(), to, target.len(), keep);
         self.shadow.rename(from.clone(), to, |at| self.program.is_discarded(at));

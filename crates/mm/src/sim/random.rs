@@ -1,5 +1,7 @@
 //! Numbers from a seed.
 
+use std::ops::Range;
+
 /// SplitMix64 (Steele, Lea, Flood 2014): small, and good enough to choose with.
 pub struct Random(pub u64);
 
@@ -21,6 +23,11 @@ impl Random {
     /// True once in `n` times.
     pub fn one_in(&mut self, n: usize) -> bool {
         self.below(n) == 0
+    }
+
+    /// One of several ranges.
+    pub fn pick_range(&mut self, of: &[Range<usize>]) -> Range<usize> {
+        of[self.below(of.len())].clone()
     }
 
     /// One of a slice.

@@ -39,6 +39,8 @@ pub struct Plan {
     pub stage: usize,
     /// Everything goes out all the time; otherwise watermarks decide.
     pub evict_all: bool,
+    /// Windows that stay on the stage as second chance, where everything goes out all the time.
+    pub inactive: usize,
     /// Everything is brought home once in so many turns; 0: never.
     pub retire: usize,
     /// One object in so many is damaged; 0: none.
@@ -58,6 +60,7 @@ impl Plan {
             pages: 64 + random.below(400),
             stage: 8 + random.below(48),
             evict_all: random.one_in(2),
+            inactive: random.below(4),
             retire: 0,
             damage: 0,
             tight: false,
@@ -136,7 +139,15 @@ fn world(seed: u64, plan: &Plan) -> World {
 /// The marks of a process that holds `pages` pages: more than half of it must be out.
 fn marks(pages: usize) -> Watermarks {
     let low = (pages / 3 + 40) * PAGE;
-    Watermarks { low, high: low + 40 * PAGE, inactive: 2 * WINDOW, stock: 2 * WINDOW, in_flight: 3 * WINDOW }
+    Watermarks {
+        low,
+        high: low + 40 * PAGE,
+        max: low + 60 * PAGE,
+        clean: pages * PAGE / 32,
+        inactive: 2 * WINDOW,
+        stock: 2 * WINDOW,
+        in_flight: 3 * WINDOW,
+    }
 }
 
 type Simulated<'a> = Pager<'a, SimKernel, SimStore>;
@@ -152,9 +163,10 @@ fn live(world: Shared, plan: &Plan) -> Tally {
     };
     let mut pager = Pager::new(SimKernel(world.clone()), SimStore(world.clone()), &stat, config, 1 << 30);
     pager.set_limit(1 << 30);
-    if !plan.evict_all {
-        pager.marks = marks(plan.pages);
-    }
+    pager.marks = match plan.evict_all {
+        true => Watermarks { inactive: plan.inactive * WINDOW, ..pager.marks },
+        false => marks(plan.pages),
+    };
     let mut turns = 0;
     let mut turn = |pager: &mut Simulated| {
         turns += 1;
