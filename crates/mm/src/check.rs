@@ -2,7 +2,7 @@
 //!
 //! What is checked is written where the state is: index.rs, object.rs and stage.rs.
 
-use crate::index::Kind;
+use crate::index::{ASIDE, Kind};
 use crate::kernel::{Body, Kernel, Store, WINDOW_PAGES};
 use crate::object::Object;
 use crate::pager::{Pager, stage_page};
@@ -49,12 +49,13 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         }
         self.check_objects(&counts)?;
         check_ranges(&self.regions)?;
+        check_ranges(&self.displaced)?;
         Ok(())
     }
 
     fn check_index(&self, counts: &mut Counts) -> Result<(), String> {
         let (mut at, mut stored, mut staged) = (0, 0, 0);
-        while let Some((page, entry)) = self.index.next_used(at, 1 << 47) {
+        while let Some((page, entry)) = self.index.next_used(at, 2 * ASIDE) {
             at = page + PAGE;
             match entry.kind() {
                 Kind::None => {}
@@ -74,7 +75,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 }
             }
             let out = matches!(entry.kind(), Kind::Staged | Kind::Stored | Kind::Zero);
-            let registered = self.regions.iter().any(|r| r.contains(&page));
+            let registered = self.regions.iter().any(|r| r.contains(&page))
+                || self.displaced.iter().any(|r| r.contains(&page.wrapping_sub(ASIDE)));
             ensure!(!out || registered, "{page:#x} is out ({entry:?}) and in no region");
         }
         ensure!(stored == self.stored_pages, "{stored} pages are out, {} are counted", self.stored_pages);

@@ -9,8 +9,12 @@
 //!    are still mapped, and saving them would bring them back after the zap. Nothing there is evicted until every thread of the program has
 //!    been seen outside of such a call since (`Kernel::census_done`). Throwing the pages away at once instead would be wrong: after
 //!    MADV_FREE the program may write to them as soon as the call returns, and we cannot tell the two apart.
+//!
+//! The events of one thread come in order, those of different threads do not: when one unmaps a range, and mremap gives its address to
+//! another at once, the REMAP may be read before the UNMAP. That is seen by the target being registered still: what was there is put aside
+//! (`displaced`), and the late event finds it there.
 
-use crate::index::Kind;
+use crate::index::{ASIDE, Entry, Kind};
 use crate::kernel::{Kernel, Message, Store};
 use crate::pager::{Fault, Pager, stage_page};
 use alloc::vec::Vec;
@@ -40,10 +44,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             }
             Message::Unmap(range) => {
                 self.stat.events.fetch_add(1, Relaxed);
-                self.forget(range.clone());
-                self.readahead.forget(range.start, range.end);
-                subtract(&mut self.regions, &range);
-                self.quarantine.lift(&range);
+                self.unmap(range);
             }
             Message::Remap { from, to } => {
                 self.stat.events.fetch_add(1, Relaxed);
@@ -67,20 +68,54 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         let len = from.end - from.start;
         let target = to..to + len;
         let mut moving = Vec::new();
-        self.index.take(from.clone(), |at, entry| moving.push((at - from.start + to, entry)));
+        let (late, rest) = part(&self.displaced, &from);
+        for range in late {
+            self.index.take(aside(&range), |at, entry| moving.push((at - ASIDE - from.start + to, entry)));
+        }
+        for range in rest {
+            self.index.take(range.clone(), |at, entry| moving.push((at - from.start + to, entry)));
+            self.quarantine.lift(&range);
+        }
+        // What is still registered there has another owner, whose event is yet to come.
+        let (taken, _) = part(&self.regions, &target);
+        for range in taken {
+            let mut old = Vec::new();
+            self.index.take(range.clone(), |at, entry| old.push((at + ASIDE, entry)));
+            self.place(old);
+            insert(&mut self.displaced, range);
+        }
         self.forget(target.clone());
-        for (at, entry) in moving {
+        self.place(moving);
+        self.readahead.forget(from.start, from.end);
+        self.quarantine.lift(&target);
+        subtract(&mut self.regions, &target);
+        insert(&mut self.regions, target);
+    }
+
+    /// A range is gone. Where somebody else has moved to already, what was there before is aside.
+    fn unmap(&mut self, range: Range<usize>) {
+        let (late, rest) = part(&self.displaced, &range);
+        for range in late {
+            self.forget(aside(&range));
+            subtract(&mut self.displaced, &range);
+        }
+        for range in rest {
+            self.forget(range.clone());
+            self.readahead.forget(range.start, range.end);
+            subtract(&mut self.regions, &range);
+            self.quarantine.lift(&range);
+        }
+    }
+
+    /// Enters pages at other addresses than before.
+    fn place(&mut self, pages: Vec<(usize, Entry)>) {
+        for (at, entry) in pages {
             if entry.kind() == Kind::Staged {
                 let (slot, page) = stage_page(entry);
                 self.stage.rename(slot, page, at);
             }
             self.index.set(at, entry);
         }
-        self.readahead.forget(from.start, from.end);
-        self.quarantine.lift(&from);
-        self.quarantine.lift(&target);
-        subtract(&mut self.regions, &target);
-        insert(&mut self.regions, target);
     }
 
     /// Ends the quarantine of ranges whose causers have all been seen elsewhere since.
@@ -151,6 +186,21 @@ pub(crate) fn insert(ranges: &mut Vec<Range<usize>>, mut range: Range<usize>) {
         range.end = range.end.max(ranges[last - 1].end);
     }
     ranges.splice(first..last, [range]);
+}
+
+/// The parts of a range that a sorted list has, and those that it has not.
+fn part(ranges: &[Range<usize>], range: &Range<usize>) -> (Vec<Range<usize>>, Vec<Range<usize>>) {
+    let mut without = alloc::vec![range.clone()];
+    let within = |r: &Range<usize>| r.start.max(range.start)..r.end.min(range.end);
+    let with: Vec<_> = ranges.iter().map(within).filter(|r| r.start < r.end).collect();
+    for r in &with {
+        subtract(&mut without, r);
+    }
+    (with, without)
+}
+
+fn aside(range: &Range<usize>) -> Range<usize> {
+    range.start + ASIDE..range.end + ASIDE
 }
 
 /// True when one range of a sorted list covers all of `range`.

@@ -23,6 +23,13 @@ use vmscan::{PAGE, WINDOW};
 /// How many pages are looked at between two looks for faults.
 const EVICT_PAGES: usize = 128;
 
+/// How much of a crowded stage is sent to the compressors at a time.
+const CROWDED_BYTES: usize = 64 * PAGE;
+
+/// How many warm pages are spared in a search, and for each page that is wanted.
+const PATIENCE: usize = 256;
+const PATIENCE_PER_PAGE: usize = 2;
+
 /// How often one run of pages is tried again while events come.
 const TRIES: usize = 200;
 
@@ -46,7 +53,10 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             self.pool_full = false;
         }
         let evicted = if actions.evict > 0 { self.evict(actions.evict) } else { 0 };
-        let deflated = self.deflate(actions.deflate);
+        // Single pages take a slot each, and use the stage up long before they are many bytes.
+        let crowded = self.stage.is_crowded() && actions.evict > 0;
+        let deflate = if crowded { actions.deflate.max(CROWDED_BYTES) } else { actions.deflate };
+        let deflated = self.deflate(deflate);
         if actions.evict > 0 && evicted == 0 && deflated == 0 && self.footprint > self.marks.low {
             // Nothing left to take: clean copies are memory too.
             return self.objects.drop_clean(&mut self.store) || dropped > 0;
@@ -57,9 +67,11 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// Moves about `want` bytes to the stage; how many it was.
     pub(crate) fn evict(&mut self, want: usize) -> usize {
         let (mut got, mut rounds) = (0, 0);
+        // Looking for cold pages may cost so much, and not more: where nearly all are warm, one is as good as another.
+        let mut patience = PATIENCE + want / PAGE * PATIENCE_PER_PAGE;
         self.release_quarantine();
         self.list_pins();
-        while got < want && rounds < 2 {
+        while got < want && rounds < 2 && !self.stage.is_full() {
             let Some(area) = self.kernel.area(self.hand) else {
                 self.hand = 0;
                 rounds += 1;
@@ -71,11 +83,12 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             let from = self.hand.max(area.start);
             if !covers(&self.regions, &(from..area.end)) {
                 match self.kernel.register(area.clone()) {
-                    Ok(()) => {
+                    Ok(()) if self.is_quiet() => {
                         subtract(&mut self.regions, &area);
                         insert(&mut self.regions, area.clone());
                     }
-                    Err(Errno::EAGAIN) => {
+                    // An event under way may be about this mapping, or about what was there before.
+                    Ok(()) | Err(Errno::EAGAIN) => {
                         self.settle();
                         self.kernel.pause();
                         continue;
@@ -87,10 +100,14 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                     }
                 }
             }
-            let mut runs = [Run::default(); 32];
+            let mut runs = [Run::default(); 64];
             let (found, upto) = self.kernel.present(from..area.end, EVICT_PAGES, &mut runs);
+            let before = got;
             for run in &runs[..found] {
-                got += self.evict_run(run.start..run.end);
+                got += self.evict_run(run.start..run.end, &mut patience);
+            }
+            if got > before {
+                self.return_pins(from..upto);
             }
             self.hand = upto.max(from + PAGE);
             // A thread that waits goes first, as long as there is room; the hand stays where it is.
@@ -102,12 +119,13 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         got
     }
 
-    /// Takes the pages of a run of present ones that are cold.
-    fn evict_run(&mut self, run: Range<usize>) -> usize {
+    /// Takes the pages of a run of present ones that are cold, as long as there is patience to spare the others.
+    fn evict_run(&mut self, run: Range<usize>, patience: &mut usize) -> usize {
         let (mut got, mut start) = (0, run.start);
         let mut at = run.start;
         while at < run.end {
-            if !self.config.evict_all && self.spare(at) {
+            if !self.config.evict_all && *patience > 0 && self.spare(at) {
+                *patience -= 1;
                 got += self.move_out(start..at);
                 start = at + PAGE;
             }
@@ -149,7 +167,6 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             let bytes = (PAGE..bytes).step_by(PAGE).find(|&next| self.must_stay(at + next)).unwrap_or(bytes);
             let moved = self.kernel.move_pages(self.stage.at(slot) + skip, at, bytes);
             self.staged(at, moved.bytes, slot);
-            self.return_pins(at..at + moved.bytes);
             at += moved.bytes;
             got += moved.bytes;
             match moved.stop {
@@ -185,6 +202,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         if bytes == 0 {
             return;
         }
+        debug_assert!(self.displaced.is_empty(), "a move proves that no event is due");
         self.stat.pgdeactivate.fetch_add((bytes / PAGE) as u64, Relaxed);
         let first = at / WINDOW;
         for page in (at..at + bytes).step_by(PAGE) {
@@ -252,7 +270,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 self.objects.retain(id, true);
                 self.stage.lend(slot, id);
             }
-            self.stage.send(slot);
+            self.in_flight_pages += self.stage.send(slot);
             self.in_flight += 1;
             self.store.submit(job);
         }
@@ -279,6 +297,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// A slot's job is over, done or withdrawn.
     pub(crate) fn job_over(&mut self, slot: u32) {
         self.in_flight -= 1;
+        self.in_flight_pages -= self.stage.slot(slot).sent.count_ones() as usize;
         let (lent, len) = self.stage.unlend(slot);
         for id in &lent[..len] {
             self.objects.release(*id, true, &mut self.store);

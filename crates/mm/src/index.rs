@@ -1,8 +1,8 @@
 //! The index: for each page of the program, what the engine knows about it. A page table of our own, with the same shape.
 //!
 //! ```text
-//!   address   46        34 33       21 20      12
-//!            [ top, 13 bits | mid, 13   | leaf, 9 ]
+//!   address   47        34 33       21 20      12
+//!            [ top, 14 bits | mid, 13   | leaf, 9 ]
 //!
 //!   entry     63      46 45                14 13     5 4  3 2   0
 //!            [ unused   | object or page   | offset  | heat | kind ]
@@ -113,8 +113,11 @@ pub struct Index {
     top: Vec<Option<Mid>>,
 }
 
+/// Added to the address of a page whose place was taken by another before the event came that says what becomes of it.
+pub const ASIDE: usize = 1 << 47;
+
 fn split(at: usize) -> (usize, usize, usize) {
-    assert!(at < 1 << 47, "a user address has 47 bits");
+    assert!(at < 2 * ASIDE, "a user address has 47 bits");
     (at >> 34, at >> 21 & (FANOUT - 1), at / PAGE & (LEAF - 1))
 }
 

@@ -66,6 +66,8 @@ pub struct Pager<'a, K, S> {
     pub(crate) waiting: Vec<Fault>,
     /// Ranges that a REMOVE covered, and that may not be evicted yet.
     pub(crate) quarantine: Quarantine,
+    /// Ranges that somebody moved to before the event of their former owner was read, whose pages are aside; sorted and apart.
+    pub(crate) displaced: Vec<Range<usize>>,
     /// Registered ranges, sorted and apart.
     pub(crate) regions: Vec<Range<usize>>,
     /// Windows that a worker loads ahead of the fault.
@@ -77,7 +79,9 @@ pub struct Pager<'a, K, S> {
     pub(crate) pins: Vec<usize>,
     pub(crate) footprint: usize,
     pub(crate) stored_pages: usize,
+    /// Slots that are with the compressors, and their pages.
     pub(crate) in_flight: usize,
+    pub(crate) in_flight_pages: usize,
     pub(crate) pool_full: bool,
     /// A thread of the program has touched the doorbell and waits; set to false once answered with `answer`.
     pub rang: bool,
@@ -105,6 +109,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
             faults: VecDeque::new(),
             waiting: Vec::new(),
             quarantine: Quarantine::default(),
+            displaced: Vec::new(),
             regions: Vec::new(),
             fetches: Vec::new(),
             hand: 0,
@@ -114,6 +119,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
             footprint: 0,
             stored_pages: 0,
             in_flight: 0,
+            in_flight_pages: 0,
             pool_full: false,
             rang: false,
             paused: false,
@@ -168,7 +174,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
         Usage {
             footprint: self.footprint,
             inactive: self.stage.inactive_bytes(),
-            in_flight: self.in_flight * WINDOW,
+            in_flight: self.in_flight_pages * PAGE,
             stock: self.stage.stock_bytes(),
             waiting: !self.waiting.is_empty(),
         }
@@ -179,9 +185,9 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
         self.stored_pages * PAGE
     }
 
-    /// True when work is with the compressors.
-    pub fn in_flight(&self) -> bool {
-        self.in_flight > 0 || !self.fetches.is_empty()
+    /// True when somebody waits for a result of the compressors, or soon may.
+    pub fn expects_results(&self) -> bool {
+        !self.waiting.is_empty() || !self.fetches.is_empty() || self.footprint > self.marks.high
     }
 
     /// Since when the longest waiting thread waits for room, in nanoseconds of the kernel's clock.
@@ -209,7 +215,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
                 self.serve_now(fault);
             }
             // A result that came meanwhile may have put pages away again; look once more.
-            if self.in_flight == 0 && home {
+            if self.in_flight == 0 && home && self.displaced.is_empty() {
                 break;
             }
         }
@@ -232,7 +238,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
 
     /// True when no event is under way: even one that is not to be read yet stops every fill with EAGAIN, before the kernel sees that
     /// the nursery is not registered.
-    fn is_quiet(&mut self) -> bool {
+    pub(crate) fn is_quiet(&mut self) -> bool {
         self.kernel.zero(self.config.nursery, PAGE).stop != Some(uffd::Errno::EAGAIN)
     }
 

@@ -52,7 +52,7 @@ pub struct Slot {
     /// See `lent`.
     pub lent_len: usize,
     /// Staged when the last job took the slot, by bit: pages that the store has written to, so that they are no longer lazily freeable.
-    sent: u16,
+    pub sent: u16,
     /// Told apart from an earlier use of the same slot in the inactive list.
     seq: u32,
 }
@@ -68,6 +68,8 @@ pub struct Stage {
     stock: Vec<u32>,
     waste: Vec<u32>,
     inactive_pages: usize,
+    /// Slots that are `Free`.
+    free: usize,
 }
 
 impl Stage {
@@ -93,6 +95,7 @@ impl Stage {
             stock: Vec::new(),
             waste: Vec::new(),
             inactive_pages: 0,
+            free: bytes / WINDOW,
         }
     }
 
@@ -114,6 +117,16 @@ impl Stage {
     /// How many slots there are.
     pub fn len(&self) -> usize {
         self.slots.len()
+    }
+
+    /// No slot is free.
+    pub fn is_full(&self) -> bool {
+        self.free == 0
+    }
+
+    /// Fewer than half of the slots are free.
+    pub fn is_crowded(&self) -> bool {
+        self.free < self.slots.len() / 2
     }
 
     /// `count` free slots in a row; fewer when none so long is near: at least one, or `None`.
@@ -145,6 +158,7 @@ impl Stage {
         let s = &mut self.slots[slot as usize];
         debug_assert!(matches!(s.used, Use::Free | Use::Inactive) && s.staged & 1 << page == 0);
         if s.used == Use::Free {
+            self.free -= 1;
             s.used = Use::Inactive;
             s.seq = s.seq.wrapping_add(1);
             self.inactive.push_back((slot, s.seq));
@@ -173,6 +187,7 @@ impl Stage {
             self.inactive_pages -= 1;
             if s.present == 0 {
                 s.used = Use::Free;
+                self.free += 1;
             }
         }
         core::mem::take(&mut s.prior[page])
@@ -203,13 +218,14 @@ impl Stage {
         (s.lent, core::mem::take(&mut s.lent_len))
     }
 
-    /// The oldest goes to a compressor.
-    pub fn send(&mut self, slot: u32) {
+    /// The oldest goes to a compressor; how many pages go with it.
+    pub fn send(&mut self, slot: u32) -> usize {
         let s = &mut self.slots[slot as usize];
         debug_assert!(s.used == Use::Inactive);
         s.used = Use::InFlight;
         s.sent = s.staged;
         self.inactive_pages -= s.staged.count_ones() as usize;
+        s.sent.count_ones() as usize
     }
 
     /// It comes back from the compressor's queue, the oldest as before.
@@ -230,6 +246,7 @@ impl Stage {
             s.used = Use::Stock;
             self.stock.push(slot);
         } else {
+            self.free += (s.present == 0) as usize;
             s.used = if s.present == 0 { Use::Free } else { Use::Waste };
         }
     }
@@ -263,7 +280,8 @@ impl Stage {
         let s = &mut self.slots[slot as usize];
         debug_assert!(s.staged & pages == 0);
         s.present &= !pages;
-        if s.present == 0 {
+        if s.present == 0 && s.used != Use::Free {
+            self.free += 1;
             s.used = Use::Free;
         }
     }
@@ -282,6 +300,10 @@ impl Stage {
                     "slot {slot} is listed {listed} times, as stock {stock}, as waste {waste} times: {s:x?}"
                 ));
             }
+        }
+        let free = self.slots.iter().filter(|s| s.used == Use::Free).count();
+        if free != self.free {
+            return Err(alloc::format!("{free} slots are free, {} are counted", self.free));
         }
         Ok(())
     }

@@ -420,7 +420,7 @@ fn run(watch: &mut Watch, board: &Board, pager: &mut Pager<'_, Live, Counter>) {
             let urgent = pager.waiting_since_ns().is_some() || pager.paused;
             let room = (watch.limit(footprint) - footprint.min(watch.limit(footprint))) as u64;
             let time = if urgent { 500_000 } else { (room / 4).clamp(1_000_000, 20_000_000) };
-            board.pager_sleeps.store(1, SeqCst);
+            board.pager_sleeps.store(pager.expects_results() as u32, SeqCst);
             let woken = sys::poll([pager.kernel.fd(), board.bell(), &watch.program], time);
             board.pager_sleeps.store(0, SeqCst);
             if woken.is_ok_and(|[_, bell, _]| bell) {

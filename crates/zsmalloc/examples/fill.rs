@@ -18,6 +18,12 @@ unsafe extern "C" {
     fn clock_gettime(clock: i32, time: *mut [i64; 2]) -> i32;
 }
 
+const PROT_READ_WRITE: i32 = 3;
+const MAP_PRIVATE_ANONYMOUS_NORESERVE: i32 = 0x4022;
+const MADV_DONTNEED: i32 = 4;
+const MADV_NOHUGEPAGE: i32 = 15;
+const CLOCK_THREAD_CPUTIME_ID: i32 = 3;
+
 /// Private anonymous memory in base pages.
 struct Pages;
 
@@ -27,7 +33,14 @@ unsafe impl Backing for Pages {
         const ALIGN: usize = 64 << 10;
         // SAFETY: new memory, cut down to its aligned part, that nobody else knows of.
         unsafe {
-            let raw = mmap(std::ptr::null_mut(), bytes + ALIGN, 3, 0x4022, -1, 0);
+            let raw = mmap(
+                std::ptr::null_mut(),
+                bytes + ALIGN,
+                PROT_READ_WRITE,
+                MAP_PRIVATE_ANONYMOUS_NORESERVE,
+                -1,
+                0,
+            );
             if raw.addr() == usize::MAX {
                 return None;
             }
@@ -37,14 +50,14 @@ unsafe impl Backing for Pages {
                 munmap(raw, before);
             }
             munmap(at.add(bytes), ALIGN - before);
-            madvise(at, bytes, 15);
+            madvise(at, bytes, MADV_NOHUGEPAGE);
             NonNull::new(at)
         }
     }
 
     fn decommit(&self, at: NonNull<u8>, bytes: usize) {
         // SAFETY: the pool's own memory, which holds no object.
-        unsafe { madvise(at.as_ptr(), bytes, 4) };
+        unsafe { madvise(at.as_ptr(), bytes, MADV_DONTNEED) };
     }
 
     fn unmap(&self, at: NonNull<u8>, bytes: usize) {
@@ -75,8 +88,8 @@ fn resident_bytes() -> usize {
 fn cpu_ns(f: impl FnOnce()) -> f64 {
     let now = || {
         let mut time = [0; 2];
-        // SAFETY: CLOCK_THREAD_CPUTIME_ID, and room for a timespec.
-        unsafe { clock_gettime(3, &mut time) };
+        // SAFETY: there is room for a timespec.
+        unsafe { clock_gettime(CLOCK_THREAD_CPUTIME_ID, &mut time) };
         time[0] as f64 * 1e9 + time[1] as f64
     };
     let begin = now();

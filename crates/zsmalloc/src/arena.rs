@@ -9,6 +9,7 @@
 //! - each unit that is used belongs to exactly one zspage or spare span
 //! - `spare_bytes` = sum of the spare spans' committed bytes, at most `SPARE_MAX_BYTES`
 //! - no arena is without used units
+//! - arenas below `first[length]` have no room for 2^length units
 
 use crate::backing::Backing;
 use alloc::vec::Vec;
@@ -98,7 +99,8 @@ impl Arenas {
                 self.table.len() - 1
             }
         };
-        self.table[number].at = backing.map(ARENA)?.expose_provenance().get();
+        self.table[number].at = backing.map(ARENA)?.as_ptr().expose_provenance();
+        self.has_room(number);
         Some(number)
     }
 
@@ -133,6 +135,11 @@ impl Arenas {
             backing.unmap(pointer(arena.at), ARENA);
             arena.at = 0;
         }
+        self.has_room(number);
+    }
+
+    /// Arena `number` has room that it did not have before.
+    fn has_room(&mut self, number: usize) {
         for first in &mut self.first {
             *first = number.min(*first);
         }
@@ -153,6 +160,15 @@ impl Arenas {
     /// The spare spans.
     pub fn spares(&self) -> impl Iterator<Item = &Span> {
         self.spare.iter().flat_map(|(spans, count)| &spans[..*count])
+    }
+
+    /// False if there is room that `take` would not find.
+    pub fn finds_all_room(&self) -> bool {
+        let has_room =
+            |arena: &Arena, length: usize| arena.at != 0 && run_of(!arena.used, 1 << length).is_some();
+        let no_room =
+            |length: usize, first: usize| !self.table.iter().take(first).any(|a| has_room(a, length));
+        self.first.iter().enumerate().all(|(length, &first)| no_room(length, first))
     }
 
     /// Number, address and used units of every arena that is mapped.

@@ -124,6 +124,7 @@ impl<B: Backing> Pool<B> {
         let arenas = self.arenas.lock();
         let spare: usize = arenas.spares().map(|span| span.committed).sum();
         ensure!(spare == arenas.spare_bytes() && spare <= SPARE_MAX_BYTES, "{spare} spare bytes were found");
+        ensure!(arenas.finds_all_room(), "an arena has room that is not found");
         found.held += spare;
         found.spans.extend(arenas.spares());
         let mut units: BTreeMap<u32, u32> = BTreeMap::new();

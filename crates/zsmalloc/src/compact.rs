@@ -164,6 +164,7 @@ mod tests {
             ["0 12 2 3 10 5 6 7 | 16 pages", "23 22 18 . . . . . | 6 pages"]
         );
         assert_eq!(done, Compacted { objects_moved: 4, bytes_moved: 4 * LEN, bytes_freed: 26 * crate::PAGE });
+        assert_eq!(heap.decommitted_bytes(), done.bytes_freed);
         for number in [0, 2, 3, 5, 6, 7, 10, 12, 18, 22, 23] {
             assert_contents(&pool, handles[number], number);
         }

@@ -125,7 +125,7 @@ impl Entry {
     fn exclude_from(&self, word: u64) -> Option<Exclusive<'_>> {
         let idle = word & (LIVE | EXCLUSIVE | PINS) == LIVE;
         let taken = idle && self.word.compare_exchange(word, word | EXCLUSIVE, Acquire, Relaxed).is_ok();
-        taken.then_some(Exclusive(self))
+        taken.then(|| Exclusive(self))
     }
 
     /// True while somebody has pinned the object.
@@ -236,7 +236,7 @@ impl Handles {
         let slot = self.chunks.get(chunk)?;
         if slot.load(Acquire).is_null() {
             let new = backing.map(UNIT << chunk)?;
-            new.expose_provenance();
+            new.as_ptr().expose_provenance();
             // Of two threads that come here, one gives its chunk back.
             if slot.compare_exchange(null_mut(), new.as_ptr().cast(), AcqRel, Acquire).is_err() {
                 backing.unmap(new, UNIT << chunk);
@@ -310,6 +310,23 @@ mod tests {
         assert_eq!((place(0), place(FIRST - 1)), ((0, 0), (0, FIRST - 1)));
         assert_eq!((place(FIRST), place(3 * FIRST - 1)), ((1, 0), (1, 2 * FIRST - 1)));
         assert_eq!(place(3 * FIRST), (2, 0));
+    }
+
+    #[test]
+    fn a_head_that_comes_back_is_another() {
+        let heap = Heap::new(usize::MAX);
+        let mut handles = Handles::new();
+        let (a, b) = (handles.take(&heap).unwrap(), handles.take(&heap).unwrap());
+        handles.give(b);
+        handles.give(a);
+        // What a slow thread has read: `a` is free, and `b` is the next.
+        let seen = handles.free.load(Relaxed);
+        assert_eq!((handles.take(&heap), handles.take(&heap)), (Some(a), Some(b)));
+        handles.give(a);
+        let now = handles.free.load(Relaxed);
+        assert_eq!(seen as u32, now as u32);
+        assert_ne!(seen, now, "the slow thread would make `b` free, which is in use");
+        handles.unmap_all(&heap);
     }
 
     #[test]

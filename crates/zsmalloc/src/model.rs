@@ -37,12 +37,13 @@ impl Random {
 pub struct Heap {
     limit: AtomicUsize,
     mapped: Mutex<BTreeMap<usize, usize>>,
+    decommitted: AtomicUsize,
 }
 
 impl Heap {
     /// At most `limit` bytes.
     pub fn new(limit: usize) -> Self {
-        Heap { limit: AtomicUsize::new(limit), mapped: Mutex::default() }
+        Heap { limit: AtomicUsize::new(limit), mapped: Mutex::default(), decommitted: AtomicUsize::new(0) }
     }
 
     /// From now on at most `limit` bytes.
@@ -53,6 +54,11 @@ impl Heap {
     /// Bytes mapped now.
     pub fn mapped_bytes(&self) -> usize {
         self.mapped.lock().unwrap().values().sum()
+    }
+
+    /// Bytes that were ever decommitted.
+    pub fn decommitted_bytes(&self) -> usize {
+        self.decommitted.load(Relaxed)
     }
 
     fn layout(bytes: usize) -> Layout {
@@ -80,6 +86,7 @@ unsafe impl Backing for Heap {
         // Not zeros, so that whoever relies on them is found out.
         // SAFETY: inside a mapping, which nobody uses there.
         unsafe { at.write_bytes(0xdd, bytes) };
+        self.decommitted.fetch_add(bytes, Relaxed);
     }
 
     fn unmap(&self, at: NonNull<u8>, bytes: usize) {
@@ -123,7 +130,7 @@ fn compare_with_model(seed: u64, operations: usize, limit: usize) {
     let mut refused = 0;
     for turn in 0..operations {
         // Phases: more is made than freed, then the other way round.
-        let growing = turn / (operations / 6).max(1) % 2 == 0;
+        let growing = (turn / (operations / 6).max(1)).is_multiple_of(2);
         let context = format!("seed {seed}, turn {turn}");
         match random.below(100) {
             n if n < if growing { 55 } else { 25 } => {

@@ -120,7 +120,7 @@ impl<B: Backing> Pool<B> {
     }
 
     fn place_huge(&self, handle: Handle, len: usize) -> Option<()> {
-        let at = self.backing.map(len.next_multiple_of(UNIT))?.expose_provenance().get();
+        let at = self.backing.map(len.next_multiple_of(UNIT))?.as_ptr().expose_provenance();
         self.handles.entry(handle).publish(at, len, NONE);
         let bytes = len.next_multiple_of(PAGE);
         self.held.fetch_add(bytes, Relaxed);
@@ -296,11 +296,8 @@ mod tests {
         handles.into_iter().for_each(|handle| pool.free(handle));
         let spare = pool.spare_bytes();
         assert!(0 < spare && spare <= SPARE_MAX_BYTES, "{spare} spare bytes");
-        assert!(
-            pool.pool_bytes() < empty + spare + full / 100,
-            "{} of {full} bytes are left",
-            pool.pool_bytes()
-        );
+        let (left, tables) = (pool.pool_bytes(), 32 << 10);
+        assert!(left < empty + spare + tables, "{left} of {full} bytes are left");
         assert_eq!(pool.compact(0).bytes_freed, spare);
         assert_eq!(pool.spare_bytes(), 0);
         assert_eq!(heap.mapped_bytes(), UNIT, "the handles alone are still mapped");

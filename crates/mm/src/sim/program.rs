@@ -278,9 +278,13 @@ impl World {
         self.locked(range) || self.program.doing.iter().any(moves)
     }
 
-    /// As `held`, but for mremap: a new mapping may be made where an old one has just moved away.
     fn locked(&self, range: &Range<usize>) -> bool {
         self.memory.readers > 0 || self.program.tcbs.iter().any(|t| range.contains(&t.page))
+    }
+
+    /// True when a mapping may be made at a range: also where another has just moved away, whose events are yet to come.
+    fn can_be_mapped(&self, range: &Range<usize>) -> bool {
+        !self.held(range) || !self.locked(range) && self.memory.vmas_in(range.clone()).is_empty()
     }
 
     fn begin(&mut self, thread: usize) -> Doing {
@@ -302,12 +306,12 @@ impl World {
                 let removal = Removal { at: range.start, end: range.end, since, lazily, zapping: None };
                 Doing::Calling(Call { removal: Some(removal), ..Call::default() })
             }
-            84..86 if !self.held(&range) => {
+            84..87 if !self.held(&range) => {
                 self.trace("munmap", args);
                 let events = self.unmap(range);
                 self.calling(events)
             }
-            86..90 if !self.held(&range) || !self.locked(&range) && self.memory.vmas_in(range.clone()).is_empty() => {
+            87..90 if self.can_be_mapped(&range) => {
                 self.trace("mmap", args);
                 let events = self.unmap(range.clone());
                 self.memory.map(range, fresh());
@@ -392,13 +396,12 @@ impl World {
         }
         let target = to..to + len + grown;
         let apart = target.end <= from.start || target.start >= from.end;
-        if target.end > space.end || !apart || self.held(&from) || self.held(&target) {
+        if target.end > space.end || !apart || self.held(&from) || !self.can_be_mapped(&target) {
             return Doing::Nothing;
         }
         let what = if keep { "mremap, old mapping kept" } else { "mremap" };
         self.trace(what, [thread as u64, from.start as u64, from.end as u64]);
         self.trace("  to", [thread as u64, target.start as u64, target.end as u64]);
-        for d in &self.program.doing { if let Doing::Calling(c) = d { for e in &c.events { if let Message::Unmap(r) = e { if r.start < target.end && target.start < r.end { println!("INVERT registered {registered} evicted {}", from.clone().step_by(PAGE).filter(|at| self.memory.page(*at).is_none() && self.shadow.may(*at) != [0]).count()); } } } } }
         let mut events = self.unmap(target.clone());
         self.memory.remap(from.clone(), to, target.len(), keep);
         self.shadow.rename(from.clone(), to, |at| self.program.is_discarded(at));
@@ -500,6 +503,10 @@ impl World {
             // The event was read, and the thread runs again.
             call.raised = false;
             self.memory.changing -= 1;
+            return Doing::Calling(call);
+        }
+        // Between the change and its event the thread may have to wait for a processor.
+        if !call.events.is_empty() && self.random.one_in(2) {
             return Doing::Calling(call);
         }
         if let Some(event) = call.events.pop_front() {

@@ -282,7 +282,7 @@ fn retired(world: &Shared, pager: &Simulated) {
 
 /// The program has unmapped everything: nothing is left of it.
 fn ended(world: &Shared, pager: &Simulated) {
-    assert_eq!(pager.index.next_used(0, 1 << 47), None, "an entry is left");
+    assert_eq!(pager.index.next_used(0, 1 << 48), None, "an entry is left");
     assert_eq!(pager.objects.iter().count(), 0, "an object is left");
     assert_eq!(pager.stored_bytes(), 0, "stored pages are counted and not there");
     let busy = (0..pager.stage.len() as u32)
