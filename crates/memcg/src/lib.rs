@@ -225,7 +225,7 @@ impl Stat {
     }
 }
 
-const _: () = assert!(size_of::<Stat>() % 8 == 0 && align_of::<Stat>() == 8);
+const _: () = assert!(size_of::<Stat>().is_multiple_of(8) && align_of::<Stat>() == 8);
 
 impl Slot {
     /// Leaves a message for the user, cut at 512 bytes; a second message is dropped, since the first is the cause.
@@ -271,11 +271,12 @@ impl Memcg {
     /// Takes a free slot for process `pid`; `None` when all are taken.
     pub fn claim(&self, pid: u32) -> Option<&Slot> {
         self.slots.iter().find(|slot| {
-            slot.state.compare_exchange(State::Free as u32, State::Starting as u32, AcqRel, Relaxed).is_ok() && {
-                slot.words_len.store(0, Relaxed);
-                slot.pid.store(pid, Release);
-                true
-            }
+            slot.state.compare_exchange(State::Free as u32, State::Starting as u32, AcqRel, Relaxed).is_ok()
+                && {
+                    slot.words_len.store(0, Relaxed);
+                    slot.pid.store(pid, Release);
+                    true
+                }
         })
     }
 

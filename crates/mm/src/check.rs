@@ -68,10 +68,13 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 Kind::Staged => {
                     staged += 1;
                     let (slot, index) = stage_page(entry);
-                    ensure!((slot as usize) < self.stage.len(), "{page:#x} is {entry:?}, beyond the stage");
+                    ensure!((slot as usize) < self.stage.slots(), "{page:#x} is {entry:?}, beyond the stage");
                     let s = self.stage.slot(slot);
                     let there = s.staged & 1 << index != 0 && s.owner[index] == page;
-                    ensure!(there, "the index says that {page:#x} is {entry:?}, and slot {slot} does not: {s:x?}");
+                    ensure!(
+                        there,
+                        "the index says that {page:#x} is {entry:?}, and slot {slot} does not: {s:x?}"
+                    );
                 }
             }
             let out = matches!(entry.kind(), Kind::Staged | Kind::Stored | Kind::Zero);
@@ -80,25 +83,30 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             ensure!(!out || registered, "{page:#x} is out ({entry:?}) and in no region");
         }
         ensure!(stored == self.stored_pages, "{stored} pages are out, {} are counted", self.stored_pages);
-        let slots: u32 = (0..self.stage.len() as u32).map(|s| self.stage.slot(s).staged.count_ones()).sum();
+        let slots: u32 = (0..self.stage.slots() as u32).map(|s| self.stage.slot(s).staged.count_ones()).sum();
         ensure!(staged == slots, "the index has {staged} pages on the stage, the slots have {slots}");
         Ok(())
     }
 
     fn check_stage(&self, counts: &mut Counts) -> Result<(), String> {
         let (mut inactive, mut in_flight) = (0, 0);
-        for slot in 0..self.stage.len() as u32 {
+        for slot in 0..self.stage.slots() as u32 {
             let s = self.stage.slot(slot);
             ensure!(s.staged & !s.present == 0, "slot {slot} holds pages that are not there: {s:x?}");
             match s.used {
                 Use::Free => ensure!(s.present == 0, "slot {slot} is free and has pages: {s:x?}"),
                 Use::Inactive => inactive += s.staged.count_ones() as usize,
                 Use::InFlight => in_flight += 1,
-                Use::Stock => ensure!(s.present == u16::MAX && s.staged == 0, "slot {slot} is no stock: {s:x?}"),
+                Use::Stock => {
+                    ensure!(s.present == u16::MAX && s.staged == 0, "slot {slot} is no stock: {s:x?}")
+                }
                 Use::Waste => ensure!(s.present != 0 && s.staged == 0, "slot {slot} is no waste: {s:x?}"),
                 Use::Fetching => {
                     let fetched = self.fetches.iter().filter(|f| f.slot == slot).count();
-                    ensure!(fetched == 1 && s.staged == 0, "slot {slot} is loaded by {fetched} fetches: {s:x?}");
+                    ensure!(
+                        fetched == 1 && s.staged == 0,
+                        "slot {slot} is loaded by {fetched} fetches: {s:x?}"
+                    );
                 }
             }
             for &id in &s.lent[..s.lent_len] {
@@ -116,7 +124,11 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         }
         let counted = self.stage.inactive_bytes() / PAGE;
         ensure!(inactive == counted, "{inactive} pages are inactive, {counted} are counted");
-        ensure!(in_flight == self.in_flight, "{in_flight} slots are in flight, {} are counted", self.in_flight);
+        ensure!(
+            in_flight == self.in_flight,
+            "{in_flight} slots are in flight, {} are counted",
+            self.in_flight
+        );
         self.stage.check_lists()
     }
 
@@ -130,7 +142,10 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 found.refs,
                 found.stored
             );
-            ensure!(body != Body::Dropped || stored == 0, "object {id} was given up, and {stored} pages depend on it");
+            ensure!(
+                body != Body::Dropped || stored == 0,
+                "object {id} was given up, and {stored} pages depend on it"
+            );
         }
         let dangling = counts.keys().find(|&&id| self.objects.get(id).refs == 0);
         ensure!(dangling.is_none(), "object {dangling:?} is named and free");

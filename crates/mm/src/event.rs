@@ -12,7 +12,9 @@
 //!
 //! The events of one thread come in order, those of different threads do not: when one unmaps a range, and mremap gives its address to
 //! another at once, the REMAP may be read before the UNMAP. That is seen by the target being registered still: what was there is put aside
-//! (`displaced`), and the late event finds it there.
+//! (`displaced`), and the late event finds it there. A limit: an UNMAP names all of what munmap was given, and where nothing was registered
+//! before, one that is late cannot be told from one that is due. The thread that unmaps would have to lose its processor between the end of
+//! munmap and its event for as long as another's mremap takes.
 
 use crate::index::{ASIDE, Entry, Kind};
 use crate::kernel::{Kernel, Message, Store};
@@ -233,7 +235,11 @@ mod tests {
                 }
                 model[range.clone()].fill(add);
                 for n in 0..64 {
-                    assert_eq!(ranges.iter().any(|r| r.contains(&n)), model[n], "seed {seed}: {n} of {ranges:?}");
+                    assert_eq!(
+                        ranges.iter().any(|r| r.contains(&n)),
+                        model[n],
+                        "seed {seed}: {n} of {ranges:?}"
+                    );
                     assert_eq!(covers(&ranges, &(n..n + 1)), model[n], "seed {seed}");
                 }
                 assert!(ranges.windows(2).all(|w| w[0].end <= w[1].start), "seed {seed}: {ranges:?}");

@@ -289,7 +289,9 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
 
     pub(crate) fn apply_done(&mut self, done: Done) {
         match done {
-            Done::Stored { slot, reused, zero, in_body, body } => self.stored(slot, reused, zero, in_body, body),
+            Done::Stored { slot, reused, zero, in_body, body } => {
+                self.stored(slot, reused, zero, in_body, body)
+            }
             Done::Fetched { slot, sound } => self.fetched(slot, sound),
         }
     }

@@ -82,7 +82,9 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                     if pauses % STUCK == 0 {
                         // The one that is stuck may be behind this one in the queue.
                         let queued: Vec<usize> = self.faults.iter().map(|f| f.at).collect();
-                        queued.into_iter().for_each(|at| drop(self.give_up(at)));
+                        for at in queued {
+                            self.give_up(at);
+                        }
                         if self.give_up(fault.at) {
                             break;
                         }
@@ -268,7 +270,9 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
 
     /// Loads the page, or its window, from its object.
     fn load(&mut self, at: usize, entry: Entry, extent: Extent) -> Outcome {
-        if let Some(ahead) = self.fetches.iter().find(|f| (f.to..f.to + f.pages as usize * PAGE).contains(&at)) {
+        if let Some(ahead) =
+            self.fetches.iter().find(|f| (f.to..f.to + f.pages as usize * PAGE).contains(&at))
+        {
             let slot = ahead.slot;
             self.join_fetch(slot);
             return Outcome::Again;
@@ -291,7 +295,9 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         } else {
             self.kernel.move_pages(to, buffer, pages as usize * PAGE)
         };
-        if moved.bytes == 0 && !matches!(moved.stop, None | Some(Errno::EAGAIN | Errno::EEXIST | Errno::ENOENT)) {
+        if moved.bytes == 0
+            && !matches!(moved.stop, None | Some(Errno::EAGAIN | Errno::EEXIST | Errno::ENOENT))
+        {
             // One page, since a copy does not stop at guards, nor at the end of a mapping.
             moved = self.kernel.copy(at, buffer + at - to, PAGE);
             (to, pages) = (at, 1);
@@ -398,8 +404,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 })
         };
         while fits(self) {
-            let moved =
-                self.kernel.move_pages(ahead.to, self.stage.at(slot), ahead.pages as usize * PAGE);
+            let moved = self.kernel.move_pages(ahead.to, self.stage.at(slot), ahead.pages as usize * PAGE);
             self.stage.left(slot, bits(0, moved.bytes / PAGE));
             self.loaded(ahead.to, moved.bytes, Heat::WARM);
             self.stat.readahead.fetch_add((moved.bytes / PAGE) as u64, Relaxed);

@@ -118,7 +118,7 @@ pub const ASIDE: usize = 1 << 47;
 
 fn split(at: usize) -> (usize, usize, usize) {
     assert!(at < 2 * ASIDE, "a user address has 47 bits");
-    (at >> 34, at >> 21 & (FANOUT - 1), at / PAGE & (LEAF - 1))
+    (at >> 34, (at >> 21) & (FANOUT - 1), (at / PAGE) & (LEAF - 1))
 }
 
 impl Index {
@@ -219,12 +219,19 @@ mod tests {
                     1 => assert_eq!(index.get(at), *model.get(&at).unwrap_or(&Entry::NONE), "seed {seed}"),
                     _ => {
                         let e = Entry::new(Kind::Stored, next(9) as u32, 3, Heat::COLD);
-                        assert_eq!(index.set(at, e), model.insert(at, e).unwrap_or(Entry::NONE), "seed {seed}");
+                        assert_eq!(
+                            index.set(at, e),
+                            model.insert(at, e).unwrap_or(Entry::NONE),
+                            "seed {seed}"
+                        );
                     }
                 }
             }
             index.take(0..1 << 47, |_, _| ());
-            assert!(index.top.iter().flatten().all(|m| m.iter().all(Option::is_none)), "empty leaves are freed");
+            assert!(
+                index.top.iter().flatten().all(|m| m.iter().all(Option::is_none)),
+                "empty leaves are freed"
+            );
         }
     }
 }

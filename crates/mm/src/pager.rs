@@ -18,7 +18,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use memcg::Stat;
 use vmscan::readahead::Readahead;
 use vmscan::watermark::{Usage, Watermarks};
-use vmscan::{PAGE, WINDOW};
+use vmscan::PAGE;
 
 /// What a pager is made with.
 #[derive(Clone, Copy, Debug)]

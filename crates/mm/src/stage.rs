@@ -75,7 +75,7 @@ pub struct Stage {
 impl Stage {
     /// A stage over `bytes` of engine memory at `base`, both multiples of the window; no page is present.
     pub fn new(base: usize, bytes: usize) -> Stage {
-        assert!(base % WINDOW == 0 && bytes % WINDOW == 0);
+        assert!(base.is_multiple_of(WINDOW) && bytes.is_multiple_of(WINDOW));
         let slot = Slot {
             used: Use::Free,
             present: 0,
@@ -115,7 +115,7 @@ impl Stage {
     }
 
     /// How many slots there are.
-    pub fn len(&self) -> usize {
+    pub fn slots(&self) -> usize {
         self.slots.len()
     }
 

@@ -28,6 +28,7 @@ const QUEUED: u32 = 1;
 const BUSY: u32 = 2;
 const DONE: u32 = 3;
 
+#[expect(clippy::large_enum_variant, reason = "it lies in its cell from the start: a box would be an allocation for each job")]
 #[derive(Clone, Copy)]
 enum Work {
     Store(Job),
@@ -102,7 +103,8 @@ unsafe impl Sync for Board {}
 impl Board {
     /// A board for a stage of `slots` slots.
     pub fn new(slots: usize, cache: Cache<crate::arena::PoolMemory>, bell: Fd, stat: &'static Stat) -> Board {
-        let cell = || Cell { state: AtomicU32::new(IDLE), work: UnsafeCell::new(None), done: UnsafeCell::new(None) };
+        let cell =
+            || Cell { state: AtomicU32::new(IDLE), work: UnsafeCell::new(None), done: UnsafeCell::new(None) };
         Board {
             cells: (0..slots).map(|_| cell()).collect(),
             fetches: Ring::new(slots * 2),
@@ -244,7 +246,14 @@ impl Board {
         Done::Fetched { slot: fetch.slot, sound: loaded.is_ok() }
     }
 
-    fn load(&self, worker: &mut Worker, body: Body, first: u16, pages: u16, to: usize) -> Result<(), Damaged> {
+    fn load(
+        &self,
+        worker: &mut Worker,
+        body: Body,
+        first: u16,
+        pages: u16,
+        to: usize,
+    ) -> Result<(), Damaged> {
         // SAFETY: the caller owns the engine memory at `to`, all pages present or to be had by touching them.
         let to = unsafe { core::slice::from_raw_parts_mut(to as *mut u8, pages as usize * PAGE) };
         match body {

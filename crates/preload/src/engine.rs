@@ -167,9 +167,9 @@ pub fn unmanaged(order: &Order, why: fmt::Arguments<'_>) {
 fn footprint(statm: &Fd) -> usize {
     let mut text = [0u8; 128];
     let len = sys::pread(statm, &mut text, 0).unwrap_or(0);
-    let mut numbers = text[..len].split(|b| !b.is_ascii_digit()).map(|digits| {
-        digits.iter().fold(0usize, |n, d| n * 10 + (d - b'0') as usize)
-    });
+    let mut numbers = text[..len]
+        .split(|b| !b.is_ascii_digit())
+        .map(|digits| digits.iter().fold(0usize, |n, d| n * 10 + (d - b'0') as usize));
     let (resident, shared) = (numbers.nth(1).unwrap_or(0), numbers.next().unwrap_or(0));
     resident.saturating_sub(shared) * PAGE
 }
@@ -319,7 +319,8 @@ fn awake(watch: &mut Watch) -> Result<(), (&'static str, Errno)> {
     let (memcg, slot, pid) = (watch.order.memcg, watch.order.slot, watch.order.pid);
     let evict_all = memcg.settings.evict_all != 0;
     let no_memory = ("mmap", Errno::ENOMEM);
-    let compressor = acomp::Compressor::parse(memcg.settings.compressor()).map_err(|_| ("the compressor", Errno::EINVAL))?;
+    let compressor = acomp::Compressor::parse(memcg.settings.compressor())
+        .map_err(|_| ("the compressor", Errno::EINVAL))?;
     let mut live = Live::open(pid, slot)?;
     let ground = Ground::map(watch.limit(footprint(&watch.statm))).ok_or(no_memory)?;
     let (base, bytes) = ground.stage;

@@ -48,7 +48,9 @@ pub unsafe fn start(envp: *const *const u8) {
     // SAFETY: the caller's contract.
     let Some(path) = (unsafe { variable(envp, memcg::ENV.as_bytes()) }) else { return };
     let Ok(file) = sys::open(path, O_RDWR) else { return };
-    let Ok(at) = sys::mmap(size_of::<Memcg>(), PROT_READ | PROT_WRITE, MAP_SHARED, Some(&file)) else { return };
+    let Ok(at) = sys::mmap(size_of::<Memcg>(), PROT_READ | PROT_WRITE, MAP_SHARED, Some(&file)) else {
+        return;
+    };
     let shared = at as *mut Memcg;
     // SAFETY: the mapping is as large as the structure, and all of it is atomics and plain integers; it is never unmapped.
     if unsafe { (*shared).magic.load(Acquire) } == memcg::MAGIC {
@@ -195,7 +197,11 @@ fn around_fork(call: impl FnOnce() -> i32) -> i32 {
     }
     fork_begin();
     let pid = call();
-    if pid == 0 { child_begin() } else { fork_end() }
+    if pid == 0 {
+        child_begin()
+    } else {
+        fork_end()
+    }
     pid
 }
 
@@ -334,7 +340,7 @@ mod tests {
         assert_eq!(inherited(0..60), [0..10, 20..40, 45..47, 50..60]);
         assert_eq!(inherited(12..18), []);
         remember(0..100, false);
-        assert_eq!(inherited(0..60), [0..60]);
+        assert_eq!(inherited(0..60), std::vec![0..60]);
     }
 
     #[test]

@@ -84,7 +84,8 @@ impl Live {
     /// True when the mapping at `at` is locked: the program wants it to stay. Only smaps knows, and it is read only where something is locked at all.
     fn is_locked(&self, at: usize) -> bool {
         let mut text = [0u8; 2048];
-        let status = sys::open(b"/proc/self/status\0", O_RDONLY).and_then(|f| sys::read(&f, &mut text)).unwrap_or(0);
+        let status =
+            sys::open(b"/proc/self/status\0", O_RDONLY).and_then(|f| sys::read(&f, &mut text)).unwrap_or(0);
         let none = text[..status].windows(13).any(|w| w == b"VmLck:\t      ") && {
             let from = text[..status].windows(6).position(|w| w == b"VmLck:").unwrap_or(0);
             text[from..status].split(|&b| b == b'\n').next().is_some_and(|line| line.ends_with(b" 0 kB"))
@@ -93,7 +94,11 @@ impl Live {
     }
 
     fn manageable(m: &Mapping) -> bool {
-        m.read_write && !m.foreign && m.range.len() >= SMALLEST && m.name[0..6] != *b"[stack" && m.name[0..2] != *b"[v"
+        m.read_write
+            && !m.foreign
+            && m.range.len() >= SMALLEST
+            && m.name[0..6] != *b"[stack"
+            && m.name[0..2] != *b"[v"
     }
 }
 

@@ -57,7 +57,8 @@ pub extern "C" fn main(duty: usize) -> ! {
             && sys::poll([engine], 0) == Ok([true])
             && board.stop.load(SeqCst) == 0
         {
-            duty.slot.say("the engine has died; the program was stopped, since its memory cannot be restored");
+            duty.slot
+                .say("the engine has died; the program was stopped, since its memory cannot be restored");
             duty.slot.state.store(memcg::State::Stopped as u32, Release);
             let _ = sys::pidfd_send_signal(program, SIGKILL);
             break;

@@ -88,7 +88,8 @@ mod tests {
         let pagemap = Pagemap::open().unwrap();
         let mut runs = [Run::default(); 8];
         let (found, end) = pagemap.present(at..at + 64 * PAGE, 64, &mut runs).unwrap();
-        let pages: Vec<_> = runs[..found].iter().map(|r| ((r.start - at) / PAGE, (r.end - at) / PAGE)).collect();
+        let pages: Vec<_> =
+            runs[..found].iter().map(|r| ((r.start - at) / PAGE, (r.end - at) / PAGE)).collect();
         assert_eq!(pages, [(3, 6), (20, 21)]);
         assert_eq!(end, at + 64 * PAGE);
         assert_eq!(pagemap.is_present(at + 3 * PAGE), Ok(true));

@@ -153,8 +153,14 @@ pub fn munlock(at: usize, bytes: usize) -> Result<()> {
 pub fn futex_wait(word: *const u32, expected: u32, timeout_ns: Option<u64>, shared: bool) -> Result<()> {
     let timeout = timeout_ns.map(timespec);
     let op = g::FUTEX_WAIT | if shared { 0 } else { g::FUTEX_PRIVATE_FLAG };
-    call!(__NR_futex, word, op, expected, timeout.as_ref().map_or(core::ptr::null(), |t| t as *const Timespec))
-        .map(drop)
+    call!(
+        __NR_futex,
+        word,
+        op,
+        expected,
+        timeout.as_ref().map_or(core::ptr::null(), |t| t as *const Timespec)
+    )
+    .map(drop)
 }
 
 /// Wakes up to `count` sleepers on `word`.
@@ -323,7 +329,12 @@ pub fn exit(code: u32) -> ! {
 ///
 /// # Safety
 /// `stack_top` must be 16-byte aligned and the stack unused; with CLONE_VM all that `entry` does is done to this process.
-pub unsafe fn clone(flags: u32, stack_top: usize, entry: extern "C" fn(usize) -> !, argument: usize) -> Result<u32> {
+pub unsafe fn clone(
+    flags: u32,
+    stack_top: usize,
+    entry: extern "C" fn(usize) -> !,
+    argument: usize,
+) -> Result<u32> {
     let mut ret = g::__NR_clone as usize;
     // SAFETY: the child runs on its own stack and never comes back here; the parent sees an ordinary system call.
     unsafe {
@@ -348,10 +359,10 @@ pub unsafe fn clone(flags: u32, stack_top: usize, entry: extern "C" fn(usize) ->
 /// Constants of the calls above, under their kernel names.
 pub mod consts {
     pub use linux_raw_sys::general::{
-        CLONE_FILES, CLONE_FS, CLONE_VFORK, CLONE_VM, MADV_DODUMP, MADV_DOFORK, MADV_DONTDUMP, MADV_DONTFORK,
-        MADV_DONTNEED, MADV_HUGEPAGE, MADV_NOHUGEPAGE, MADV_POPULATE_WRITE, MAP_ANONYMOUS, MAP_NORESERVE,
-        MAP_PRIVATE, MAP_SHARED, O_CLOEXEC, O_DIRECTORY, O_RDONLY, O_RDWR, O_WRONLY, PROT_NONE, PROT_READ,
-        PROT_WRITE, SIGBUS, SIGKILL, WNOHANG, __WALL,
+        __WALL, CLONE_FILES, CLONE_FS, CLONE_VFORK, CLONE_VM, MADV_DODUMP, MADV_DOFORK, MADV_DONTDUMP,
+        MADV_DONTFORK, MADV_DONTNEED, MADV_HUGEPAGE, MADV_NOHUGEPAGE, MADV_POPULATE_WRITE, MAP_ANONYMOUS,
+        MAP_NORESERVE, MAP_PRIVATE, MAP_SHARED, O_CLOEXEC, O_DIRECTORY, O_RDONLY, O_RDWR, O_WRONLY,
+        PROT_NONE, PROT_READ, PROT_WRITE, SIGBUS, SIGKILL, WNOHANG,
     };
     /// prctl's PR_SET_NAME.
     pub const PR_SET_NAME: u32 = 15;

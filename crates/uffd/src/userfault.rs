@@ -99,9 +99,8 @@ impl Userfault {
         // SAFETY: all fields are integers, for which zero is a value.
         let mut msg: g::uffd_msg = unsafe { core::mem::zeroed() };
         // SAFETY: the structure is plain data of this many bytes.
-        let bytes = unsafe {
-            core::slice::from_raw_parts_mut((&raw mut msg).cast::<u8>(), size_of::<g::uffd_msg>())
-        };
+        let bytes =
+            unsafe { core::slice::from_raw_parts_mut((&raw mut msg).cast::<u8>(), size_of::<g::uffd_msg>()) };
         if sys::read(&self.0, bytes) != Ok(size_of::<g::uffd_msg>()) {
             return None;
         }

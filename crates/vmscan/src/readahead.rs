@@ -44,7 +44,8 @@ impl Readahead {
         self.clock += 1;
         let window = at & !(WINDOW - 1);
         let clock = self.clock;
-        if let Some(s) = self.streams.iter_mut().find(|s| s.used > 0 && window >= s.next && window - s.next <= WINDOW)
+        if let Some(s) =
+            self.streams.iter_mut().find(|s| s.used > 0 && window >= s.next && window - s.next <= WINDOW)
         {
             s.ahead = (s.ahead * 2).clamp(WINDOW, HUGE - WINDOW);
             s.next = window + WINDOW + s.ahead;
@@ -52,9 +53,11 @@ impl Readahead {
             return Extent::Window { ahead: s.ahead };
         }
         // A fault inside what a stream has brought: its tail was evicted again, or is on its way. The window, no more.
-        if let Some(s) = self.streams.iter_mut().find(|s| {
-            s.used > 0 && window < s.next && window + s.ahead + WINDOW >= s.next
-        }) {
+        if let Some(s) = self
+            .streams
+            .iter_mut()
+            .find(|s| s.used > 0 && window < s.next && window + s.ahead + WINDOW >= s.next)
+        {
             s.used = clock;
             return Extent::Window { ahead: 0 };
         }

@@ -80,7 +80,15 @@ impl Watermarks {
 
     /// Marks that evict everything all the time: the test mode.
     pub fn evict_all() -> Watermarks {
-        Watermarks { low: 0, high: usize::MAX, max: usize::MAX, clean: usize::MAX, inactive: 8 * WINDOW, stock: 8 * WINDOW, in_flight: 16 * WINDOW }
+        Watermarks {
+            low: 0,
+            high: usize::MAX,
+            max: usize::MAX,
+            clean: usize::MAX,
+            inactive: 8 * WINDOW,
+            stock: 8 * WINDOW,
+            in_flight: 16 * WINDOW,
+        }
     }
 
     /// True when fresh memory must wait: no stock to give, and no room to make any.
@@ -95,7 +103,8 @@ impl Watermarks {
         }
         let over = usage.footprint - self.low.min(usage.footprint);
         // Between the marks stock is worth more than free memory: dropping it would only make the next fault allocate.
-        let drop = usage.footprint.saturating_sub((self.low / 2).saturating_add(self.high / 2)).min(usage.stock);
+        let drop =
+            usage.footprint.saturating_sub((self.low / 2).saturating_add(self.high / 2)).min(usage.stock);
         let stock_left = usage.stock - drop;
         let need = (over - drop.min(over)).min(self.in_flight) + self.stock.saturating_sub(stock_left);
         let room = self.in_flight.saturating_sub(usage.in_flight);

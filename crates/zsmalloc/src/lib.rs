@@ -18,7 +18,7 @@
 //! - *Zspages that are not full yet*: the lowest free slot is taken first, and pages that no slot has reached are not committed.
 //!   So a class with few objects costs what they need and half a page, and there can be many classes.
 //! - *Holes*: filled by the next objects (the fullest zspage first), or by compaction.
-//! - *Metadata* lies apart from the objects: 16 bytes a handle, 4 a slot, 48 a zspage.
+//! - *Metadata* lies apart from the objects: 16 bytes a handle, 4 a slot, 56 a zspage.
 //!
 //! - `pool`: alloc, write, read, free
 //! - `compact`: moves objects, gives memory back

@@ -35,6 +35,8 @@ pub struct Zspage {
     pub next: u32,
 }
 
+const _: () = assert!(size_of::<Zspage>() == 56);
+
 impl Zspage {
     /// An empty zspage. `None` without memory for its owners.
     pub fn new(span: Span, slots: usize) -> Option<Self> {

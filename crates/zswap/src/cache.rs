@@ -83,7 +83,11 @@ impl Worker {
     /// A worker for `compressor`; allocates all that it will ever need.
     pub fn new(compressor: Compressor) -> Result<Worker, acomp::Error> {
         let window = WINDOW_PAGES * PAGE;
-        Ok(Worker { context: Context::new(compressor, window)?, plain: vec![0; window], packed: vec![0; window] })
+        Ok(Worker {
+            context: Context::new(compressor, window)?,
+            plain: vec![0; window],
+            packed: vec![0; window],
+        })
     }
 }
 
@@ -177,7 +181,13 @@ impl<B: Backing> Cache<B> {
     }
 
     /// Loads pages `first..` of an object, as many as `to` holds, and checks each.
-    pub fn load(&self, worker: &mut Worker, handle: Handle, first: usize, to: &mut [u8]) -> Result<(), LoadError> {
+    pub fn load(
+        &self,
+        worker: &mut Worker,
+        handle: Handle,
+        first: usize,
+        to: &mut [u8],
+    ) -> Result<(), LoadError> {
         let object = self.pool.read(handle);
         let view = View::read(&object).ok_or(LoadError::Stream)?;
         let count = to.len() / PAGE;
@@ -200,7 +210,8 @@ impl<B: Backing> Cache<B> {
                 to.copy_from_slice(&plain[start..]);
             }
         }
-        let sound = to.chunks_exact(PAGE).enumerate().all(|(i, p)| page::hash(p, self.seed) == view.hash(first + i));
+        let sound =
+            to.chunks_exact(PAGE).enumerate().all(|(i, p)| page::hash(p, self.seed) == view.hash(first + i));
         if sound { Ok(()) } else { Err(LoadError::Checksum) }
     }
 

@@ -66,7 +66,8 @@ impl World {
         mut each: impl FnMut(&mut World, usize) -> Result<(), Errno>,
     ) -> Moved {
         for offset in (0..bytes).step_by(PAGE) {
-            let done = if offset > 0 && self.random.one_in(150) { Err(Errno::EAGAIN) } else { each(self, offset) };
+            let done =
+                if offset > 0 && self.random.one_in(150) { Err(Errno::EAGAIN) } else { each(self, offset) };
             if let Err(errno) = done {
                 self.memory.wake(dst..dst + offset);
                 return stopped(offset, errno);
@@ -99,7 +100,8 @@ impl Kernel for SimKernel {
         let mut world = self.0.borrow_mut();
         world.enter();
         wait_for_readers(&mut world);
-        let fits = |(whole, vma): (Range<usize>, &Vma)| (whole.end >= range.end && !vma.engine).then_some(whole);
+        let fits =
+            |(whole, vma): (Range<usize>, &Vma)| (whole.end >= range.end && !vma.engine).then_some(whole);
         let whole = world.memory.vma(range.start).and_then(fits).ok_or(Errno::EINVAL)?;
         world.trace("register", [whole.start as u64, whole.end as u64, 0]);
         world.memory.change(whole, |vma| vma.registered = true);

@@ -1,7 +1,6 @@
 //! A simulated address space: mappings, page tables, and the queues of a userfaultfd, with the rules of
 //! Linux 6.18 as they were tried there.
 
-use super::random::Random;
 use crate::kernel::Message;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
@@ -240,8 +239,7 @@ impl Memory {
     /// Puts a new page to `at`, over a marker if there is one.
     pub fn fill(&mut self, at: usize, content: Content) {
         self.frames += 1;
-        let page =
-            Page { content, frame: self.frames, zero: false, exclusive: true, lazy: false, pins: 0 };
+        let page = Page { content, frame: self.frames, zero: false, exclusive: true, lazy: false, pins: 0 };
         self.pages.insert(at, page);
         self.markers.remove(&at);
     }
@@ -299,7 +297,9 @@ impl Memory {
         let registered = vma.registered;
         match self.pages.get_mut(&at) {
             Some(page) if page.exclusive => (page.content, page.lazy) = (content, false),
-            None if registered => panic!("the engine faults on its own stage at {at:#x}: nobody is left to serve that"),
+            None if registered => {
+                panic!("the engine faults on its own stage at {at:#x}: nobody is left to serve that")
+            }
             _ => self.fill(at, content),
         }
     }
@@ -354,11 +354,8 @@ impl Memory {
         }
     }
 
-    /// The kernel takes a page back that was given up by MADV_FREE. Which it was.
-    pub fn reclaim_lazy(&mut self, random: &mut Random) -> Option<usize> {
-        let lazy: Vec<usize> = self.pages.iter().filter(|(_, p)| p.lazy && p.pins == 0).map(|(&at, _)| at).collect();
-        let at = (!lazy.is_empty()).then(|| random.pick(&lazy))?;
-        self.pages.remove(&at);
-        Some(at)
+    /// Pages that the kernel may take back, since MADV_FREE gave them up.
+    pub fn lazy_pages(&self) -> Vec<usize> {
+        self.pages.iter().filter(|(_, p)| p.lazy && p.pins == 0).map(|(&at, _)| at).collect()
     }
 }

@@ -94,10 +94,12 @@ impl World {
     /// What happens without the program: memory that was given up lazily is taken back, devices write, threads exit, signals come.
     fn step_elsewhere(&mut self) {
         match self.random.below(8) {
-            0 => {
-                let World { memory, random, .. } = self;
-                if let Some(at) = memory.reclaim_lazy(random) {
-                    self.trace("the kernel takes back", [at as u64, 0, 0]);
+            0 | 4 => {
+                for at in self.memory.lazy_pages() {
+                    if self.random.one_in(2) {
+                        self.memory.remove(at);
+                        self.trace("the kernel takes back", [at as u64, 0, 0]);
+                    }
                 }
             }
             1 => self.step_device(),

@@ -3,7 +3,7 @@
 use super::bugs::Bugs;
 use super::kernel::SimKernel;
 use super::memory::{Memory, Task, Vma};
-use super::program::{self, Program};
+use super::program::{self, Habit, Program};
 use super::random::Random;
 use super::shadow::Shadow;
 use super::store::{Shelves, SimStore};
@@ -35,6 +35,7 @@ pub struct Plan {
     pub threads: usize,
     /// Pages of the program's address space.
     pub pages: usize,
+    pub habit: Habit,
     /// Windows of the stage.
     pub stage: usize,
     /// Everything goes out all the time; otherwise watermarks decide.
@@ -58,6 +59,7 @@ impl Plan {
             steps: 2000,
             threads: 1 + random.below(4),
             pages: 64 + random.below(400),
+            habit: random.pick(&[Habit::None, Habit::None, Habit::Discards, Habit::Remaps]),
             stage: 8 + random.below(48),
             evict_all: random.one_in(2),
             inactive: random.below(4),
@@ -121,7 +123,7 @@ fn world(seed: u64, plan: &Plan) -> World {
     memory.map(NURSERY..NURSERY + WINDOW, engine(false));
     memory.map(ZEROS..ZEROS + WINDOW, engine(false));
     memory.map(DOORBELL..DOORBELL + PAGE, engine(true));
-    let program = Program::new(plan.threads, plan.pages);
+    let program = Program::new(plan.threads, plan.pages, plan.habit);
     memory.map(program.space(), program::fresh());
     World {
         random: Random(seed),
@@ -285,7 +287,7 @@ fn ended(world: &Shared, pager: &Simulated) {
     assert_eq!(pager.index.next_used(0, 1 << 48), None, "an entry is left");
     assert_eq!(pager.objects.iter().count(), 0, "an object is left");
     assert_eq!(pager.stored_bytes(), 0, "stored pages are counted and not there");
-    let busy = (0..pager.stage.len() as u32)
+    let busy = (0..pager.stage.slots() as u32)
         .map(|slot| pager.stage.slot(slot).used)
         .filter(|used| !matches!(used, crate::stage::Use::Free | crate::stage::Use::Stock))
         .count();

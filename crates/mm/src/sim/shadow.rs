@@ -96,7 +96,8 @@ impl Shadow {
     /// The pages of a range, the next part of a removal, are zapped now, or lazily freed.
     pub fn zap(&mut self, owner: usize, range: Range<usize>, lazily: bool) {
         let now = self.tick();
-        let removal = self.removals.iter_mut().find(|r| r.owner == owner).expect("a removal begins before it zaps");
+        let removal =
+            self.removals.iter_mut().find(|r| r.owner == owner).expect("a removal begins before it zaps");
         removal.range.start = range.end;
         let since = removal.since;
         for at in range.step_by(PAGE) {

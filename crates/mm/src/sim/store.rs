@@ -110,7 +110,8 @@ impl World {
         let Some(mut begun) = self.shelves.workers[worker].take() else {
             if !self.shelves.queue.is_empty() {
                 let work = self.shelves.queue.swap_remove(self.random.below(self.shelves.queue.len()));
-                self.shelves.workers[worker] = Some(Begun { work, page: 0, seen: [0; WINDOW_PAGES], reused: 0 });
+                self.shelves.workers[worker] =
+                    Some(Begun { work, page: 0, seen: [0; WINDOW_PAGES], reused: 0 });
             }
             return;
         };
