@@ -45,8 +45,8 @@ pub struct Settings {
     pub seed: u32,
     /// Milliseconds without progress at a full limit after which the program is stopped.
     pub full_timeout_ms: u32,
-    /// Keep for later; zero.
-    pub reserved: u32,
+    /// Test mode: every so many objects that are stored, one is damaged, to see that it is noticed; 0 damages none.
+    pub damage_every: u32,
 }
 
 impl Settings {

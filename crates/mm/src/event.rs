@@ -96,6 +96,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
 
     /// A range is gone. Where somebody else has moved to already, what was there before is aside.
     fn unmap(&mut self, range: Range<usize>) {
+        self.unfault(&range);
         let (late, rest) = part(&self.displaced, &range);
         for range in late {
             self.forget(aside(&range));
@@ -106,6 +107,17 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             self.readahead.forget(range.start, range.end);
             subtract(&mut self.regions, &range);
             self.quarantine.lift(&range);
+        }
+    }
+
+    /// Faults on a range that is gone are nobody's: a thread that a signal interrupted in its fault has told it twice, and has gone on
+    /// since. What is mapped there next may not be ours to fill.
+    fn unfault(&mut self, range: &Range<usize>) {
+        let before = self.faults.len() + self.waiting.len();
+        self.faults.retain(|fault| !range.contains(&fault.at));
+        self.waiting.retain(|fault| !range.contains(&fault.at));
+        if self.faults.len() + self.waiting.len() < before {
+            self.kernel.wake(range.clone());
         }
     }
 
@@ -234,13 +246,13 @@ mod tests {
                     subtract(&mut ranges, &range);
                 }
                 model[range.clone()].fill(add);
-                for n in 0..64 {
+                for (n, &there) in model.iter().enumerate() {
                     assert_eq!(
                         ranges.iter().any(|r| r.contains(&n)),
-                        model[n],
+                        there,
                         "seed {seed}: {n} of {ranges:?}"
                     );
-                    assert_eq!(covers(&ranges, &(n..n + 1)), model[n], "seed {seed}");
+                    assert_eq!(covers(&ranges, &(n..n + 1)), there, "seed {seed}");
                 }
                 assert!(ranges.windows(2).all(|w| w[0].end <= w[1].start), "seed {seed}: {ranges:?}");
             }

@@ -30,12 +30,18 @@ const CROWDED_BYTES: usize = 64 * PAGE;
 const PATIENCE: usize = 256;
 const PATIENCE_PER_PAGE: usize = 2;
 
+/// Milliseconds between two looks for mappings that are not registered yet.
+const ENROLL_MS: u64 = 4;
+
 /// How often one run of pages is tried again while events come.
 const TRIES: usize = 200;
 
 impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// Does what the watermarks ask for. True when there may be more to do at once.
     pub(crate) fn reclaim(&mut self) -> bool {
+        if self.footprint > self.marks.low {
+            self.enroll_all();
+        }
         let actions = self.marks.decide(&self.usage());
         for _ in 0..self.stage.waste_len() {
             if let Some(slot) = self.stage.take_waste() {
@@ -81,23 +87,17 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 continue;
             };
             let from = self.hand.max(area.start);
-            if !covers(&self.regions, &(from..area.end)) {
-                match self.kernel.register(area.clone()) {
-                    Ok(()) if self.is_quiet() => {
-                        subtract(&mut self.regions, &area);
-                        insert(&mut self.regions, area.clone());
-                    }
-                    // An event under way may be about this mapping, or about what was there before.
-                    Ok(()) | Err(Errno::EAGAIN) => {
-                        self.settle();
-                        self.kernel.pause();
-                        continue;
-                    }
-                    // Somebody else's, or not of a kind that can be registered: left alone.
-                    Err(_) => {
-                        self.hand = area.end;
-                        continue;
-                    }
+            match self.enroll(&area, from) {
+                Ok(()) => {}
+                // An event is under way, whose causer may have a fault to be served first.
+                Err(Errno::EAGAIN) => {
+                    self.settle();
+                    break;
+                }
+                // Somebody else's, or not of a kind that can be registered: left alone.
+                Err(_) => {
+                    self.hand = area.end;
+                    continue;
                 }
             }
             let mut runs = [Run::default(); 64];
@@ -117,6 +117,38 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             }
         }
         got
+    }
+
+    /// Registers an area, unless all of it from `from` on is registered already.
+    fn enroll(&mut self, area: &Range<usize>, from: usize) -> Result<(), Errno> {
+        if covers(&self.regions, &(from..area.end)) {
+            return Ok(());
+        }
+        self.kernel.register(area.clone())?;
+        // An event under way may be about this mapping, or about what was there before: what the regions say must be what is registered,
+        // or an event whose part has come twice is taken for one that is yet to come (event.rs).
+        if !self.is_quiet() {
+            return Err(Errno::EAGAIN);
+        }
+        subtract(&mut self.regions, area);
+        insert(&mut self.regions, area.clone());
+        Ok(())
+    }
+
+    /// Registers all there is, ahead of the hand: only then does fresh memory fault to us and can be made to wait. No event tells of new
+    /// mappings, and so this is done again and again while the footprint is high.
+    fn enroll_all(&mut self) {
+        let now = self.kernel.now_ms();
+        if now < self.enrolled_ms + ENROLL_MS {
+            return;
+        }
+        self.enrolled_ms = now;
+        let mut at = 0;
+        while let Some(area) = self.kernel.area(at) {
+            at = area.end;
+            // What is refused or must wait for an event now comes round again.
+            let _ = self.enroll(&area, area.start);
+        }
     }
 
     /// Takes the pages of a run of present ones that are cold, as long as there is patience to spare the others.

@@ -76,18 +76,9 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 Outcome::Served => break,
                 Outcome::Wait => return false,
                 Outcome::Again => {
-                    self.settle();
-                    self.kernel.pause();
-                    pauses += 1;
-                    if pauses % STUCK == 0 {
-                        // The one that is stuck may be behind this one in the queue.
-                        let queued: Vec<usize> = self.faults.iter().map(|f| f.at).collect();
-                        for at in queued {
-                            self.give_up(at);
-                        }
-                        if self.give_up(fault.at) {
-                            break;
-                        }
+                    self.wait_for_events(&mut pauses);
+                    if pauses % STUCK == 0 && self.give_up(fault.at) {
+                        break;
                     }
                 }
             }
@@ -101,6 +92,19 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             self.stat.fresh_faults.fetch_add(1, Relaxed);
         }
         true
+    }
+
+    /// Reads events, and lets those who cause them run. After a while somebody may be stuck, and in the queue.
+    fn wait_for_events(&mut self, pauses: &mut usize) {
+        self.settle();
+        self.kernel.pause();
+        *pauses += 1;
+        if pauses.is_multiple_of(STUCK) {
+            let queued: Vec<usize> = self.faults.iter().map(|f| f.at).collect();
+            for at in queued {
+                self.give_up(at);
+            }
+        }
     }
 
     /// mremap that grows a locked mapping fills the new part before it sends its event, and nothing can be installed before the event is
@@ -121,7 +125,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
 
     /// Brings one page home whatever it takes: before a fork, or because the kernel needs it there.
     pub(crate) fn bring_home(&mut self, at: usize, entry: Entry) {
-        let mut entry = entry;
+        let (mut entry, mut pauses) = (entry, 0);
         loop {
             let outcome = match entry.kind() {
                 Kind::Staged => self.activate(at, entry, Extent::Window { ahead: 0 }),
@@ -134,8 +138,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 }
             };
             if let Outcome::Again = outcome {
-                self.settle();
-                self.kernel.pause();
+                self.wait_for_events(&mut pauses);
             }
             entry = self.index.get(at);
         }
@@ -447,6 +450,14 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         if gate && self.marks.gated(&self.usage()) {
             return Outcome::Wait;
         }
+        // Outside of what is known to be registered: a mapping that mremap has grown, or one that is another userfaultfd's by now, which the
+        // kernel would let us fill all the same.
+        if !self.regions.iter().any(|r| r.contains(&fault.at))
+            && self.kernel.register(fault.at..fault.at + PAGE) == Err(Errno::EBUSY)
+        {
+            self.kernel.wake(fault.at..fault.at + PAGE);
+            return Outcome::Served;
+        }
         if entry.kind() == Kind::Clean {
             // Gone without an event (a guard was there): what it held is gone with it.
             self.index.set(fault.at, Entry::NONE);
@@ -479,8 +490,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 }
                 bytes = PAGE;
             }
-            // Moved, or filled with the zero page (the write makes it a page of its own): both stop at guards and at lost pages, where
-            // a copy would take their place.
+            // Moved, or filled with the zero page (the write makes it a page of its own): both stop at guards and at lost pages, where a
+            // copy would take their place.
             let mut moved = match stock {
                 Some(slot) => {
                     let from = self.stage.at(slot);
@@ -490,7 +501,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                     if self.stage.slot(slot).used == Use::Fetching {
                         self.discard_slot(slot);
                     }
-                    if refused(&moved) { self.kernel.copy(at, self.config.zeros, WINDOW) } else { moved }
+                    moved
                 }
                 None if bytes > PAGE || at > fault.at => {
                     self.kernel.clear(self.config.nursery, bytes);

@@ -16,9 +16,9 @@ use alloc::vec::Vec;
 use core::ops::Range;
 use core::sync::atomic::Ordering::Relaxed;
 use memcg::Stat;
+use vmscan::PAGE;
 use vmscan::readahead::Readahead;
 use vmscan::watermark::{Usage, Watermarks};
-use vmscan::PAGE;
 
 /// What a pager is made with.
 #[derive(Clone, Copy, Debug)]
@@ -76,6 +76,8 @@ pub struct Pager<'a, K, S> {
     pub(crate) hand: usize,
     pub(crate) round_began_ms: u64,
     pub(crate) round_ms: u64,
+    /// When all mappings were last registered.
+    pub(crate) enrolled_ms: u64,
     pub(crate) pins: Vec<usize>,
     pub(crate) footprint: usize,
     pub(crate) stored_pages: usize,
@@ -90,7 +92,7 @@ pub struct Pager<'a, K, S> {
 }
 
 /// How many pauses a fault waits at most for the compressors.
-const THROTTLE: usize = 64;
+const THROTTLE: usize = 1000;
 
 impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
     /// A pager that knows nothing yet.
@@ -115,6 +117,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
             hand: 0,
             round_began_ms: 0,
             round_ms: 0,
+            enrolled_ms: 0,
             pins: Vec::new(),
             footprint: 0,
             stored_pages: 0,
@@ -158,11 +161,13 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
     /// Above the last mark whoever faults pays: the next fault waits until the compressors have made room, for a while.
     fn throttle(&mut self) {
         for _ in 0..THROTTLE {
-            if self.footprint < self.marks.max || self.in_flight == 0 {
+            if self.footprint < self.marks.max {
                 return;
             }
             if self.collect() {
                 self.reclaim();
+            } else if self.in_flight == 0 && !self.reclaim() {
+                return;
             } else {
                 self.kernel.pause();
             }

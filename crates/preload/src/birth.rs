@@ -6,6 +6,7 @@
 //! ```
 
 use crate::arena;
+use core::ptr::null_mut;
 use uffd::sys::{self, Errno, consts::*};
 
 /// Bytes of stack of the engine and of a worker.
@@ -31,6 +32,32 @@ fn new_stack() -> Result<usize, Errno> {
     Ok(arena::map(STACK, 4096).ok_or(Errno::ENOMEM)? + STACK)
 }
 
+/// While it lives, a child that ends leaves no trace in the program's account of its children (RUSAGE_CHILDREN): the kernel
+/// reaps children whose signal is ignored without counting what they used.
+struct Unseen(sys::Disposition);
+
+impl Unseen {
+    const IGNORED: sys::Disposition = [1, 0, 0, 0];
+
+    /// `None` where it would show: a child of the program's could end meanwhile, or a pending SIGCHLD would be lost.
+    fn begin() -> Option<Unseen> {
+        let childless =
+            sys::waitid(P_ALL, 0, null_mut(), WEXITED | WNOHANG | WNOWAIT | __WALL) == Err(Errno::ECHILD);
+        if !childless || sys::pending_signals() & 1 << (SIGCHLD - 1) != 0 {
+            return None;
+        }
+        // SAFETY: SIGCHLD is blocked, and ignored until `drop`.
+        unsafe { sys::sigaction(SIGCHLD, &Self::IGNORED) }.ok().map(Unseen)
+    }
+}
+
+impl Drop for Unseen {
+    fn drop(&mut self) {
+        // SAFETY: what the program had set.
+        let _ = unsafe { sys::sigaction(SIGCHLD, &self.0) };
+    }
+}
+
 /// Starts `entry(argument)` in a process that shares this one's memory, and whose parent is not this process. All signals must be blocked.
 ///
 /// # Safety
@@ -39,9 +66,14 @@ pub unsafe fn detached(entry: extern "C" fn(usize) -> !, argument: usize) -> Res
     let stack_top = new_stack()?;
     let mut order = Order { flags: CLONE_VM, stack_top, entry, argument, result: Err(Errno::ECHILD) };
     let own_top = new_stack()?;
+    let unseen = Unseen::begin();
+    // Only children that end with SIGCHLD are reaped by its being ignored.
+    let signal = if unseen.is_some() { SIGCHLD } else { 0 };
     // SAFETY: with CLONE_VFORK we wait until the midwife is gone, and `order` lives that long.
-    let pid = unsafe { sys::clone(CLONE_VM | CLONE_VFORK, own_top, midwife, &raw mut order as usize) }?;
+    let pid =
+        unsafe { sys::clone(CLONE_VM | CLONE_VFORK | signal, own_top, midwife, &raw mut order as usize) }?;
     let mut status = 0;
+    // Where it is unseen this says ECHILD as soon as it has ended.
     while sys::wait4(pid, &mut status, __WALL) == Err(Errno::EINTR) {}
     // SAFETY: the midwife has ended.
     unsafe { arena::unmap(own_top - STACK, STACK) };

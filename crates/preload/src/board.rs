@@ -28,7 +28,10 @@ const QUEUED: u32 = 1;
 const BUSY: u32 = 2;
 const DONE: u32 = 3;
 
-#[expect(clippy::large_enum_variant, reason = "it lies in its cell from the start: a box would be an allocation for each job")]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "it lies in its cell from the start: a box would be an allocation for each job"
+)]
 #[derive(Clone, Copy)]
 enum Work {
     Store(Job),
@@ -95,6 +98,9 @@ pub struct Board {
     bell: Fd,
     cache: Cache<crate::arena::PoolMemory>,
     stat: &'static Stat,
+    /// Test mode: the last of so many objects is damaged; 0 is never.
+    damage_every: u32,
+    stored: AtomicU32,
 }
 
 // SAFETY: see the list at the head of the file for the cells; the rest is atomics and shared by design.
@@ -102,7 +108,13 @@ unsafe impl Sync for Board {}
 
 impl Board {
     /// A board for a stage of `slots` slots.
-    pub fn new(slots: usize, cache: Cache<crate::arena::PoolMemory>, bell: Fd, stat: &'static Stat) -> Board {
+    pub fn new(
+        slots: usize,
+        cache: Cache<crate::arena::PoolMemory>,
+        bell: Fd,
+        stat: &'static Stat,
+        damage_every: u32,
+    ) -> Board {
         let cell =
             || Cell { state: AtomicU32::new(IDLE), work: UnsafeCell::new(None), done: UnsafeCell::new(None) };
         Board {
@@ -116,6 +128,8 @@ impl Board {
             bell,
             cache,
             stat,
+            damage_every,
+            stored: AtomicU32::new(0),
         }
     }
 
@@ -229,6 +243,7 @@ impl Board {
                 self.stat.compressed_in_bytes.fetch_add(plain, Relaxed);
                 self.stat.compressed_out_bytes.fetch_add(bytes as u64, Relaxed);
                 self.stat.incompressible.fetch_add(!compressed as u64, Relaxed);
+                self.damage(handle);
                 Body::Blob { handle: handle.into_raw(), bytes }
             }
         });
@@ -238,6 +253,16 @@ impl Board {
             zero: stored.zero,
             in_body: stored.in_object,
             body,
+        }
+    }
+
+    /// Test mode: turns a bit of every so many objects, in the middle of its data.
+    fn damage(&self, handle: zsmalloc::Handle) {
+        if self.damage_every != 0 && (self.stored.fetch_add(1, Relaxed) + 1).is_multiple_of(self.damage_every)
+        {
+            self.cache
+                .pool()
+                .write(handle, |bytes| bytes[(bytes.len() / 2).max(bytes.len().min(300) - 1)] ^= 1);
         }
     }
 

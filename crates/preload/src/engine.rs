@@ -32,6 +32,10 @@ pub struct Control {
     state: AtomicU32,
     /// Calls of fork under way: while there are any, everything stays home.
     pub forks: AtomicU32,
+    /// 1 when all is home since a fork asked for it, and stays.
+    pub home: AtomicU32,
+    /// 1 when the program has ever made a guard region, which a copy would overwrite.
+    pub guards: AtomicU32,
     /// The page to touch for an answer; 0 before there is one.
     pub doorbell: AtomicUsize,
     /// A range whose contents were discarded without an event; (0, 0) when there is none.
@@ -64,6 +68,8 @@ impl Control {
         Control {
             state: AtomicU32::new(State::Asleep as u32),
             forks: AtomicU32::new(0),
+            home: AtomicU32::new(0),
+            guards: AtomicU32::new(0),
             doorbell: AtomicUsize::new(0),
             guard: (AtomicUsize::new(0), AtomicUsize::new(0)),
             memcg: AtomicPtr::new(core::ptr::null_mut()),
@@ -93,6 +99,7 @@ impl Control {
     pub fn reset(&self) {
         self.state.store(State::Asleep as u32, Relaxed);
         self.forks.store(0, Relaxed);
+        self.home.store(0, Relaxed);
         self.doorbell.store(0, Relaxed);
         self.guard.0.store(0, Relaxed);
         self.guard.1.store(0, Relaxed);
@@ -247,8 +254,10 @@ pub extern "C" fn main(_argument: usize) -> ! {
     match Watch::open(order) {
         Ok(mut watch) => {
             adopt_own_data();
+            // What fails because the program has ended meanwhile is no news.
             if asleep(&mut watch)
                 && let Err((what, errno)) = awake(&mut watch)
+                && !watch.gone()
             {
                 unmanaged(&watch.order, format_args!("{what} says {errno}"));
                 while !watch.gone() {
@@ -283,6 +292,7 @@ fn asleep(watch: &mut Watch) -> bool {
         if watch.gone() {
             return false;
         }
+        crate::dontfork::collect();
         let footprint = footprint(&watch.statm);
         watch.order.memcg.publish(watch.order.slot, footprint as u64, footprint as u64, 0, 0);
         let threshold = if evict_all { 1 << 20 } else { watch.limit(footprint) / 2 };
@@ -329,7 +339,8 @@ fn awake(watch: &mut Watch) -> Result<(), (&'static str, Errno)> {
     let _ = sys::getrandom(seed.as_mut_ptr(), seed.len(), 0);
     let cache = Cache::new(PoolMemory, compressor, u64::from_ne_bytes(seed));
     let bell = sys::eventfd().map_err(|e| ("eventfd", e))?;
-    let board: &'static Board = Box::leak(Box::new(Board::new(bytes / WINDOW, cache, bell, &slot.stat)));
+    let board: &'static Board =
+        Box::leak(Box::new(Board::new(bytes / WINDOW, cache, bell, &slot.stat, memcg.settings.damage_every)));
     let mine = Worker::new(compressor).map_err(|_| no_memory)?;
     let workers = start_workers(watch, board, compressor)?;
     let config = Config {
@@ -391,6 +402,10 @@ fn run(watch: &mut Watch, board: &Board, pager: &mut Pager<'_, Live, Counter>) {
     loop {
         let now = sys::now_ns();
         let footprint = footprint(&watch.statm);
+        // In this order: a thread that is about to fork counts itself first, and then looks whether all is home.
+        if CONTROL.forks.load(SeqCst) == 0 {
+            CONTROL.home.store(0, SeqCst);
+        }
         pager.paused = CONTROL.forks.load(SeqCst) > 0;
         let busy = pager.turn(footprint);
         if pager.rang {
@@ -439,6 +454,7 @@ fn answer(pager: &mut Pager<'_, Live, Counter>) {
     }
     if CONTROL.forks.load(SeqCst) > 0 {
         pager.retire();
+        CONTROL.home.store(1, SeqCst);
     }
     pager.answer();
 }

@@ -14,7 +14,7 @@
 //! - [`arena`]: the engine's own memory, and which addresses it has
 //! - [`live`]: the pager's kernel; [`board`]: its store, and the jobs that workers take
 //! - [`engine`], [`worker`]: the processes; [`birth`]: how they are made
-//! - [`hook`]: what the program's calls pass through
+//! - [`hook`]: what the program's calls pass through; [`wait`]: those for children; [`dontfork`]: what it keeps out of them
 //!
 //! Without `panic = "abort"`, as in tests, the crate is an ordinary library: no allocator, no hooks, no constructor.
 
@@ -25,9 +25,11 @@ extern crate alloc;
 pub mod arena;
 pub mod birth;
 pub mod board;
+pub mod dontfork;
 pub mod engine;
 pub mod hook;
 pub mod live;
+pub mod wait;
 pub mod worker;
 
 #[cfg(panic = "abort")]

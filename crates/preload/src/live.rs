@@ -1,8 +1,8 @@
 //! The real kernel, as the pager sees it.
 
 use crate::arena;
-use crate::engine::Line;
-use crate::hook;
+use crate::dontfork;
+use crate::engine::{CONTROL, Line};
 use alloc::vec::Vec;
 use core::fmt::{self, Write};
 use core::ops::Range;
@@ -93,6 +93,10 @@ impl Live {
         !none && smaps_flags(at, *b"lo")
     }
 
+    fn has_guard(&self, range: Range<usize>) -> bool {
+        range.step_by(PAGE).any(|at| self.pagemap.is_guard(at).unwrap_or(false))
+    }
+
     fn manageable(m: &Mapping) -> bool {
         m.read_write
             && !m.foreign
@@ -164,7 +168,7 @@ fn parse_tid(name: &[u8]) -> Option<u32> {
 
 impl Kernel for Live {
     fn next(&mut self) -> Option<Message> {
-        let message = self.uffd.next();
+        let message = dontfork::follow(|| sys::poll([self.uffd.fd()], 0) == Ok([true]), || self.uffd.next());
         if message.is_some() {
             self.pauses = 0;
         }
@@ -181,6 +185,9 @@ impl Kernel for Live {
         let next = self.maps.query(whole.end)?.map_or(whole.end, |m| m.range.start);
         if self.is_locked(range.start) {
             return Err(Errno::EINVAL);
+        }
+        if dontfork::knows(&whole) && !smaps_flags(range.start, *b"dc") {
+            dontfork::forget(&whole);
         }
         let mut at = whole.start;
         while at < whole.end {
@@ -219,7 +226,7 @@ impl Kernel for Live {
                 }
                 from = part.end;
                 let _ = self.uffd.unregister(part.clone());
-                hook::each_inherited(part, |r| {
+                dontfork::each_inherited(part, |r| {
                     let _ = sys::madvise_keep(r.start, r.len(), MADV_DOFORK);
                 });
             }
@@ -231,7 +238,7 @@ impl Kernel for Live {
         let Ok(Some(m)) = self.maps.query(range.start) else { return false };
         let range = range.start..range.end.min(m.range.end);
         let gone = m.range.contains(&range.start) && self.uffd.unregister(range.clone()).is_ok();
-        hook::each_inherited(range, |r| {
+        dontfork::each_inherited(range, |r| {
             let _ = sys::madvise_keep(r.start, r.len(), MADV_DOFORK);
         });
         gone
@@ -314,6 +321,11 @@ impl Kernel for Live {
     }
 
     fn copy(&mut self, dst: usize, src: usize, bytes: usize) -> Moved {
+        // A thread that a signal interrupts in a fault sends its message again, and the second may be served when a guard is there already.
+        if CONTROL.guards.load(core::sync::atomic::Ordering::SeqCst) != 0 && self.has_guard(dst..dst + bytes)
+        {
+            return Moved { bytes: 0, stop: Some(Errno::EEXIST) };
+        }
         // SAFETY: the pager copies only to pages that it evicted, or that a thread faulted on as missing.
         unsafe { self.uffd.copy(dst, src, bytes) }
     }

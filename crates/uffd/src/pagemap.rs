@@ -65,9 +65,18 @@ impl Pagemap {
 
     /// True when the page at `at` is present in whatever form.
     pub fn is_present(&self, at: usize) -> Result<bool> {
+        Ok(self.entry(at)? >> 63 == 1)
+    }
+
+    /// True when the page at `at` is a guard (MADV_GUARD_INSTALL). Kernels before 6.15 do not say.
+    pub fn is_guard(&self, at: usize) -> Result<bool> {
+        Ok((self.entry(at)? >> 58) & 1 == 1)
+    }
+
+    fn entry(&self, at: usize) -> Result<u64> {
         let mut entry = [0u8; 8];
         sys::pread(&self.0, &mut entry, at / PAGE * 8)?;
-        Ok(u64::from_ne_bytes(entry) >> 63 == 1)
+        Ok(u64::from_ne_bytes(entry))
     }
 }
 

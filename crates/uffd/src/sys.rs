@@ -292,6 +292,10 @@ plain! {
     setsid => __NR_setsid();
     /// Waits for child `pid`; `options` as in wait4(2).
     wait4 => __NR_wait4(pid: u32, status: *mut u32, options: u32);
+    /// Waits for children in the manner of waitid(2); `info` is a `siginfo_t` of 128 bytes, or null.
+    waitid => __NR_waitid(kind: u32, id: u32, info: *mut u32, options: u32);
+    /// Asks whether orphaned descendants come to this process (PR_GET_CHILD_SUBREAPER); writes 0 or 1.
+    get_subreaper => __NR_prctl(op: u32, yes: *mut u32);
     /// Sets the name that ps shows; 15 bytes and a NUL.
     set_name => __NR_prctl(op: u32, name: *const u8);
     /// Fills a buffer with random bytes.
@@ -307,6 +311,26 @@ pub fn signal_mask(mask: u64) -> u64 {
     let mut old = 0u64;
     let _ = call!(__NR_rt_sigprocmask, g::SIG_SETMASK, &mask as *const u64, &mut old as *mut u64, 8);
     old
+}
+
+/// Signals that are pending.
+pub fn pending_signals() -> u64 {
+    let mut set = 0u64;
+    let _ = call!(__NR_rt_sigpending, &mut set as *mut u64, 8);
+    set
+}
+
+/// What the kernel knows of a signal's disposition (its `struct sigaction`): handler, flags, restorer, mask.
+pub type Disposition = [u64; 4];
+
+/// Sets a signal's disposition and returns the old one.
+///
+/// # Safety
+/// A handler must be fit to run; 1 (SIG_IGN) always is.
+pub unsafe fn sigaction(signal: u32, new: &Disposition) -> Result<Disposition> {
+    let mut old = [0u64; 4];
+    call!(__NR_rt_sigaction, signal, new as *const Disposition, &mut old as *mut Disposition, 8)?;
+    Ok(old)
 }
 
 /// CPUs that the calling thread may run on.
@@ -362,10 +386,18 @@ pub mod consts {
         __WALL, CLONE_FILES, CLONE_FS, CLONE_VFORK, CLONE_VM, MADV_DODUMP, MADV_DOFORK, MADV_DONTDUMP,
         MADV_DONTFORK, MADV_DONTNEED, MADV_HUGEPAGE, MADV_NOHUGEPAGE, MADV_POPULATE_WRITE, MAP_ANONYMOUS,
         MAP_NORESERVE, MAP_PRIVATE, MAP_SHARED, O_CLOEXEC, O_DIRECTORY, O_RDONLY, O_RDWR, O_WRONLY,
-        PROT_NONE, PROT_READ, PROT_WRITE, SIGBUS, SIGKILL, WNOHANG,
+        PROT_NONE, PROT_READ, PROT_WRITE, SIGBUS, SIGCHLD, SIGKILL, WNOHANG,
     };
     /// prctl's PR_SET_NAME.
     pub const PR_SET_NAME: u32 = 15;
+    /// prctl's PR_GET_CHILD_SUBREAPER.
+    pub const PR_GET_CHILD_SUBREAPER: u32 = 37;
+    /// waitid's P_ALL.
+    pub const P_ALL: u32 = 0;
+    /// waitid's WEXITED.
+    pub const WEXITED: u32 = 4;
+    /// waitid's WNOWAIT: the child stays to be waited for.
+    pub const WNOWAIT: u32 = 0x0100_0000;
 }
 
 #[cfg(test)]

@@ -9,6 +9,9 @@ use std::path::PathBuf;
 /// how much of a program stays in memory.
 pub const DEFAULT_COMPRESSOR: &str = "zstd:1";
 
+/// How long a program waits at a full limit, without any progress, before it is stopped.
+const FULL_TIMEOUT_MS: u32 = 10_000;
+
 /// Runs a program in less memory than it needs.
 ///
 /// Cold memory of the program is compressed into a pool inside the program's own limit, and comes back on the first touch.
@@ -99,6 +102,14 @@ pub struct Run {
     /// Test mode: the seed of its choices
     #[arg(long, hide = true, value_name = "N", default_value_t = 0)]
     pub seed: u32,
+
+    /// Test mode: damage every Nth object that is stored
+    #[arg(long, hide = true, value_name = "N", default_value_t = 0)]
+    pub damage: u32,
+
+    /// Test mode: stop CMD after so many milliseconds at a full limit without any progress
+    #[arg(long, hide = true, value_name = "MS", default_value_t = FULL_TIMEOUT_MS)]
+    pub full_timeout_ms: u32,
 
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]

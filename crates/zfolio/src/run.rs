@@ -24,9 +24,6 @@ const USAGE: u8 = 2;
 /// zfolio itself cannot do it; env(1), nice(1) and docker use the same.
 const CANNOT: u8 = 125;
 
-/// How long a program waits at a full limit, without any progress, before it is stopped.
-const FULL_TIMEOUT_MS: u32 = 10_000;
-
 /// A run that ended before CMD began: its exit status, and what to say.
 struct Refusal(u8, String);
 
@@ -125,7 +122,8 @@ fn settings(args: &Run) -> Result<Settings, Refusal> {
     let mut compressor = [0; 32];
     compressor[..name.len()].copy_from_slice(name.as_bytes());
     let (evict_all, seed) = (args.evict_all.into(), args.seed);
-    Ok(Settings { compressor, evict_all, seed, full_timeout_ms: FULL_TIMEOUT_MS, reserved: 0 })
+    let (full_timeout_ms, damage_every) = (args.full_timeout_ms, args.damage);
+    Ok(Settings { compressor, evict_all, seed, full_timeout_ms, damage_every })
 }
 
 /// Opened before CMD starts: hours of a run must not end in a file that cannot be written.

@@ -1,6 +1,7 @@
 //! The simulated kernel, as the pager calls it.
 
 use super::memory::{Marker, Page, Vma};
+use super::store::WORKERS;
 use super::{Shared, World};
 use crate::kernel::{Errno, Kernel, Message, Moved, Run};
 use std::fmt;
@@ -29,11 +30,11 @@ impl World {
         if self.memory.changing > 0 && !blind {
             return Err(Errno::EAGAIN);
         }
-        if self.random.one_in(16) {
+        if self.chance(16) {
             self.run_on(1);
         }
         find(self)?;
-        if self.memory.changing > 0 && !blind || self.random.one_in(100) {
+        if self.memory.changing > 0 && !blind || self.chance(100) {
             return Err(Errno::EAGAIN);
         }
         Ok(())
@@ -66,8 +67,7 @@ impl World {
         mut each: impl FnMut(&mut World, usize) -> Result<(), Errno>,
     ) -> Moved {
         for offset in (0..bytes).step_by(PAGE) {
-            let done =
-                if offset > 0 && self.random.one_in(150) { Err(Errno::EAGAIN) } else { each(self, offset) };
+            let done = if offset > 0 && self.chance(150) { Err(Errno::EAGAIN) } else { each(self, offset) };
             if let Err(errno) = done {
                 self.memory.wake(dst..dst + offset);
                 return stopped(offset, errno);
@@ -173,7 +173,7 @@ impl Kernel for SimKernel {
                     return Err(Errno::EFAULT);
                 }
                 let page = *world.memory.page(from).ok_or(Errno::ENOENT)?;
-                if !page.zero && (page.pins > 0 || !page.exclusive) || world.random.one_in(400) {
+                if !page.zero && (page.pins > 0 || !page.exclusive) || world.chance(400) {
                     return Err(Errno::EBUSY);
                 }
                 world.memory.remove(from);
@@ -277,7 +277,7 @@ impl Kernel for SimKernel {
         world.enter();
         let (_, vma) = world.memory.vma(at).expect("the engine discards its own");
         assert!(vma.engine, "the engine discards the program's memory at {at:#x}");
-        let stays = world.random.one_in(100);
+        let stays = world.chance(100) || world.stubborn;
         world.trace("discard", [at as u64, bytes as u64, stays as u64]);
         if !stays {
             for page in (at..at + bytes).step_by(PAGE) {
@@ -314,6 +314,10 @@ impl Kernel for SimKernel {
     fn pause(&mut self) {
         let mut world = self.0.borrow_mut();
         world.enter();
+        if world.scripted {
+            (0..WORKERS).for_each(|worker| world.step_worker(worker));
+            return;
+        }
         let steps = world.random.below(12);
         world.run_on(steps);
     }

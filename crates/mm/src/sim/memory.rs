@@ -64,6 +64,13 @@ pub enum Access {
     Sigbus,
 }
 
+impl Access {
+    /// The task goes on.
+    pub fn is_done(self) -> bool {
+        matches!(self, Access::Done(_))
+    }
+}
+
 /// A task that waits for a page.
 #[derive(Clone, Copy, Debug)]
 pub struct Waiter {

@@ -9,8 +9,9 @@
 //! ```
 //!
 //! - [`memory`], [`kernel`]: the simulated kernel; [`store`]: the simulated pool and its workers
-//! - [`program`]: the threads; [`shadow`]: what they must read
+//! - [`program`]: the threads, [`syscall`]: what they call; [`shadow`]: what they must read
 //! - [`run`]: one run from a seed, and what is checked; [`clean`]: runs that must pass
+//! - [`scene`]: short plays, one for each bug that was found
 //! - [`bugs`]: planted bugs, each of which a run must find
 
 mod bugs;
@@ -20,8 +21,10 @@ mod memory;
 mod program;
 mod random;
 mod run;
+mod scene;
 mod shadow;
 mod store;
+mod syscall;
 
 use bugs::Bugs;
 use memory::Memory;
@@ -42,6 +45,10 @@ pub struct World {
     program: Program,
     shelves: Shelves,
     bugs: Bugs,
+    /// Nothing happens by itself or by chance.
+    scripted: bool,
+    /// No page of the engine's can be discarded.
+    stubborn: bool,
     /// Scheduling points so far.
     clock: u64,
     /// Calls of the engine in this turn.
@@ -57,7 +64,7 @@ type Shared = Rc<RefCell<World>>;
 type Trace = (&'static str, [u64; 3]);
 
 /// How many events are shown when a run fails.
-const TRACED: usize = 3000;
+const TRACED: usize = 60;
 /// Calls in one turn after which the engine is taken to go round in circles.
 const ENDLESS: usize = 60_000;
 
@@ -74,8 +81,15 @@ impl World {
     fn enter(&mut self) {
         self.calls += 1;
         assert!(self.calls < ENDLESS, "the engine goes round in circles: {ENDLESS} calls in one turn");
-        let steps = self.random.pick(&[0, 0, 0, 0, 1, 1, 1, 2, 2, 3, 5, 12]);
-        self.run_on(steps);
+        if !self.scripted {
+            let steps = self.random.pick(&[0, 0, 0, 0, 1, 1, 1, 2, 2, 3, 5, 12]);
+            self.run_on(steps);
+        }
+    }
+
+    /// Once in `n` times true; never in a scripted scene.
+    fn chance(&mut self, n: usize) -> bool {
+        !self.scripted && self.random.one_in(n)
     }
 
     /// The world runs on by `steps` steps.
@@ -94,7 +108,7 @@ impl World {
     /// What happens without the program: memory that was given up lazily is taken back, devices write, threads exit, signals come.
     fn step_elsewhere(&mut self) {
         match self.random.below(8) {
-            0 | 4 => {
+            0 if self.random.one_in(8) => {
                 for at in self.memory.lazy_pages() {
                     if self.random.one_in(2) {
                         self.memory.remove(at);
@@ -104,7 +118,7 @@ impl World {
             }
             1 => self.step_device(),
             2 => self.step_exit(),
-            3 => {
+            3 if self.program.signals => {
                 let thread = self.random.below(self.program.threads());
                 self.memory.interrupt(memory::Task::Thread(thread));
             }

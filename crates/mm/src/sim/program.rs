@@ -2,6 +2,7 @@
 
 use super::World;
 use super::memory::{Access, Content, Marker, Task, Vma};
+use crate::event::subtract;
 use crate::kernel::Message;
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
@@ -33,19 +34,21 @@ pub enum Habit {
     None,
     /// MADV_DONTNEED and MADV_FREE.
     Discards,
-    /// mremap, guards and forks.
+    /// mremap, mprotect and guards.
     Remaps,
+    /// mremap and fork.
+    Forks,
 }
 
 /// What a thread is at.
-enum Doing {
+pub enum Doing {
     Nothing,
     Touching(Touch),
     Calling(Call),
 }
 
 /// Pages to be read or written one after another.
-struct Touch {
+pub struct Touch {
     at: usize,
     end: usize,
     write: bool,
@@ -63,30 +66,6 @@ enum Then {
     Transfer,
 }
 
-/// A system call after its first step: events to be raised, and a discard to be made.
-#[derive(Default)]
-struct Call {
-    events: VecDeque<Message>,
-    /// What an mremap moves, and where to. No other thread changes these mappings before it returns: events of different threads
-    /// come in any order, so what a program does there without waiting has no one right outcome.
-    moves: Vec<Range<usize>>,
-    /// Parts of what was unmapped that were not registered: the event names them all the same (see the limit in event.rs).
-    unregistered: Vec<Range<usize>>,
-    /// An event was raised and the thread has not run since.
-    raised: bool,
-    removal: Option<Removal>,
-}
-
-struct Removal {
-    at: usize,
-    end: usize,
-    /// When the call began, in the shadow's time.
-    since: u64,
-    lazily: bool,
-    /// The end of what is zapped now, and whether the mmap lock is held for it.
-    zapping: Option<(usize, bool)>,
-}
-
 /// All threads, and what they share.
 pub struct Program {
     doing: Vec<Doing>,
@@ -96,6 +75,8 @@ pub struct Program {
     off_until: Vec<u64>,
     pages: usize,
     habit: Habit,
+    /// Signals take threads out of their faults, now and then.
+    pub signals: bool,
     tcbs: Vec<Tcb>,
     transfers: Vec<Transfer>,
     /// Threads of the census that were always seen in a system call since.
@@ -117,6 +98,7 @@ impl Program {
             off_until: vec![0; threads],
             pages,
             habit,
+            signals: false,
             tcbs: Vec::new(),
             transfers: Vec::new(),
             counted: Vec::new(),
@@ -294,31 +276,13 @@ impl World {
         BASE + start * PAGE..BASE + (start + len).min(pages) * PAGE
     }
 
-    /// True when a range must be left as it is: a thread's control block is there, another thread's mremap is not over, or the
-    /// mmap lock is taken.
-    fn held(&self, range: &Range<usize>) -> bool {
-        let moves = |doing: &Doing| match doing {
-            Doing::Calling(call) => call.moves.iter().any(|r| r.start < range.end && range.start < r.end),
-            _ => false,
-        };
-        self.locked(range) || self.program.doing.iter().any(moves)
-    }
-
-    fn locked(&self, range: &Range<usize>) -> bool {
-        self.memory.readers > 0 || self.program.tcbs.iter().any(|t| range.contains(&t.page))
-    }
-
-    /// True when a mapping may be made at a range: also where another has just moved away, whose events are yet to come.
-    fn can_be_mapped(&self, range: &Range<usize>) -> bool {
-        !self.held(range) || !self.locked(range) && self.memory.vmas_in(range.clone()).is_empty()
-    }
-
     fn begin(&mut self, thread: usize) -> Doing {
         let range = self.range();
         let write = self.random.one_in(2);
         let dice = match self.program.habit {
             Habit::Discards if self.random.one_in(2) => 75 + self.random.below(9),
-            Habit::Remaps if self.random.one_in(2) => 90 + self.random.below(10),
+            Habit::Remaps if self.random.one_in(2) => 90 + self.random.below(8),
+            Habit::Forks if self.random.one_in(2) => self.random.pick(&[90, 91, 92, 93, 98, 98, 98]),
             _ => self.random.below(100),
         };
         let since = self.memory.turn;
@@ -339,14 +303,14 @@ impl World {
             }
             84..87 if !self.held(&range) => {
                 self.trace("munmap", args);
-                let events = self.unmap(range);
-                self.calling(events)
+                let call = self.unmap(range);
+                self.calling(call)
             }
             87..90 if self.can_be_mapped(&range) => {
                 self.trace("mmap", args);
-                let events = self.unmap(range.clone());
+                let call = self.unmap(range.clone());
                 self.memory.map(range, fresh());
-                self.calling(events)
+                self.calling(call)
             }
             90..94 => self.mremap(thread, range),
             94..96 if !self.held(&range) => {
@@ -376,108 +340,6 @@ impl World {
                 Doing::Nothing
             }
             _ => Doing::Nothing,
-        }
-    }
-
-    /// The program ends: thread 0 unmaps everything.
-    pub fn unmap_all(&mut self) {
-        let events = self.unmap(self.program.space());
-        self.program.doing[0] = self.calling(events);
-    }
-
-    fn calling(&mut self, events: Vec<Message>) -> Doing {
-        self.memory.changing += events.len();
-        if events.is_empty() {
-            return Doing::Nothing;
-        }
-        Doing::Calling(Call { events: events.into(), ..Call::default() })
-    }
-
-    /// Unmaps a range and says what event that makes: one for the whole of it.
-    fn unmap(&mut self, range: Range<usize>) -> Vec<Message> {
-        self.detach(range.clone());
-        self.shadow.forget(range.clone());
-        for (found, _) in self.memory.vmas_in(range.clone()).iter().filter(|(_, vma)| vma.registered) {
-            self.program.unmapped.push(found.clone());
-        }
-        if self.memory.unmap(range.clone()) { vec![Message::Unmap(range)] } else { Vec::new() }
-    }
-
-    /// Devices that write to a page of the range do so to nobody's memory from now on.
-    fn detach(&mut self, range: Range<usize>) {
-        for transfer in &mut self.program.transfers {
-            let found = self.memory.pages_in(range.clone()).any(|(_, p)| p.frame == transfer.frame);
-            transfer.detached |= found;
-        }
-    }
-
-    fn mremap(&mut self, thread: usize, range: Range<usize>) -> Doing {
-        let Some((whole, vma)) = self.memory.vma(range.start) else { return Doing::Nothing };
-        let (registered, space) = (vma.registered, self.program.space());
-        let from = range.start..range.end.min(whole.end);
-        let len = from.len();
-        // Grown, and kept, exclude each other.
-        let (grown, keep) = match self.random.below(4) {
-            0 => (self.random.below(20) * PAGE, false),
-            1 => (0, true),
-            _ => (0, false),
-        };
-        let mut to = BASE + self.random.below(self.program.pages) * PAGE;
-        let gaps = self.memory.gaps(space.clone());
-        if !gaps.is_empty() && self.random.one_in(2) {
-            // Where something was unmapped just now, as the kernel itself would choose.
-            to = self.random.pick_range(&gaps).start;
-        }
-        let target = to..to + len + grown;
-        let apart = target.end <= from.start || target.start >= from.end;
-        if target.end > space.end || !apart || self.held(&from) || !self.can_be_mapped(&target) {
-            return Doing::Nothing;
-        }
-        let what = if keep { "mremap, old mapping kept" } else { "mremap" };
-        self.trace(what, [thread as u64, from.start as u64, from.end as u64]);
-        self.trace("  to", [thread as u64, target.start as u64, target.end as u64]);
-        let mut events = self.unmap(target.clone());
-        self.memory.remap(from.clone(), to, target.len(), keep);
-        self.shadow.rename(from.clone(), to, |at| self.program.is_discarded(at));
-        if registered {
-            events.push(Message::Remap { from: from.clone(), to });
-            if !keep {
-                events.push(Message::Unmap(from.clone()));
-            }
-        }
-        match self.calling(events) {
-            Doing::Calling(call) => Doing::Calling(Call { moves: vec![from, target], ..call }),
-            done => done,
-        }
-    }
-
-    /// Installs guards, or removes them.
-    fn guard(&mut self, range: Range<usize>, thread: usize) {
-        let all_writable = range
-            .clone()
-            .step_by(PAGE)
-            .all(|at| self.memory.vma(at).is_some_and(|(_, v)| v.writable && !v.locked));
-        if !all_writable {
-            return;
-        }
-        let install = self.random.one_in(2);
-        self.trace(
-            if install { "guard" } else { "unguard" },
-            [thread as u64, range.start as u64, range.end as u64],
-        );
-        self.detach(range.clone());
-        for at in range.step_by(PAGE) {
-            match (install, self.memory.markers.get(&at)) {
-                (true, None) => {
-                    let present = self.memory.remove(at).is_some();
-                    self.shadow.silent_zap(at, present);
-                    self.memory.markers.insert(at, Marker::Guard);
-                }
-                (false, Some(Marker::Guard)) => {
-                    self.memory.markers.remove(&at);
-                }
-                _ => {}
-            }
         }
     }
 
@@ -541,74 +403,4 @@ impl World {
         }
     }
 
-    fn call(&mut self, thread: usize, mut call: Call) -> Doing {
-        if call.raised {
-            // The event was read, and the thread runs again.
-            call.raised = false;
-            self.memory.changing -= 1;
-            return Doing::Calling(call);
-        }
-        if let Some(event) = call.events.pop_front() {
-            self.trace("raises an event", [thread as u64, 0, 0]);
-            self.memory.raise(Task::Thread(thread), event);
-            call.raised = true;
-            return Doing::Calling(call);
-        }
-        let Some(removal) = &mut call.removal else { return Doing::Nothing };
-        let (at, end) = (removal.at, removal.end);
-        let Some((until, locked)) = removal.zapping else {
-            // The next mapping in the range.
-            let next =
-                self.memory.vma_from(at).filter(|(range, vma)| at < end && range.start < end && !vma.locked);
-            let Some((found, registered)) = next.map(|(range, vma)| (range, vma.registered)) else {
-                return Doing::Nothing;
-            };
-            let part = at.max(found.start)..end.min(found.end);
-            removal.at = part.start;
-            removal.zapping = Some((part.end, !registered));
-            self.shadow.removal_begin(thread, part.clone(), removal.since);
-            if registered {
-                self.memory.changing += 1;
-                self.memory.raise(Task::Thread(thread), Message::Remove(part));
-                call.raised = true;
-            } else {
-                self.memory.readers += 1;
-            }
-            return Doing::Calling(call);
-        };
-        if !locked {
-            // The lock was dropped for the event: the mapping is looked up again, and may be another by now.
-            let Some((found, _)) = self.memory.vma(at).filter(|(_, vma)| !vma.locked) else {
-                self.shadow.removal_end(thread);
-                return Doing::Nothing;
-            };
-            removal.zapping = Some((until.min(found.end), true));
-            self.memory.readers += 1;
-            return Doing::Calling(call);
-        }
-        let step = at..until.min(at + (1 + self.random.below(20)) * PAGE);
-        removal.at = step.end;
-        self.trace("zaps", [thread as u64, step.start as u64, step.end as u64]);
-        if !removal.lazily {
-            self.detach(step.clone());
-        }
-        for at in step.clone().step_by(PAGE) {
-            if removal.lazily && self.memory.page(at).is_some_and(|p| !p.zero) {
-                let page = self.memory.page_mut(at).expect("there");
-                page.lazy = page.exclusive;
-            } else {
-                self.memory.remove(at);
-                if self.memory.markers.get(&at) == Some(&Marker::Poison) {
-                    self.memory.markers.remove(&at);
-                }
-            }
-        }
-        self.shadow.zap(thread, step.clone(), removal.lazily);
-        if step.end == until {
-            self.memory.readers -= 1;
-            self.shadow.removal_end(thread);
-            removal.zapping = None;
-        }
-        Doing::Calling(call)
-    }
 }

@@ -36,6 +36,8 @@ pub struct Plan {
     /// Pages of the program's address space.
     pub pages: usize,
     pub habit: Habit,
+    /// Threads get signals.
+    pub signals: bool,
     /// Windows of the stage.
     pub stage: usize,
     /// Everything goes out all the time; otherwise watermarks decide.
@@ -59,7 +61,8 @@ impl Plan {
             steps: 2000,
             threads: 1 + random.below(4),
             pages: 64 + random.below(400),
-            habit: random.pick(&[Habit::None, Habit::None, Habit::Discards, Habit::Remaps]),
+            habit: random.pick(&[Habit::None, Habit::None, Habit::Discards, Habit::Remaps, Habit::Forks]),
+            signals: random.one_in(2),
             stage: 8 + random.below(48),
             evict_all: random.one_in(2),
             inactive: random.below(4),
@@ -116,14 +119,16 @@ pub fn run(seed: u64, plan: &Plan) -> Result<Tally, String> {
     }
 }
 
-fn world(seed: u64, plan: &Plan) -> World {
+/// The world at the beginning of a run.
+pub fn world(seed: u64, plan: &Plan) -> World {
     let mut memory = Memory::default();
     let engine = |registered| Vma { engine: true, registered, ..program::fresh() };
     memory.map(STAGE..STAGE + plan.stage * WINDOW, engine(true));
     memory.map(NURSERY..NURSERY + WINDOW, engine(false));
     memory.map(ZEROS..ZEROS + WINDOW, engine(false));
     memory.map(DOORBELL..DOORBELL + PAGE, engine(true));
-    let program = Program::new(plan.threads, plan.pages, plan.habit);
+    let mut program = Program::new(plan.threads, plan.pages, plan.habit);
+    program.signals = plan.signals;
     memory.map(program.space(), program::fresh());
     World {
         random: Random(seed),
@@ -132,6 +137,8 @@ fn world(seed: u64, plan: &Plan) -> World {
         program,
         shelves: Shelves::new(plan.damage, plan.tight),
         bugs: plan.bugs.clone(),
+        scripted: false,
+        stubborn: false,
         clock: 0,
         calls: 0,
         trace: VecDeque::new(),
@@ -152,10 +159,11 @@ fn marks(pages: usize) -> Watermarks {
     }
 }
 
-type Simulated<'a> = Pager<'a, SimKernel, SimStore>;
+/// A pager in a simulated world.
+pub type Simulated<'a> = Pager<'a, SimKernel, SimStore>;
 
-fn live(world: Shared, plan: &Plan) -> Tally {
-    let stat = Stat::default();
+/// The pager of a run.
+pub fn pager<'a>(world: &Shared, plan: &Plan, stat: &'a Stat) -> Simulated<'a> {
     let config = Config {
         stage: (STAGE, plan.stage * WINDOW),
         nursery: NURSERY,
@@ -163,12 +171,18 @@ fn live(world: Shared, plan: &Plan) -> Tally {
         doorbell: DOORBELL,
         evict_all: plan.evict_all,
     };
-    let mut pager = Pager::new(SimKernel(world.clone()), SimStore(world.clone()), &stat, config, 1 << 30);
+    let mut pager = Pager::new(SimKernel(world.clone()), SimStore(world.clone()), stat, config, 1 << 30);
     pager.set_limit(1 << 30);
     pager.marks = match plan.evict_all {
         true => Watermarks { inactive: plan.inactive * WINDOW, ..pager.marks },
         false => marks(plan.pages),
     };
+    pager
+}
+
+fn live(world: Shared, plan: &Plan) -> Tally {
+    let stat = Stat::default();
+    let mut pager = pager(&world, plan, &stat);
     let mut turns = 0;
     let mut turn = |pager: &mut Simulated| {
         turns += 1;

@@ -19,6 +19,7 @@ const PACKED: usize = PAGE / 4;
 pub struct SimStore(pub Shared);
 
 #[derive(Clone, Copy)]
+#[expect(clippy::large_enum_variant, reason = "a few of them, and a box would not be copied")]
 enum Work {
     Store(Job),
     Fetch(Fetch),
@@ -89,6 +90,11 @@ impl Shelves {
             Work::Fetch(fetch) => is(&fetch.body),
         };
         self.queue.iter().any(names) || self.workers.iter().flatten().any(|b| names(&b.work))
+    }
+
+    /// The pool has no memory until then.
+    pub fn fill_up(&mut self, until: u64) {
+        self.full_until = until;
     }
 
     fn pool_bytes(&self) -> usize {
@@ -217,7 +223,7 @@ impl Store for SimStore {
         world.enter();
         let found = world.shelves.queue.iter().position(|w| w.slot() == slot);
         match found {
-            Some(index) if !world.random.one_in(4) => {
+            Some(index) if !world.chance(4) => {
                 world.shelves.queue.swap_remove(index);
                 world.trace("withdraw", [slot as u64, 0, 0]);
                 true
@@ -230,7 +236,7 @@ impl Store for SimStore {
         let mut world = self.0.borrow_mut();
         world.enter();
         let done = &world.shelves.done;
-        if done.is_empty() || world.random.one_in(4) {
+        if done.is_empty() || world.chance(4) {
             return None;
         }
         let count = world.shelves.done.len();

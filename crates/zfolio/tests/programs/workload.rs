@@ -107,14 +107,14 @@ pub fn sqlite3(size: Size) -> Result<Workload, Missing> {
     let script = format!(".read {}", source("database.sql"));
     Ok(Workload::new(
         "sqlite3",
-        0.33,
+        0.5,
         &[&sqlite, "-init", "/dev/null", ":memory:", &customers, &orders, &script],
     ))
 }
 
 /// A server with 1 GiB of records at full size, with a loader, redis-benchmark and a digest at the end.
 pub fn redis(size: Size) -> Result<Workload, Missing> {
-    let mut workload = Workload::new("redis-server", 0.33, &[]);
+    let mut workload = Workload::new("redis-server", 0.5, &[]);
     // Debian's redis-tools has the same binary under another name, and installs no service: the name it is called by
     // decides what it is.
     let server = workload.directory.file("redis-server");
@@ -145,8 +145,8 @@ pub fn sort(size: Size) -> Result<Workload, Missing> {
     let input = workload.directory.file("lines");
     write(&input, |out| {
         let mut text = Text::new(7);
-        (0..size.pick(3_000_000, 10_000_000)).try_for_each(|_| {
-            let count = 3 + text.below(9) as usize;
+        (0..size.pick(1_300_000, 3_600_000)).try_for_each(|_| {
+            let count = 10 + text.below(30) as usize;
             let (words, number) = (text.sentence(count), text.below(100_000_000));
             writeln!(out, "{words} {number:08}")
         })

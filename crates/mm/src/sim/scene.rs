@@ -1,0 +1,276 @@
+//! Scripted scenes, one for each bug that the simulator found in the pager: nothing happens by itself or by chance.
+
+use super::Shared;
+use super::memory::{Access, Content, Marker, Task};
+use super::program::{BASE, Habit};
+use super::run::{self, Plan, Simulated};
+use super::store::WORKERS;
+use crate::event::subtract;
+use crate::index::Kind;
+use crate::kernel::Message;
+use crate::stage::Use;
+use memcg::Stat;
+use std::cell::RefCell;
+use std::ops::Range;
+use std::rc::Rc;
+use vmscan::PAGE;
+
+/// A thread that is not simulated otherwise.
+const SOMEBODY: Task = Task::Thread(99);
+
+struct Scene {
+    world: Shared,
+    pager: Simulated<'static>,
+}
+
+/// Pages by number, from the beginning of the program's memory.
+fn pages(range: Range<usize>) -> Range<usize> {
+    BASE + range.start * PAGE..BASE + range.end * PAGE
+}
+
+impl Scene {
+    fn new() -> Scene {
+        let plan = Plan {
+            threads: 0,
+            pages: 128,
+            habit: Habit::None,
+            evict_all: true,
+            inactive: 0,
+            stage: 32,
+            ..Plan::any(1)
+        };
+        let world = Rc::new(RefCell::new(run::world(1, &plan)));
+        world.borrow_mut().scripted = true;
+        let pager = run::pager(&world, &plan, Box::leak(Box::new(Stat::default())));
+        Scene { world, pager }
+    }
+
+    fn turn(&mut self) {
+        let footprint = {
+            let mut world = self.world.borrow_mut();
+            world.calls = 0;
+            world.footprint()
+        };
+        self.pager.turn(footprint);
+        assert_eq!(self.pager.check(), Ok(()));
+    }
+
+    /// The pager goes on while the workers do; enough of both for all that is wanted here.
+    fn go_on(&mut self) {
+        for _ in 0..40 {
+            self.turn();
+            for worker in (0..WORKERS).cycle().take(20) {
+                self.world.borrow_mut().step_worker(worker);
+            }
+        }
+    }
+
+    /// A thread touches a page, and the pager serves it.
+    fn touch(&mut self, at: usize, write: Option<Content>) -> Access {
+        for _ in 0..40 {
+            let access = self.world.borrow_mut().memory.access(SOMEBODY, at, write);
+            if access != Access::Fault {
+                return access;
+            }
+            self.pager.paused = true;
+            while self.world.borrow().memory.blocked.contains(&SOMEBODY) {
+                self.turn();
+            }
+            self.pager.paused = false;
+        }
+        panic!("the thread at {at:#x} comes no further");
+    }
+
+    fn write(&mut self, range: Range<usize>) {
+        for at in range.step_by(PAGE) {
+            assert_eq!(self.touch(at, Some(at as Content)), Access::Done(at as Content));
+        }
+    }
+
+    /// Every page reads as what `write` wrote.
+    fn reads_back(&mut self, range: Range<usize>, moved: isize) {
+        for at in range.step_by(PAGE) {
+            assert_eq!(self.touch(at, None), Access::Done((at as isize - moved) as Content), "{at:#x}");
+        }
+    }
+
+    /// An event of a call that has changed the mappings already.
+    fn raise(&mut self, message: Message) {
+        self.world.borrow_mut().memory.raise(SOMEBODY, message);
+    }
+
+    fn kind(&self, at: usize) -> Kind {
+        self.pager.index.get(at).kind()
+    }
+}
+
+#[test]
+fn a_window_that_has_become_two_mappings_comes_in() {
+    let mut scene = Scene::new();
+    scene.write(pages(0..16));
+    scene.go_on();
+    assert_eq!(scene.kind(BASE), Kind::Stored);
+    scene.world.borrow_mut().memory.change(pages(7..128), |vma| vma.writable = false);
+    scene.reads_back(pages(0..16), 0);
+}
+
+#[test]
+fn fresh_memory_beside_another_mapping_is_filled() {
+    let mut scene = Scene::new();
+    scene.write(pages(0..2));
+    scene.go_on();
+    scene.world.borrow_mut().memory.change(pages(20..24), |vma| vma.locked = true);
+    for at in pages(16..32).step_by(PAGE) {
+        assert!(scene.touch(at, (at / PAGE).is_multiple_of(2).then_some(7)).is_done());
+    }
+}
+
+#[test]
+fn read_ahead_leaves_guards_where_they_are() {
+    let mut scene = Scene::new();
+    scene.write(pages(0..2));
+    scene.go_on();
+    let guards = [pages(37..38).start, pages(52..53).start, pages(70..71).start];
+    for guard in guards {
+        scene.world.borrow_mut().memory.markers.insert(guard, Marker::Guard);
+    }
+    for at in pages(16..96).step_by(PAGE).filter(|at| !guards.contains(at)) {
+        assert!(scene.touch(at, Some(7)).is_done());
+    }
+    for guard in guards {
+        assert_eq!(scene.touch(guard, None), Access::Segv);
+    }
+}
+
+#[test]
+fn a_page_that_the_kernel_took_back_from_the_stage_reads_as_zeros() {
+    let mut scene = Scene::new();
+    scene.write(pages(0..4));
+    scene.turn();
+    assert_eq!(scene.kind(BASE), Kind::Staged);
+    let slot = scene.pager.index.get(BASE).id() / 16;
+    let gone = scene.pager.stage.at(slot) + 2 * PAGE;
+    scene.world.borrow_mut().memory.remove(gone).expect("it was there");
+    scene.reads_back(pages(0..2), 0);
+    assert_eq!(scene.touch(pages(2..3).start, None), Access::Done(0));
+    scene.reads_back(pages(3..4), 0);
+}
+
+#[test]
+fn a_worker_that_waits_for_the_stage_is_served_while_the_pager_waits_for_it() {
+    let mut scene = Scene::new();
+    scene.write(pages(0..16));
+    scene.turn();
+    scene.turn();
+    let slot = scene.pager.index.get(BASE).id() / 16;
+    assert_eq!(scene.pager.stage.slot(slot).used, Use::InFlight);
+    let gone = scene.pager.stage.at(slot) + 5 * PAGE;
+    scene.world.borrow_mut().memory.remove(gone).expect("it was there");
+    // The thread's fault is the first in the queue, and can be served only when the worker has got further.
+    assert_eq!(scene.world.borrow_mut().memory.access(SOMEBODY, BASE, None), Access::Fault);
+    for worker in (0..WORKERS).cycle().take(20) {
+        scene.world.borrow_mut().step_worker(worker);
+    }
+    assert!(scene.world.borrow().memory.blocked.iter().any(|t| matches!(t, Task::Worker(_))));
+    scene.turn();
+    assert!(!scene.world.borrow().memory.blocked.contains(&SOMEBODY));
+    scene.reads_back(pages(0..5), 0);
+    assert_eq!(scene.touch(pages(5..6).start, None), Access::Done(0));
+}
+
+#[test]
+fn pages_that_could_not_be_discarded_are_tried_again() {
+    let mut scene = Scene::new();
+    scene.write(pages(0..5));
+    scene.world.borrow_mut().stubborn = true;
+    scene.go_on();
+    let slots = 0..scene.pager.stage.slots() as u32;
+    let used =
+        |scene: &Scene| slots.clone().filter(|&s| scene.pager.stage.slot(s).used == Use::Waste).count();
+    assert_eq!(used(&scene), 1);
+    scene.world.borrow_mut().stubborn = false;
+    scene.go_on();
+    assert_eq!(used(&scene), 0);
+    scene.reads_back(pages(0..5), 0);
+}
+
+#[test]
+fn a_full_pool_is_tried_again() {
+    let mut scene = Scene::new();
+    scene.write(pages(0..40));
+    scene.world.borrow_mut().shelves.fill_up(u64::MAX);
+    scene.go_on();
+    assert_eq!(scene.pager.stored_bytes(), 0);
+    scene.world.borrow_mut().shelves.fill_up(0);
+    scene.go_on();
+    assert_eq!(scene.pager.stored_bytes(), 40 * PAGE);
+    scene.reads_back(pages(0..40), 0);
+}
+
+#[test]
+fn what_mremap_added_to_a_mapping_is_unregistered_too() {
+    let mut scene = Scene::new();
+    scene.world.borrow_mut().memory.unmap(pages(32..128));
+    scene.write(pages(0..4));
+    scene.go_on();
+    scene.pager.paused = true;
+    // Moved and grown; the event names the old length alone, and then the old part goes.
+    scene.world.borrow_mut().memory.remap(pages(16..20), pages(64..65).start, 8 * PAGE, false);
+    scene.raise(Message::Remap { from: pages(16..20), to: pages(64..65).start });
+    scene.turn();
+    scene.raise(Message::Unmap(pages(16..20)));
+    scene.turn();
+    scene.world.borrow_mut().memory.unmap(pages(64..68));
+    scene.raise(Message::Unmap(pages(64..68)));
+    scene.turn();
+    scene.pager.retire();
+    let world = scene.world.borrow();
+    assert!(world.memory.vmas().all(|(_, vma)| vma.engine || !vma.registered));
+}
+
+#[test]
+fn an_unmap_that_is_read_after_its_address_was_given_away_spares_the_new_owner() {
+    let mut scene = Scene::new();
+    scene.write(pages(0..32));
+    scene.go_on();
+    // One thread unmaps pages 0 to 16, and before its event comes another's mremap is given that address.
+    {
+        let memory = &mut scene.world.borrow_mut().memory;
+        memory.unmap(pages(0..16));
+        memory.remap(pages(16..32), BASE, 16 * PAGE, false);
+    }
+    scene.raise(Message::Remap { from: pages(16..32), to: BASE });
+    scene.turn();
+    scene.raise(Message::Unmap(pages(0..16)));
+    scene.raise(Message::Unmap(pages(16..32)));
+    scene.reads_back(pages(0..16), -16 * PAGE as isize);
+    assert!(scene.pager.displaced.is_empty());
+    assert_eq!(
+        scene.pager.stored_bytes() + scene.pager.usage().inactive,
+        0,
+        "what the first thread had is gone"
+    );
+}
+
+#[test]
+fn a_mapping_that_an_event_is_about_is_not_taken_for_known() {
+    let mut scene = Scene::new();
+    scene.write(pages(0..16));
+    scene.go_on();
+    // mremap has moved pages to where nothing was registered; its event is under way.
+    {
+        let memory = &mut scene.world.borrow_mut().memory;
+        memory.unmap(pages(64..128));
+        memory.remap(pages(0..16), pages(64..65).start, 16 * PAGE, false);
+        memory.changing += 2;
+    }
+    subtract(&mut scene.pager.regions, &pages(64..128));
+    scene.turn();
+    assert!(!scene.pager.regions.iter().any(|r| r.contains(&pages(64..65).start)));
+    scene.raise(Message::Remap { from: pages(0..16), to: pages(64..65).start });
+    scene.raise(Message::Unmap(pages(0..16)));
+    scene.pager.paused = true;
+    scene.turn();
+    scene.world.borrow_mut().memory.changing = 0;
+    scene.reads_back(pages(64..80), 64 * PAGE as isize);
+}

@@ -1,0 +1,244 @@
+//! The simulated system calls that change mappings, step by step: what they do to the memory, the events they raise, and what they do
+//! after the events were read.
+
+use super::World;
+use super::memory::{Marker, Task};
+use super::program::{BASE, Doing};
+use crate::event::subtract;
+use crate::kernel::Message;
+use std::collections::VecDeque;
+use std::ops::Range;
+use vmscan::PAGE;
+
+/// A system call after its first step: events to be raised, and a discard to be made.
+#[derive(Default)]
+pub struct Call {
+    pub events: VecDeque<Message>,
+    /// What is unmapped, or moved, and where to. No other thread changes these mappings before the call returns, since events of
+    /// different threads come in any order, and what a program does there without waiting has no one right outcome; but what is free
+    /// may be mapped anew, as the kernel itself would choose it.
+    pub changes: Vec<Range<usize>>,
+    /// Parts of what was unmapped that were not registered: the event names them all the same (see the limit in event.rs).
+    pub unregistered: Vec<Range<usize>>,
+    /// An event was raised and the thread has not run since.
+    pub raised: bool,
+    pub removal: Option<Removal>,
+}
+
+pub struct Removal {
+    pub at: usize,
+    pub end: usize,
+    /// When the call began, in the shadow's time.
+    pub since: u64,
+    pub lazily: bool,
+    /// The end of what is zapped now, and whether the mmap lock is held for it.
+    pub zapping: Option<(usize, bool)>,
+}
+
+impl World {
+    /// True when a range must be left as it is: a thread's control block is there, another thread's call is not over, or
+    /// the mmap lock is taken.
+    pub fn held(&self, range: &Range<usize>) -> bool {
+        let changes = |doing: &Doing| match doing {
+            Doing::Calling(call) => call.changes.iter().any(|r| r.start < range.end && range.start < r.end),
+            _ => false,
+        };
+        self.locked(range) || self.program.doing.iter().any(changes)
+    }
+
+    pub fn locked(&self, range: &Range<usize>) -> bool {
+        self.memory.readers > 0 || self.program.tcbs.iter().any(|t| range.contains(&t.page))
+    }
+
+    /// True when another thread's UNMAP is about to name a range where nothing was registered.
+    pub fn is_blurred(&self, range: &Range<usize>) -> bool {
+        let names = |doing: &Doing| match doing {
+            Doing::Calling(call) => {
+                call.unregistered.iter().any(|r| r.start < range.end && range.start < r.end)
+            }
+            _ => false,
+        };
+        self.program.doing.iter().any(names)
+    }
+
+    /// True when a mapping may be made at a range: also where another has just moved away, whose events are yet to come.
+    pub fn can_be_mapped(&self, range: &Range<usize>) -> bool {
+        !self.held(range) || !self.locked(range) && self.memory.vmas_in(range.clone()).is_empty()
+    }
+
+    /// The program ends: thread 0 unmaps everything.
+    pub fn unmap_all(&mut self) {
+        let call = self.unmap(self.program.space());
+        self.program.doing[0] = self.calling(call);
+    }
+
+    /// A call has changed the mappings: its events are yet to be raised.
+    pub fn calling(&mut self, call: Call) -> Doing {
+        self.memory.changing += call.events.len();
+        if call.events.is_empty() { Doing::Nothing } else { Doing::Calling(call) }
+    }
+
+    /// Unmaps a range. If something there was registered that makes one event, for the whole of it.
+    pub fn unmap(&mut self, range: Range<usize>) -> Call {
+        self.detach(range.clone());
+        self.shadow.forget(range.clone());
+        let mut unregistered = vec![range.clone()];
+        for (found, _) in self.memory.vmas_in(range.clone()).iter().filter(|(_, vma)| vma.registered) {
+            subtract(&mut unregistered, found);
+        }
+        let event = self.memory.unmap(range.clone()).then_some(Message::Unmap(range.clone()));
+        Call { events: event.into_iter().collect(), changes: vec![range], unregistered, ..Call::default() }
+    }
+
+    /// Devices that write to a page of the range do so to nobody's memory from now on.
+    pub fn detach(&mut self, range: Range<usize>) {
+        for transfer in &mut self.program.transfers {
+            let found = self.memory.pages_in(range.clone()).any(|(_, p)| p.frame == transfer.frame);
+            transfer.detached |= found;
+        }
+    }
+
+    pub fn mremap(&mut self, thread: usize, range: Range<usize>) -> Doing {
+        let Some((whole, vma)) = self.memory.vma(range.start) else { return Doing::Nothing };
+        let (registered, space) = (vma.registered, self.program.space());
+        let from = range.start..range.end.min(whole.end);
+        let len = from.len();
+        // Grown, and kept, exclude each other.
+        let (grown, keep) = match self.random.below(4) {
+            0 => (self.random.below(20) * PAGE, false),
+            1 => (0, true),
+            _ => (0, false),
+        };
+        let mut to = BASE + self.random.below(self.program.pages) * PAGE;
+        let gaps = self.memory.gaps(space.clone());
+        if !gaps.is_empty() && self.random.one_in(2) {
+            // Where something was unmapped just now, as the kernel itself would choose.
+            to = self.random.pick_range(&gaps).start;
+        }
+        let target = to..to + len + grown;
+        let apart = target.end <= from.start || target.start >= from.end;
+        if target.end > space.end
+            || !apart
+            || self.held(&from)
+            || !self.can_be_mapped(&target)
+            || self.is_blurred(&target)
+        {
+            return Doing::Nothing;
+        }
+        let what = if keep { "mremap, old mapping kept" } else { "mremap" };
+        self.trace(what, [thread as u64, from.start as u64, from.end as u64]);
+        self.trace("  to", [thread as u64, target.start as u64, target.end as u64]);
+        let mut call = self.unmap(target.clone());
+        self.memory.remap(from.clone(), to, target.len(), keep);
+        self.shadow.rename(from.clone(), to, |at| self.program.is_discarded(at));
+        if registered {
+            call.events.push_back(Message::Remap { from: from.clone(), to });
+            if !keep {
+                call.events.push_back(Message::Unmap(from.clone()));
+            }
+        }
+        call.changes.push(from);
+        self.calling(call)
+    }
+
+    /// Installs guards, or removes them.
+    pub fn guard(&mut self, range: Range<usize>, thread: usize) {
+        let all_writable = range
+            .clone()
+            .step_by(PAGE)
+            .all(|at| self.memory.vma(at).is_some_and(|(_, v)| v.writable && !v.locked));
+        if !all_writable {
+            return;
+        }
+        let install = self.random.one_in(2);
+        self.trace(
+            if install { "guard" } else { "unguard" },
+            [thread as u64, range.start as u64, range.end as u64],
+        );
+        self.detach(range.clone());
+        for at in range.step_by(PAGE) {
+            match (install, self.memory.markers.get(&at)) {
+                (true, None) => {
+                    let present = self.memory.remove(at).is_some();
+                    self.shadow.silent_zap(at, present);
+                    self.memory.markers.insert(at, Marker::Guard);
+                }
+                (false, Some(Marker::Guard)) => {
+                    self.memory.markers.remove(&at);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    pub fn call(&mut self, thread: usize, mut call: Call) -> Doing {
+        if call.raised {
+            // The event was read, and the thread runs again.
+            call.raised = false;
+            self.memory.changing -= 1;
+            return Doing::Calling(call);
+        }
+        if let Some(event) = call.events.pop_front() {
+            self.trace("raises an event", [thread as u64, 0, 0]);
+            self.memory.raise(Task::Thread(thread), event);
+            call.raised = true;
+            return Doing::Calling(call);
+        }
+        let Some(removal) = &mut call.removal else { return Doing::Nothing };
+        let (at, end) = (removal.at, removal.end);
+        let Some((until, locked)) = removal.zapping else {
+            // The next mapping in the range.
+            let next =
+                self.memory.vma_from(at).filter(|(range, vma)| at < end && range.start < end && !vma.locked);
+            let Some((found, registered)) = next.map(|(range, vma)| (range, vma.registered)) else {
+                return Doing::Nothing;
+            };
+            let part = at.max(found.start)..end.min(found.end);
+            removal.at = part.start;
+            removal.zapping = Some((part.end, !registered));
+            self.shadow.removal_begin(thread, part.clone(), removal.since);
+            if registered {
+                self.memory.changing += 1;
+                self.memory.raise(Task::Thread(thread), Message::Remove(part));
+                call.raised = true;
+            } else {
+                self.memory.readers += 1;
+            }
+            return Doing::Calling(call);
+        };
+        if !locked {
+            // The lock was dropped for the event: the mapping is looked up again, and may be another by now.
+            let Some((found, _)) = self.memory.vma(at).filter(|(_, vma)| !vma.locked) else {
+                self.shadow.removal_end(thread);
+                return Doing::Nothing;
+            };
+            removal.zapping = Some((until.min(found.end), true));
+            self.memory.readers += 1;
+            return Doing::Calling(call);
+        }
+        let step = at..until.min(at + (1 + self.random.below(20)) * PAGE);
+        removal.at = step.end;
+        self.trace("zaps", [thread as u64, step.start as u64, step.end as u64]);
+        if !removal.lazily {
+            self.detach(step.clone());
+        }
+        for at in step.clone().step_by(PAGE) {
+            if removal.lazily && self.memory.page(at).is_some_and(|p| !p.zero) {
+                let page = self.memory.page_mut(at).expect("there");
+                page.lazy = page.exclusive;
+            } else {
+                self.memory.remove(at);
+                if self.memory.markers.get(&at) == Some(&Marker::Poison) {
+                    self.memory.markers.remove(&at);
+                }
+            }
+        }
+        self.shadow.zap(thread, step.clone(), removal.lazily);
+        if step.end == until {
+            self.memory.readers -= 1;
+            self.shadow.removal_end(thread);
+            removal.zapping = None;
+        }
+        Doing::Calling(call)
+    }
+}

@@ -1,0 +1,190 @@
+//! Ranges that the program itself keeps out of its children (MADV_DONTFORK). The engine keeps more out while pages are away, and must know which
+//! to give back before a fork.
+//!
+//! The hook of madvise posts what the program advises, and the engine alone keeps the table. No lock is shared: the posting thread may fault, on
+//! its stack for instance, and only the engine could serve that. Ranges leave the table when their mapping goes: the kernel tells that of
+//! those that are registered, as events. What was posted before an event is applied before it, what is posted after it, by a program
+//! that maps and keeps out the range anew, later. Of ranges that are not registered nobody tells, and so the table is compared with the
+//! kernel's own flags before a range is registered (`live.rs`).
+
+use alloc::vec::Vec;
+use core::ops::Range;
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
+use uffd::sys;
+use uffd::{Message, Mutex};
+
+/// The engine's; taken by no other process.
+static TABLE: Mutex<Vec<Range<usize>>> = Mutex::new(Vec::new());
+
+/// How much can be posted and not yet read.
+const POSTS: usize = 64;
+
+/// One advice: the turn in which it is full (its number and 1), and what it says.
+struct Post {
+    full: AtomicUsize,
+    start: AtomicUsize,
+    end: AtomicUsize,
+    keep_out: AtomicBool,
+}
+
+/// A ring of posts: any thread of the program writes, the engine reads.
+struct Box {
+    posts: [Post; POSTS],
+    written: AtomicUsize,
+    read: AtomicUsize,
+}
+
+static BOX: Box = Box::new();
+
+impl Box {
+    const fn new() -> Box {
+        const EMPTY: Post = Post {
+            full: AtomicUsize::new(0),
+            start: AtomicUsize::new(0),
+            end: AtomicUsize::new(0),
+            keep_out: AtomicBool::new(false),
+        };
+        Box { posts: [EMPTY; POSTS], written: AtomicUsize::new(0), read: AtomicUsize::new(0) }
+    }
+}
+
+/// Takes `hole` out of a list of ranges.
+fn subtract(ranges: &mut Vec<Range<usize>>, hole: &Range<usize>) {
+    for index in (0..ranges.len()).rev() {
+        let r = ranges[index].clone();
+        if r.end > hole.start && r.start < hole.end {
+            ranges.swap_remove(index);
+            ranges.extend(
+                [r.start..hole.start, hole.end..r.end].into_iter().filter(|rest| rest.start < rest.end),
+            );
+        }
+    }
+}
+
+/// The program gave advice on a range: to keep it out of its children, or no longer. `is_read`: there is an engine that will read it.
+pub fn advised(range: Range<usize>, keep_out: bool, is_read: impl Fn() -> bool) {
+    let number = BOX.written.fetch_add(1, SeqCst);
+    while number >= BOX.read.load(Acquire) + POSTS {
+        if !is_read() {
+            return;
+        }
+        sys::sched_yield();
+    }
+    let post = &BOX.posts[number % POSTS];
+    post.start.store(range.start, Relaxed);
+    post.end.store(range.end, Relaxed);
+    post.keep_out.store(keep_out, Relaxed);
+    post.full.store(number + 1, Release);
+}
+
+/// Applies what was posted.
+pub fn collect() {
+    let mut number = BOX.read.load(Relaxed);
+    if number == BOX.written.load(SeqCst) {
+        return;
+    }
+    let mut table = TABLE.lock();
+    loop {
+        let post = &BOX.posts[number % POSTS];
+        if post.full.load(Acquire) != number + 1 {
+            return;
+        }
+        let range = post.start.load(Relaxed)..post.end.load(Relaxed);
+        subtract(&mut table, &range);
+        if post.keep_out.load(Relaxed) {
+            table.push(range);
+        }
+        number += 1;
+        BOX.read.store(number, Release);
+    }
+}
+
+/// Reads a message, and follows what it says of mappings. `is_due`: a message is there already.
+pub fn follow(is_due: impl FnOnce() -> bool, next: impl FnOnce() -> Option<Message>) -> Option<Message> {
+    // Whoever caused an event that is due has posted before it, and posts nothing until it is read.
+    if BOX.written.load(SeqCst) > 0 {
+        if !is_due() {
+            return None;
+        }
+        collect();
+    }
+    let message = next();
+    let mut table = TABLE.lock();
+    match &message {
+        Some(Message::Unmap(range)) => subtract(&mut table, range),
+        Some(Message::Remap { from, to }) if !table.is_empty() => {
+            let mut moved = table.clone();
+            subtract(&mut moved, &(0..from.start));
+            subtract(&mut moved, &(from.end..usize::MAX));
+            subtract(&mut table, &(*to..*to + from.len()));
+            // The old address too, unless it is kept, empty: an UNMAP follows.
+            table.extend(moved.into_iter().map(|r| r.start - from.start + to..r.end - from.start + to));
+        }
+        _ => {}
+    }
+    message
+}
+
+/// True when the table knows a part of a mapping; it may be stale.
+pub fn knows(range: &Range<usize>) -> bool {
+    collect();
+    TABLE.lock().iter().any(|r| r.end > range.start && r.start < range.end)
+}
+
+/// What the table says of a range is stale.
+pub fn forget(range: &Range<usize>) {
+    subtract(&mut TABLE.lock(), range);
+}
+
+/// Calls `each` with the parts of `range` that the program lets its children have.
+pub fn each_inherited(range: Range<usize>, each: impl FnMut(Range<usize>)) {
+    collect();
+    let mut inherited = alloc::vec![range];
+    for kept in TABLE.lock().iter() {
+        subtract(&mut inherited, kept);
+    }
+    inherited.into_iter().for_each(each);
+}
+
+/// In a child of fork: what was kept out is not there.
+///
+/// # Safety
+/// The caller is the only thread.
+pub unsafe fn reset() {
+    // SAFETY: nobody else can hold a reference to the statics; the old list's memory has stayed with the parent.
+    unsafe {
+        (&raw const TABLE).cast_mut().write(Mutex::new(Vec::new()));
+        (&raw const BOX).cast_mut().write(Box::new());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn inherited(range: Range<usize>) -> Vec<Range<usize>> {
+        let mut parts = Vec::new();
+        each_inherited(range, |r| parts.push(r));
+        parts.sort_by_key(|r| r.start);
+        parts
+    }
+
+    #[test]
+    fn what_the_program_keeps_to_itself_is_not_given_to_children() {
+        let advised = |range, keep_out| advised(range, keep_out, || true);
+        let follow = |next: &dyn Fn() -> Option<Message>| follow(|| true, next);
+        advised(10..20, true);
+        advised(40..50, true);
+        advised(45..47, false);
+        assert_eq!(inherited(0..60), [0..10, 20..40, 45..47, 50..60]);
+        assert_eq!(inherited(12..18), []);
+        // A mapping that takes the place of one that was kept out is inherited: it was not, and the child had a hole there.
+        follow(&|| Some(Message::Unmap(0..45)));
+        assert_eq!(inherited(0..60), [0..47, 50..60]);
+        follow(&|| Some(Message::Remap { from: 46..49, to: 6 }));
+        follow(&|| Some(Message::Unmap(46..49)));
+        assert_eq!(inherited(0..60), [0..7, 9..49, 50..60]);
+        advised(0..100, false);
+        assert_eq!(inherited(0..60), std::vec![0..60]);
+    }
+}

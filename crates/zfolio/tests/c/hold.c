@@ -1,0 +1,121 @@
+/* Fills memory that it can check, lets it leave, and then does what its first argument says. */
+#define _GNU_SOURCE
+#include <sched.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+static uint64_t *memory;
+static size_t words;
+
+static uint64_t mix(uint64_t x)
+{
+	x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
+	x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
+	return x ^ (x >> 31);
+}
+
+/* One word of four is noise, unless all is to be. */
+static uint64_t word(size_t i, int noise)
+{
+	return noise || i % 4 == 0 ? mix(i) : i / 512;
+}
+
+static void fill(size_t mib, int noise)
+{
+	words = mib << 17;
+	memory = mmap(NULL, mib << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (memory == MAP_FAILED)
+		exit(90);
+	for (size_t i = 0; i < words; i++)
+		memory[i] = word(i, noise);
+}
+
+static void verify(const char *who)
+{
+	for (size_t i = 0; i < words; i++)
+		if (memory[i] != word(i, 0)) {
+			printf("%s: word %zu is %lx\n", who, i, (unsigned long)memory[i]);
+			fflush(stdout);
+			_exit(91);
+		}
+}
+
+static void rest(unsigned ms)
+{
+	struct timespec t = { ms / 1000, ms % 1000 * 1000000 };
+
+	while (nanosleep(&t, &t) != 0)
+		;
+}
+
+static int child_status(pid_t child)
+{
+	int status;
+
+	if (child < 0 || waitpid(child, &status, __WALL) != child)
+		exit(92);
+	return status;
+}
+
+int main(int argc, char **argv)
+{
+	const char *what = argc > 1 ? argv[1] : "";
+	size_t mib = argc > 2 ? strtoul(argv[2], NULL, 0) : 48;
+
+	fill(mib, strcmp(what, "noise") == 0);
+	rest(200);
+	if (strcmp(what, "clone") == 0) {
+		/* No hook sees this one. */
+		pid_t child = syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, NULL);
+		if (child == 0) {
+			for (size_t i = 0; i < words; i += 512)
+				if (((volatile uint64_t *)memory)[i] != word(i, 0))
+					_exit(3);
+			_exit(0);
+		}
+		int status = child_status(child);
+		verify("parent");
+		if (WIFSIGNALED(status))
+			printf("child signal %d\n", WTERMSIG(status));
+		else
+			printf("child exit %d\n", WEXITSTATUS(status));
+	} else if (strcmp(what, "fork") == 0) {
+		for (int round = 0; round < 4; round++) {
+			pid_t child = fork();
+			if (child == 0) {
+				verify("child");
+				_exit(5);
+			}
+			verify("parent");
+			int status = child_status(child);
+			if (!WIFEXITED(status) || WEXITSTATUS(status) != 5)
+				exit(93);
+		}
+	} else if (strcmp(what, "daemon") == 0) {
+		if (daemon(1, 1) != 0)
+			exit(94);
+		rest(200);
+		verify("daemon");
+	} else if (strcmp(what, "exec") == 0) {
+		execl("/proc/self/exe", "hold", "verify", argv[2], NULL);
+		exit(95);
+	} else if (strcmp(what, "turns") == 0) {
+		/* Says when it is ready, and verifies until it is told to end. */
+		char line[8];
+		printf("ready %d\n", (int)getpid());
+		fflush(stdout);
+		if (!fgets(line, sizeof line, stdin))
+			exit(96);
+	}
+	verify("end");
+	printf("right\n");
+	return 0;
+}

@@ -1,0 +1,177 @@
+//! What the engine does to a program that it manages, and what the program and its user see when something fails.
+//!
+//! Each test runs `tests/c/hold.c`, which fills memory, lets it leave, does one thing, and checks every word. They need the right to
+//! userfaultfd, as `zfolio doctor` does.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+/// The longest that a run may take before it counts as hung.
+const HANG: Duration = Duration::from_secs(60);
+
+/// The test program, compiled once.
+fn hold() -> &'static PathBuf {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| {
+        let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("hold-{}", std::process::id()));
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/c/hold.c");
+        let built = Command::new("gcc").args(["-O1", "-Wall", "-o"]).arg(&path).arg(source).status();
+        assert!(built.expect("gcc is needed").success());
+        path
+    })
+}
+
+fn start(options: &[&str], what: &[&str]) -> Child {
+    Command::new(env!("CARGO_BIN_EXE_zfolio"))
+        .args(["run", "--quiet"])
+        .args(options)
+        .arg("--")
+        .arg(hold())
+        .args(what)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+/// Waits for the end; a run that hangs is killed, and fails the test.
+fn end(mut child: Child) -> Output {
+    let began = Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        if began.elapsed() > HANG {
+            let _ = child.kill();
+            panic!("the run hangs");
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    child.wait_with_output().unwrap()
+}
+
+fn run(options: &[&str], what: &[&str]) -> (Option<i32>, String, String) {
+    let output = end(start(options, what));
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    assert_eq!(output.status.signal(), None, "zfolio itself was killed");
+    (output.status.code(), text(output.stdout), text(output.stderr))
+}
+
+fn signal(pid: i32, number: i32) {
+    // SAFETY: a signal to a process of this test.
+    assert_eq!(unsafe { libc::kill(pid, number) }, 0);
+}
+
+/// The engine of a process: it has the process's memory map, and a name of its own.
+fn engine_of(zfolio: u32) -> i32 {
+    let deadline = Instant::now() + HANG;
+    while Instant::now() < deadline {
+        for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+            let stat = std::fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
+            if stat.contains("(zfolio-engine)") && stat.split(' ').nth(3) == Some(&zfolio.to_string()) {
+                return entry.file_name().to_str().unwrap().parse().unwrap();
+            }
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("there is no engine");
+}
+
+/// A program that has filled its memory and waits for a word; its process id.
+fn waiting(options: &[&str]) -> (Child, BufReader<std::process::ChildStdout>, i32) {
+    let mut child = start(options, &["turns"]);
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    out.read_line(&mut line).unwrap();
+    let pid = line.trim().strip_prefix("ready ").expect(&line).parse().unwrap();
+    (child, out, pid)
+}
+
+const EVICT_ALL: &[&str] = &["--evict-all", "--memory", "64M"];
+
+fn is_right(options: &[&str], what: &[&str]) {
+    assert_eq!(run(options, what), (Some(0), "right\n".into(), String::new()), "{options:?} {what:?}");
+}
+
+#[test]
+fn memory_that_left_is_read_as_it_was() {
+    is_right(EVICT_ALL, &["verify"]);
+    is_right(&["--memory", "48M"], &["verify", "96"]);
+}
+
+#[test]
+fn a_damaged_object_stops_the_program_by_sigbus_and_is_named() {
+    let (status, out, err) = run(&["--evict-all", "--memory", "64M", "--damage", "100"], &["verify"]);
+    assert_eq!((status, out.as_str()), (Some(128 + 7), ""), "never zeros, never anything else: {err}");
+    for part in ["the page at 0x", "cannot be restored", "object of", "bytes, stored", "ms ago"] {
+        assert!(err.contains(part), "{part:?} is missing in: {err}");
+    }
+}
+
+#[test]
+fn a_limit_full_of_noise_warns_once_and_then_stops_the_program() {
+    let (status, out, err) = run(&["--memory", "32M", "--full-timeout-ms", "2000"], &["noise", "64"]);
+    assert_eq!((status, out.as_str()), (Some(128 + 9), ""), "{err}");
+    assert_eq!(err.matches("warning: the limit is full").count(), 1, "{err}");
+    assert!(err.contains("the limit of 32 MiB is full and nothing more can go out"), "{err}");
+}
+
+#[test]
+fn a_clone_that_no_hook_sees_dies_rather_than_read_a_hole() {
+    let (status, out, err) = run(EVICT_ALL, &["clone"]);
+    assert_eq!((status, out.as_str()), (Some(0), "child signal 11\nright\n"), "{err}");
+}
+
+#[test]
+fn a_killed_engine_stops_the_program_loudly() {
+    let (child, mut out, _) = waiting(EVICT_ALL);
+    signal(engine_of(child.id()), libc::SIGKILL);
+    let mut child = child;
+    let _ = child.stdin.take().unwrap().write_all(b"go\n");
+    let output = end(child);
+    let mut said = String::new();
+    out.read_to_string(&mut said).unwrap();
+    let err = String::from_utf8(output.stderr).unwrap();
+    assert_eq!((output.status.code(), said.as_str()), (Some(128 + 9), ""), "{err}");
+    assert!(err.contains("the engine has died"), "{err}");
+}
+
+#[test]
+fn a_stopped_program_goes_on_where_it_was() {
+    let (mut child, mut out, pid) = waiting(EVICT_ALL);
+    for _ in 0..3 {
+        signal(pid, libc::SIGSTOP);
+        std::thread::sleep(Duration::from_millis(200));
+        signal(pid, libc::SIGCONT);
+        // A stop of the program stops zfolio too, as a job.
+        signal(child.id() as i32, libc::SIGCONT);
+    }
+    child.stdin.take().unwrap().write_all(b"go\n").unwrap();
+    let output = end(child);
+    let mut said = String::new();
+    out.read_to_string(&mut said).unwrap();
+    let err = String::from_utf8(output.stderr).unwrap();
+    assert_eq!((output.status.code(), said.as_str(), err.as_str()), (Some(0), "right\n", ""));
+}
+
+#[test]
+fn children_of_fork_have_all_of_it() {
+    is_right(EVICT_ALL, &["fork"]);
+    is_right(&["--memory", "96M"], &["fork", "48"]);
+}
+
+#[test]
+fn a_program_that_execs_itself_is_managed_again() {
+    is_right(EVICT_ALL, &["exec", "48"]);
+}
+
+#[test]
+fn a_daemon_keeps_its_memory() {
+    let (mut child, mut out) = (start(EVICT_ALL, &["daemon"]), String::new());
+    // The daemon holds the pipe until it has verified.
+    child.stdout.take().unwrap().read_to_string(&mut out).unwrap();
+    assert_eq!(out, "right\n");
+    assert_eq!(end(child).status.code(), Some(0));
+}
