@@ -38,13 +38,15 @@ static BOX: Box = Box::new();
 
 impl Box {
     const fn new() -> Box {
-        const EMPTY: Post = Post {
-            full: AtomicUsize::new(0),
-            start: AtomicUsize::new(0),
-            end: AtomicUsize::new(0),
-            keep_out: AtomicBool::new(false),
-        };
-        Box { posts: [EMPTY; POSTS], written: AtomicUsize::new(0), read: AtomicUsize::new(0) }
+        let posts = [const {
+            Post {
+                full: AtomicUsize::new(0),
+                start: AtomicUsize::new(0),
+                end: AtomicUsize::new(0),
+                keep_out: AtomicBool::new(false),
+            }
+        }; POSTS];
+        Box { posts, written: AtomicUsize::new(0), read: AtomicUsize::new(0) }
     }
 }
 
@@ -63,13 +65,18 @@ fn subtract(ranges: &mut Vec<Range<usize>>, hole: &Range<usize>) {
 
 /// The program gave advice on a range: to keep it out of its children, or no longer. `is_read`: there is an engine that will read it.
 pub fn advised(range: Range<usize>, keep_out: bool, is_read: impl Fn() -> bool) {
-    let number = BOX.written.fetch_add(1, SeqCst);
-    while number >= BOX.read.load(Acquire) + POSTS {
-        if !is_read() {
+    let number = loop {
+        let number = BOX.written.load(SeqCst);
+        if number < BOX.read.load(Acquire) + POSTS {
+            if BOX.written.compare_exchange(number, number + 1, SeqCst, Relaxed).is_ok() {
+                break number;
+            }
+        } else if is_read() {
+            sys::sched_yield();
+        } else {
             return;
         }
-        sys::sched_yield();
-    }
+    };
     let post = &BOX.posts[number % POSTS];
     post.start.store(range.start, Relaxed);
     post.end.store(range.end, Relaxed);

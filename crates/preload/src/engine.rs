@@ -85,6 +85,16 @@ impl Control {
         if self.state.load(SeqCst) == State::Awake as u32 { State::Awake } else { State::Asleep }
     }
 
+    /// True when an engine lives, asleep or awake.
+    pub fn has_engine(&self) -> bool {
+        use memcg::State::*;
+        // SAFETY: null, or of static life.
+        let slot = unsafe { self.slot.load(Acquire).as_ref() };
+        slot.is_some_and(|s| {
+            [Starting, Asleep, Awake].map(|state| state as u32).contains(&s.state.load(Acquire))
+        })
+    }
+
     /// Says for whom the engine about to be born is.
     pub fn begin(&self, order: &Order) {
         self.memcg.store(core::ptr::from_ref(order.memcg).cast_mut(), Relaxed);

@@ -1,10 +1,9 @@
 //! The simulated program: threads that touch memory, change their mappings, are born and exit, and read only what they may.
 
 use super::World;
-use super::memory::{Access, Content, Marker, Task, Vma};
-use crate::event::subtract;
-use crate::kernel::Message;
-use std::collections::{BTreeSet, VecDeque};
+use super::memory::{Access, Content, Task, Vma};
+use super::syscall::{Call, Removal};
+use std::collections::BTreeSet;
 use std::ops::Range;
 use vmscan::{PAGE, WINDOW};
 
@@ -158,13 +157,22 @@ impl Program {
         self.tcbs.iter().filter(|t| t.listed).map(|t| t.page)
     }
 
+    /// The system calls that threads are in.
+    pub fn calls(&self) -> impl Iterator<Item = &Call> {
+        self.doing.iter().filter_map(|doing| match doing {
+            Doing::Calling(call) => Some(call),
+            _ => None,
+        })
+    }
+
     /// A thread is about to discard the page at `at`.
-    fn is_discarded(&self, at: usize) -> bool {
-        let discards = |doing: &Doing| match doing {
-            Doing::Calling(Call { removal: Some(r), .. }) => (r.at..r.end).contains(&at),
-            _ => false,
-        };
-        self.doing.iter().any(discards)
+    pub fn is_discarded(&self, at: usize) -> bool {
+        self.calls().filter_map(|call| call.removal.as_ref()).any(|r| (r.at..r.end).contains(&at))
+    }
+
+    /// A thread's control block lies in a range.
+    pub fn lives_in(&self, range: &Range<usize>) -> bool {
+        self.tcbs.iter().any(|t| range.contains(&t.page))
     }
 
     /// No thread lives on: their pages may go.
@@ -343,6 +351,20 @@ impl World {
         }
     }
 
+    /// The program ends: thread 0 unmaps everything.
+    pub fn unmap_all(&mut self) {
+        let call = self.unmap(self.program.space());
+        self.program.doing[0] = self.calling(call);
+    }
+
+    /// Devices that write to a page of the range do so to nobody's memory from now on.
+    pub fn detach(&mut self, range: Range<usize>) {
+        for transfer in &mut self.program.transfers {
+            let found = self.memory.pages_in(range.clone()).any(|(_, p)| p.frame == transfer.frame);
+            transfer.detached |= found;
+        }
+    }
+
     fn touch(&mut self, thread: usize, mut touch: Touch) -> Doing {
         let (at, since) = (touch.at, touch.since);
         let content = touch.write.then(|| self.content());
@@ -402,5 +424,4 @@ impl World {
             _ => {}
         }
     }
-
 }

@@ -66,12 +66,6 @@ impl World {
         !self.held(range) || !self.locked(range) && self.memory.vmas_in(range.clone()).is_empty()
     }
 
-    /// The program ends: thread 0 unmaps everything.
-    pub fn unmap_all(&mut self) {
-        let call = self.unmap(self.program.space());
-        self.program.doing[0] = self.calling(call);
-    }
-
     /// A call has changed the mappings: its events are yet to be raised.
     pub fn calling(&mut self, call: Call) -> Doing {
         self.memory.changing += call.events.len();
@@ -88,14 +82,6 @@ impl World {
         }
         let event = self.memory.unmap(range.clone()).then_some(Message::Unmap(range.clone()));
         Call { events: event.into_iter().collect(), changes: vec![range], unregistered, ..Call::default() }
-    }
-
-    /// Devices that write to a page of the range do so to nobody's memory from now on.
-    pub fn detach(&mut self, range: Range<usize>) {
-        for transfer in &mut self.program.transfers {
-            let found = self.memory.pages_in(range.clone()).any(|(_, p)| p.frame == transfer.frame);
-            transfer.detached |= found;
-        }
     }
 
     pub fn mremap(&mut self, thread: usize, range: Range<usize>) -> Doing {
