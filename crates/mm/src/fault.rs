@@ -452,9 +452,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         }
         // Outside of what is known to be registered: a mapping that mremap has grown, or one that is another userfaultfd's by now, which the
         // kernel would let us fill all the same.
-        if !self.regions.iter().any(|r| r.contains(&fault.at))
-            && self.kernel.register(fault.at..fault.at + PAGE) == Err(Errno::EBUSY)
-        {
+        if !self.regions.iter().any(|r| r.contains(&fault.at)) && self.kernel.is_anothers(fault.at) {
             self.kernel.wake(fault.at..fault.at + PAGE);
             return Outcome::Served;
         }

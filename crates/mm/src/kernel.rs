@@ -26,6 +26,11 @@ pub trait Kernel {
         let _ = range;
         false
     }
+    /// True when the mapping at `at` is registered with another userfaultfd, the program's own: the kernel would let us fill its holes.
+    fn is_anothers(&mut self, at: usize) -> bool {
+        let _ = at;
+        false
+    }
     /// The first stretch of manageable memory that ends after `at`: private, anonymous, read-write, not the engine's own.
     fn area(&mut self, at: usize) -> Option<Range<usize>>;
     /// Runs of present pages in `range`, about `max_pages` at most: how many runs, and up to which address it looked.

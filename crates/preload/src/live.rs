@@ -244,6 +244,14 @@ impl Kernel for Live {
         gone
     }
 
+    fn is_anothers(&mut self, at: usize) -> bool {
+        let Ok(Some(m)) = self.maps.query(at) else { return false };
+        // What is ours already is registered again, which changes nothing. The whole mapping, so that none is split.
+        m.range.contains(&at)
+            && arena::first_foreign(m.range.clone()) == m.range
+            && self.uffd.register(m.range) == Err(Errno::EBUSY)
+    }
+
     fn area(&mut self, at: usize) -> Option<Range<usize>> {
         let mut at = at;
         loop {

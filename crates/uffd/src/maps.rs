@@ -18,7 +18,7 @@ pub struct Mapping {
     pub read_write: bool,
     /// Shared with other processes, or of a file.
     pub foreign: bool,
-    /// First bytes of the name as in /proc/PID/maps, without the NUL: "[heap]", "[stack]", "[anon:...]".
+    /// First bytes of the name as in /proc/PID/maps, without the NUL: `[heap]`, `[stack]`, `[anon:...]`.
     pub name: [u8; 16],
 }
 

@@ -404,7 +404,7 @@ impl World {
     }
 
     fn is_spoken_for(&self, at: usize) -> bool {
-        self.program.tcbs.iter().any(|t| t.page == at) || self.program.is_discarded(at)
+        self.program.lives_in(&(at..at + PAGE)) || self.program.is_discarded(at)
     }
 
     /// What a page was written for.

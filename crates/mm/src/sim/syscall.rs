@@ -3,7 +3,7 @@
 
 use super::World;
 use super::memory::{Marker, Task};
-use super::program::{BASE, Doing};
+use super::program::Doing;
 use crate::event::subtract;
 use crate::kernel::Message;
 use std::collections::VecDeque;
@@ -35,30 +35,24 @@ pub struct Removal {
     pub zapping: Option<(usize, bool)>,
 }
 
+fn overlaps(ranges: &[Range<usize>], range: &Range<usize>) -> bool {
+    ranges.iter().any(|r| r.start < range.end && range.start < r.end)
+}
+
 impl World {
     /// True when a range must be left as it is: a thread's control block is there, another thread's call is not over, or
     /// the mmap lock is taken.
     pub fn held(&self, range: &Range<usize>) -> bool {
-        let changes = |doing: &Doing| match doing {
-            Doing::Calling(call) => call.changes.iter().any(|r| r.start < range.end && range.start < r.end),
-            _ => false,
-        };
-        self.locked(range) || self.program.doing.iter().any(changes)
+        self.locked(range) || self.program.calls().any(|call| overlaps(&call.changes, range))
     }
 
-    pub fn locked(&self, range: &Range<usize>) -> bool {
-        self.memory.readers > 0 || self.program.tcbs.iter().any(|t| range.contains(&t.page))
+    fn locked(&self, range: &Range<usize>) -> bool {
+        self.memory.readers > 0 || self.program.lives_in(range)
     }
 
     /// True when another thread's UNMAP is about to name a range where nothing was registered.
-    pub fn is_blurred(&self, range: &Range<usize>) -> bool {
-        let names = |doing: &Doing| match doing {
-            Doing::Calling(call) => {
-                call.unregistered.iter().any(|r| r.start < range.end && range.start < r.end)
-            }
-            _ => false,
-        };
-        self.program.doing.iter().any(names)
+    fn is_blurred(&self, range: &Range<usize>) -> bool {
+        self.program.calls().any(|call| overlaps(&call.unregistered, range))
     }
 
     /// True when a mapping may be made at a range: also where another has just moved away, whose events are yet to come.
@@ -95,7 +89,7 @@ impl World {
             1 => (0, true),
             _ => (0, false),
         };
-        let mut to = BASE + self.random.below(self.program.pages) * PAGE;
+        let mut to = space.start + self.random.below(space.len() / PAGE) * PAGE;
         let gaps = self.memory.gaps(space.clone());
         if !gaps.is_empty() && self.random.one_in(2) {
             // Where something was unmapped just now, as the kernel itself would choose.
