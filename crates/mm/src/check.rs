@@ -25,8 +25,8 @@ macro_rules! ensure {
 /// What the entries say of one object: how many name it, and how many depend on it.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 struct Count {
-    refs: u32,
-    stored: u32,
+    refs: u16,
+    stored: u16,
 }
 
 type Counts = BTreeMap<u32, Count>;
@@ -34,7 +34,7 @@ type Counts = BTreeMap<u32, Count>;
 fn name(counts: &mut Counts, id: u32, stored: bool) {
     let count = counts.entry(id).or_default();
     count.refs += 1;
-    count.stored += stored as u32;
+    count.stored += stored as u16;
 }
 
 impl<K: Kernel, S: Store> Pager<'_, K, S> {

@@ -34,7 +34,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     fn apply(&mut self, message: Message) {
         match message {
             Message::Fault { at, .. } if at == self.config.doorbell => self.rang = true,
-            Message::Fault { at, write } => {
+            Message::Fault { at, write, .. } => {
                 let since_ns = self.kernel.now_ns();
                 self.faults.push_back(Fault { at, write, since_ns });
             }

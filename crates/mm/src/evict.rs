@@ -23,22 +23,26 @@ use vmscan::{PAGE, WINDOW};
 /// How many pages are looked at between two looks for faults.
 const EVICT_PAGES: usize = 128;
 
+/// Runs shorter than this many pages share slots: what goes out in pieces was left over by accesses here and there.
+const PACKED_BELOW: usize = WINDOW_PAGES / 2;
+
 /// How much of a crowded stage is sent to the compressors at a time.
 const CROWDED_BYTES: usize = 64 * PAGE;
 
 /// How many warm pages are spared in a search, and for each page that is wanted.
-const PATIENCE: usize = 256;
-const PATIENCE_PER_PAGE: usize = 2;
+const PATIENCE: usize = 512;
+const PATIENCE_PER_PAGE: usize = 32;
 
-/// Milliseconds between two looks for mappings that are not registered yet.
+/// Milliseconds between two looks for mappings that are not registered yet: when the address space has changed its size, and when not.
 const ENROLL_MS: u64 = 4;
+const ENROLL_ALL_THE_SAME_MS: u64 = 200;
 
 /// How often one run of pages is tried again while events come.
 const TRIES: usize = 200;
 
 impl<K: Kernel, S: Store> Pager<'_, K, S> {
-    /// Does what the watermarks ask for. True when there may be more to do at once.
-    pub(crate) fn reclaim(&mut self) -> bool {
+    /// Does what the watermarks ask for, evicting about `most` bytes at most. True when there may be more to do at once.
+    pub(crate) fn reclaim(&mut self, most: usize) -> bool {
         if self.footprint > self.marks.low {
             self.enroll_all();
         }
@@ -58,12 +62,16 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         if self.pool_full && self.objects.drop_clean(&mut self.store) {
             self.pool_full = false;
         }
-        let evicted = if actions.evict > 0 { self.evict(actions.evict) } else { 0 };
+        let evicted = if actions.evict > 0 { self.evict(actions.evict.min(most)) } else { 0 };
         // Single pages take a slot each, and use the stage up long before they are many bytes.
         let crowded = self.stage.is_crowded() && actions.evict > 0;
         let deflate = if crowded { actions.deflate.max(CROWDED_BYTES) } else { actions.deflate };
         let deflated = self.deflate(deflate);
-        if actions.evict > 0 && evicted == 0 && deflated == 0 && self.footprint > self.marks.low {
+        if actions.evict > 0
+            && evicted + deflated + self.in_flight == 0
+            && self.faults.is_empty()
+            && self.footprint > self.marks.low
+        {
             // Nothing left to take: clean copies are memory too.
             return self.objects.drop_clean(&mut self.store) || dropped > 0;
         }
@@ -103,16 +111,22 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             let mut runs = [Run::default(); 64];
             let (found, upto) = self.kernel.present(from..area.end, EVICT_PAGES, &mut runs);
             let before = got;
+            let mut upto = upto.max(from + PAGE);
             for run in &runs[..found] {
                 got += self.evict_run(run.start..run.end, &mut patience);
+                if got >= want {
+                    upto = run.end;
+                    break;
+                }
             }
             if got > before {
                 self.return_pins(from..upto);
             }
-            self.hand = upto.max(from + PAGE);
-            // A thread that waits goes first, as long as there is room; the hand stays where it is.
+            self.hand = upto;
+            // A thread that waits goes first.
+            let waited = self.faults.len();
             self.settle();
-            if !self.faults.is_empty() && self.footprint < self.marks.high {
+            if self.faults.len() > waited {
                 break;
             }
         }
@@ -139,10 +153,10 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// mappings, and so this is done again and again while the footprint is high.
     fn enroll_all(&mut self) {
         let now = self.kernel.now_ms();
-        if now < self.enrolled_ms + ENROLL_MS {
+        if now < self.enrolled_ms + if self.mapped_more { ENROLL_MS } else { ENROLL_ALL_THE_SAME_MS } {
             return;
         }
-        self.enrolled_ms = now;
+        (self.enrolled_ms, self.mapped_more) = (now, false);
         let mut at = 0;
         while let Some(area) = self.kernel.area(at) {
             at = area.end;
@@ -192,13 +206,21 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 at += PAGE;
                 continue;
             }
-            let windows = range.end.div_ceil(WINDOW) - at / WINDOW;
-            let Some((slot, count)) = self.stage.find_free(windows.min(32)) else { break };
-            let skip = at % WINDOW;
-            let bytes = (range.end - at).min(count * WINDOW - skip);
-            let bytes = (PAGE..bytes).step_by(PAGE).find(|&next| self.must_stay(at + next)).unwrap_or(bytes);
-            let moved = self.kernel.move_pages(self.stage.at(slot) + skip, at, bytes);
-            self.staged(at, moved.bytes, slot);
+            let end = (at + PAGE..range.end).step_by(PAGE).find(|&next| self.must_stay(next));
+            let wanted = (end.unwrap_or(range.end) - at) / PAGE;
+            let found = if wanted < PACKED_BELOW {
+                self.stage.find_packed()
+            } else {
+                let windows = (at + wanted * PAGE).div_ceil(WINDOW) - at / WINDOW;
+                self.stage.find_windows(windows.min(32), at / PAGE % WINDOW_PAGES)
+            };
+            let Some((first, room)) = found else { break };
+            let bytes = wanted.min(room) * PAGE;
+            let moved = self.kernel.move_pages(self.stage.page_at(first), at, bytes);
+            self.staged(at, moved.bytes, first);
+            if wanted < PACKED_BELOW && moved.bytes > 0 {
+                self.stage.packed(first + (moved.bytes / PAGE) as u32);
+            }
             at += moved.bytes;
             got += moved.bytes;
             match moved.stop {
@@ -229,29 +251,27 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         got
     }
 
-    /// Enters pages that lie on the stage now.
-    fn staged(&mut self, at: usize, bytes: usize, slot: u32) {
+    /// Enters pages that lie on the stage now, from its page `first` on.
+    fn staged(&mut self, at: usize, bytes: usize, first: u32) {
         if bytes == 0 {
             return;
         }
         debug_assert!(self.displaced.is_empty(), "a move proves that no event is due");
         self.stat.pgdeactivate.fetch_add((bytes / PAGE) as u64, Relaxed);
-        let first = at / WINDOW;
-        for page in (at..at + bytes).step_by(PAGE) {
+        for (page, id) in (at..at + bytes).step_by(PAGE).zip(first..) {
             let old = self.index.get(page);
             let prior = match old.kind() {
-                Kind::Clean if self.objects.get(old.id()).body != Body::Dropped => old,
+                Kind::Clean if self.objects.get(old.id()).is_sound() => old,
                 // What the page tables say counts: a page that was present is what the program saw.
                 _ => {
                     self.drop_entry(old);
                     Entry::NONE
                 }
             };
-            let slot = slot + (page / WINDOW - first) as u32;
-            let index = page / PAGE % WINDOW_PAGES;
+            let staged = Entry::new(Kind::Staged, id, 0, old.heat());
+            let (slot, index) = stage_page(staged);
             self.stage.put(slot, index, page, prior);
-            let id = slot * WINDOW_PAGES as u32 + index as u32;
-            self.index.set(page, Entry::new(Kind::Staged, id, 0, old.heat()));
+            self.index.set(page, staged);
         }
     }
 
@@ -290,13 +310,14 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             let priors = core::array::from_fn(|page| {
                 let prior = s.prior[page];
                 (s.staged & 1 << page != 0 && prior.kind() == Kind::Clean)
-                    .then(|| Prior { body: objects.get(prior.id()).body, page: prior.offset() })
-                    .filter(|p| p.body != Body::Dropped)
+                    .then(|| objects.get(prior.id()))
+                    .filter(|object| object.is_sound())
+                    .map(|object| Prior { body: object.body, page: prior.offset() })
             });
             let lent = (0..WINDOW_PAGES).filter(|p| priors[*p].is_some()).map(|p| s.prior[p].id());
             let lent: Vec<u32> = lent.collect();
             got += s.staged.count_ones() as usize * PAGE;
-            let job = Job { slot, at: self.stage.at(slot), pages: s.staged, priors };
+            let job = Job { slot, at: self.stage.at(slot), pages: s.staged, unit: s.unit(), priors };
             for id in lent {
                 // The job reads the object, whatever becomes of the page meanwhile.
                 self.objects.retain(id, true);
@@ -321,8 +342,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
 
     pub(crate) fn apply_done(&mut self, done: Done) {
         match done {
-            Done::Stored { slot, reused, zero, in_body, body } => {
-                self.stored(slot, reused, zero, in_body, body)
+            Done::Stored { slot, reused, zero, in_bodies, bodies } => {
+                self.stored(slot, reused, zero, in_bodies, bodies)
             }
             Done::Fetched { slot, sound } => self.fetched(slot, sound),
         }
@@ -338,12 +359,20 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         }
     }
 
-    fn stored(&mut self, slot: u32, reused: u16, zero: u16, in_body: u16, body: Option<Body>) {
-        self.pool_full = in_body != 0 && body.is_none();
+    fn stored(
+        &mut self,
+        slot: u32,
+        reused: u16,
+        zero: u16,
+        in_bodies: u16,
+        bodies: [Option<Body>; WINDOW_PAGES],
+    ) {
+        let (unit, pages) = (self.stage.slot(slot).unit(), in_bodies.count_ones() as usize);
+        self.pool_full = bodies[..pages.div_ceil(unit)].contains(&None);
         let now = self.kernel.now_ms();
-        let object = body.map(|body| self.objects.insert(body, now));
-        // Named once for as long as it is handed out, so that it is freed if nobody wants it any more.
-        if let Some(id) = object {
+        let objects = bodies.map(|body| body.map(|body| self.objects.insert(body, pages.min(unit), now)));
+        // Each is named once for as long as it is handed out, so that it is freed if nobody wants it any more.
+        for &id in objects.iter().flatten() {
             self.objects.retain(id, false);
         }
         let staged = self.stage.slot(slot).staged;
@@ -363,12 +392,13 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 self.drop_entry(prior);
                 self.stat.same_filled.fetch_add(1, Relaxed);
                 Entry::new(Kind::Zero, 0, 0, heat)
-            } else if let (Some(id), true) = (object, in_body & bit != 0) {
+            } else if let (rank, true) = ((in_bodies & (bit - 1)).count_ones() as usize, in_bodies & bit != 0)
+                && let Some(id) = objects[rank / unit]
+            {
                 let prior = self.stage.take(slot, page, false);
                 self.drop_entry(prior);
                 self.objects.retain(id, true);
-                let offset = (in_body & (bit - 1)).count_ones() as u16;
-                Entry::new(Kind::Stored, id, offset, heat)
+                Entry::new(Kind::Stored, id, (rank % unit) as u16, heat)
             } else {
                 kept |= bit;
                 continue;
@@ -376,7 +406,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             self.count_stored(1, 0);
             self.index.set(owner, entry.with_heat(Heat::COLD));
         }
-        if let Some(id) = object {
+        for &id in objects.iter().flatten() {
             self.objects.release(id, false, &mut self.store);
         }
         self.job_over(slot);

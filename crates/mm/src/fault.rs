@@ -27,6 +27,9 @@ pub(crate) struct Ahead {
     pages: u16,
 }
 
+/// After so many pages of an object were asked for alone the next one splits it.
+const PICKS: u8 = 1;
+
 /// How many windows may be loaded ahead at a time.
 const FETCHES: usize = 2 * HUGE / WINDOW;
 
@@ -167,19 +170,26 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         }
         let (to, from) = (at - (page - first) * PAGE, self.stage.at(slot) + first * PAGE);
         let mut pages = last - first + 1;
-        let mut moved = self.kernel.move_pages(to, from, pages * PAGE);
-        let mut gone = true;
-        if moved.bytes == 0 && moved.stop == Some(Errno::ENOENT) && self.is_hole(from) {
+        // A move interrupts every CPU where the program runs; a copy of one page costs less, and what stays behind goes with its slot.
+        let mut gone = pages > 1;
+        let mut moved = if gone {
+            self.kernel.move_pages(to, from, pages * PAGE)
+        } else {
+            self.kernel.copy(at, from, PAGE)
+        };
+        if gone && moved.bytes == 0 && moved.stop == Some(Errno::ENOENT) && self.is_hole(from) {
             return self.vanished(to, slot, first);
         }
-        if refused(&moved) {
-            // Read-only by now, or the page cannot be moved: copies are let in everywhere.
-            (gone, pages) = (false, 1);
+        if gone && refused(&moved) {
+            // Read-only by now, or a page cannot be moved: copies are let in everywhere.
+            (gone, pages, first) = (false, 1, page);
             moved = self.kernel.copy(at, self.stage.at(slot) + page * PAGE, PAGE);
+        }
+        if !gone {
             if moved.stop == Some(Errno::EFAULT) {
                 return self.vanished(at, slot, page);
             }
-            first = page;
+            self.footprint += moved.bytes;
         }
         let done = moved.bytes / PAGE;
         for p in first..first + done {
@@ -281,6 +291,13 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             return Outcome::Again;
         }
         let object = *self.objects.get(entry.id());
+        if extent == Extent::Page
+            && object.pages > 1
+            && self.objects.pick(entry.id()) > PICKS
+            && let Some((first, _)) = self.stage.find_windows(1, 0)
+        {
+            return self.split(at, entry, first);
+        }
         let (mut to, first, mut pages) = match extent {
             Extent::Page => (at, entry.offset(), 1),
             Extent::Window { .. } => self.stored_run(at, entry),
@@ -310,13 +327,55 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         if let Some(slot) = stock.filter(|&s| self.stage.slot(s).used == Use::Fetching) {
             self.discard_slot(slot);
         }
-        let away = self.kernel.now_ms().saturating_sub(object.born_ms);
+        let away = object.age_ms(self.kernel.now_ms());
         self.loaded(to, moved.bytes, Heat::refault(away, self.round_ms));
         let covered = (to..to + moved.bytes).contains(&at);
         if let (Extent::Window { ahead }, true) = (extent, covered && ahead_wanted(extent)) {
             self.fetch_ahead(to + pages as usize * PAGE, ahead);
         }
         self.landed(at, to, pages as usize, moved, covered)
+    }
+
+    /// Loads all of an object whose pages are asked for one by one: this page goes to the program, the others to the stage, from where
+    /// each goes out again on its own.
+    fn split(&mut self, at: usize, entry: Entry, first: u32) -> Outcome {
+        let (id, slot) = (entry.id(), first / WINDOW_PAGES as u32);
+        let (object, nursery) = (*self.objects.get(id), self.config.nursery);
+        if let Err(damaged) = self.store.load(object.body, 0, object.pages as u16, nursery) {
+            return self.lose(at, entry, damaged);
+        }
+        let landed = self.kernel.copy(at, nursery + entry.offset() as usize * PAGE, PAGE);
+        let away = object.age_ms(self.kernel.now_ms());
+        self.loaded(at, landed.bytes, Heat::refault(away, self.round_ms));
+        let left = self.kernel.move_pages(self.stage.at(slot), nursery, object.pages as usize * PAGE);
+        if left.bytes > 0 {
+            let pages = left.bytes / PAGE;
+            self.footprint += left.bytes;
+            self.stage.hold(slot, bits(0, pages));
+            self.scatter(at & !(WINDOW - 1), id, slot, pages);
+        }
+        self.landed(at, at, 1, landed, landed.bytes > 0)
+    }
+
+    /// Those pages of a window that an object holds, and that are not elsewhere by now, are on a slot of the stage.
+    fn scatter(&mut self, window: usize, id: u32, slot: u32, pages: usize) {
+        // Named while it is asked for, so that it is not freed meanwhile.
+        self.objects.retain(id, false);
+        for page in (window..window + WINDOW).step_by(PAGE) {
+            let (entry, offset) = (self.index.get(page), self.index.get(page).offset() as usize);
+            if entry.kind() == Kind::Stored && entry.id() == id && offset < pages {
+                self.stage.put(slot, offset, page, Entry::NONE);
+                let staged = slot * WINDOW_PAGES as u32 + offset as u32;
+                self.index.set(page, Entry::new(Kind::Staged, staged, 0, Heat::COLD));
+                self.count_stored(0, 1);
+                self.objects.release(id, true, &mut self.store);
+            }
+        }
+        self.objects.give_up(id, &mut self.store);
+        self.objects.release(id, false, &mut self.store);
+        if self.stage.slot(slot).staged == 0 {
+            self.discard_slot(slot);
+        }
     }
 
     /// Pages that were `Stored` are in the program now, and their object is a clean copy.
@@ -425,7 +484,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// An object cannot be restored: the program is told, never given anything else.
     fn lose(&mut self, at: usize, entry: Entry, damaged: Damaged) -> Outcome {
         let object = self.objects.get(entry.id());
-        let age_ms = self.kernel.now_ms().saturating_sub(object.born_ms);
+        let age_ms = object.age_ms(self.kernel.now_ms());
         let bytes = match object.body {
             Body::Blob { bytes, .. } => bytes,
             _ => 0,

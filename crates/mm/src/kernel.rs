@@ -44,7 +44,7 @@ pub trait Kernel {
     /// Fills holes with the shared zero page.
     fn zero(&mut self, dst: usize, bytes: usize) -> Moved;
     /// Makes a page exclusively owned again after a fork; false when that is not to be had. It must not wait for a fault: the page may be
-    /// a hole by now, which only the caller could fill (MADV_POPULATE_WRITE would wait; FUTEX_WAKE_OP that adds 0 says EFAULT).
+    /// a hole by now, which only the caller could fill (MADV_POPULATE_WRITE would wait, FUTEX_WAKE_OP that adds 0 says EFAULT).
     fn unshare(&mut self, at: usize) -> bool;
     /// Makes those who wait in a range look again.
     fn wake(&mut self, range: Range<usize>);
@@ -102,6 +102,8 @@ pub struct Job {
     pub at: usize,
     /// Which of its pages are to be stored, by bit.
     pub pages: u16,
+    /// How many pages an object holds at most: all of them, or 1 for pages that went out one by one and will come back so.
+    pub unit: usize,
     /// What each page was loaded from, if it was.
     pub priors: [Option<Prior>; WINDOW_PAGES],
 }
@@ -132,10 +134,10 @@ pub enum Done {
         reused: u16,
         /// Pages of zeros.
         zero: u16,
-        /// Pages that `body` holds, in order.
-        in_body: u16,
-        /// The new object, if `in_body` is not 0. `None` with `in_body` not 0: the pool has no memory for it.
-        body: Option<Body>,
+        /// Pages that `bodies` hold, in order: as many in each as the job's `unit` says, in the last what is left.
+        in_bodies: u16,
+        /// The new objects. One that is missing did not fit into the pool.
+        bodies: [Option<Body>; WINDOW_PAGES],
     },
     /// A slot is loaded, or the object is damaged.
     Fetched {

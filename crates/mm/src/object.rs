@@ -17,18 +17,34 @@ use alloc::vec::Vec;
 pub struct Object {
     /// What it holds.
     pub body: Body,
-    /// How many name it.
-    pub refs: u32,
+    /// How many name it: its pages, and jobs under way.
+    pub refs: u16,
     /// How many of them have no other copy.
-    pub stored: u32,
+    pub stored: u16,
     /// Nobody depends on it any more.
     pub clean: bool,
+    /// How many pages it was made of.
+    pub pages: u8,
+    /// How many of them were asked for alone, and came alone.
+    pub picked: u8,
+    /// Its pages are objects of their own by now; what it still holds is not to be depended on anew.
+    pub split: bool,
     queued: bool,
-    /// When it was stored, in milliseconds of the kernel's clock.
-    pub born_ms: u64,
+    /// When it was stored, in milliseconds of the kernel's clock, which begins anew every 49 days.
+    pub born_ms: u32,
 }
 
 impl Object {
+    /// How long ago it was stored, in milliseconds.
+    pub fn age_ms(&self, now_ms: u64) -> u64 {
+        (now_ms as u32).wrapping_sub(self.born_ms) as u64
+    }
+
+    /// True when a page may be found to be still as it is here, and depend on it again.
+    pub fn is_sound(&self) -> bool {
+        self.body != Body::Dropped && !self.split
+    }
+
     fn bytes(&self) -> usize {
         match self.body {
             Body::Blob { bytes, .. } => bytes as usize,
@@ -49,8 +65,19 @@ pub struct Objects {
 
 impl Objects {
     /// Enters a new object that nobody names yet; `retain` follows.
-    pub fn insert(&mut self, body: Body, born_ms: u64) -> u32 {
-        let object = Object { body, refs: 0, stored: 0, clean: false, queued: false, born_ms };
+    pub fn insert(&mut self, body: Body, pages: usize, born_ms: u64) -> u32 {
+        let (pages, born_ms) = (pages as u8, born_ms as u32);
+        let object = Object {
+            body,
+            refs: 0,
+            stored: 0,
+            clean: false,
+            pages,
+            picked: 0,
+            split: false,
+            queued: false,
+            born_ms,
+        };
         match self.free.pop() {
             Some(id) => {
                 let queued = self.table[id as usize].queued;
@@ -67,6 +94,13 @@ impl Objects {
     /// The object.
     pub fn get(&self, id: u32) -> &Object {
         &self.table[id as usize]
+    }
+
+    /// One of its pages is asked for alone; how often that has happened now.
+    pub fn pick(&mut self, id: u32) -> u8 {
+        let picked = &mut self.table[id as usize].picked;
+        *picked = picked.saturating_add(1);
+        *picked
     }
 
     /// One more names it, and depends on it if `stored`.
@@ -125,6 +159,16 @@ impl Objects {
             }
         }
         false
+    }
+
+    /// An object was split: what depends on it no more need not be kept for those that only name it, one page in a large object.
+    pub fn give_up(&mut self, id: u32, store: &mut impl Store) {
+        let o = &mut self.table[id as usize];
+        o.split = true;
+        if core::mem::take(&mut o.clean) {
+            self.clean_bytes -= o.bytes();
+            store.free(core::mem::replace(&mut o.body, Body::Dropped));
+        }
     }
 
     /// Bytes of the pool that hold clean copies alone.

@@ -76,8 +76,10 @@ pub struct Pager<'a, K, S> {
     pub(crate) hand: usize,
     pub(crate) round_began_ms: u64,
     pub(crate) round_ms: u64,
-    /// When all mappings were last registered.
+    /// When all mappings were last registered, and whether the size of the address space has changed since.
     pub(crate) enrolled_ms: u64,
+    pub(crate) mapped_more: bool,
+    mapped: usize,
     pub(crate) pins: Vec<usize>,
     pub(crate) footprint: usize,
     pub(crate) stored_pages: usize,
@@ -85,6 +87,8 @@ pub struct Pager<'a, K, S> {
     pub(crate) in_flight: usize,
     pub(crate) in_flight_pages: usize,
     pub(crate) pool_full: bool,
+    /// When the last fault was served.
+    served_ns: u64,
     /// A thread of the program has touched the doorbell and waits; set to false once answered with `answer`.
     pub rang: bool,
     /// Eviction stands still: a fork is under way.
@@ -93,6 +97,13 @@ pub struct Pager<'a, K, S> {
 
 /// How many pauses a fault waits at most for the compressors.
 const THROTTLE: usize = 1000;
+
+/// How much a thread that waits has evicted before it is served.
+const STEP_BYTES: usize = 32 * PAGE;
+
+/// How long after a fault was served the next one is waited for, before anything else is done: a thread that misses here and there
+/// comes back at once.
+const BREAK_NS: u64 = 20_000;
 
 impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
     /// A pager that knows nothing yet.
@@ -118,12 +129,15 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
             round_began_ms: 0,
             round_ms: 0,
             enrolled_ms: 0,
+            mapped_more: true,
+            mapped: 0,
             pins: Vec::new(),
             footprint: 0,
             stored_pages: 0,
             in_flight: 0,
             in_flight_pages: 0,
             pool_full: false,
+            served_ns: 0,
             rang: false,
             paused: false,
         }
@@ -134,6 +148,11 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
         self.marks = if self.config.evict_all { Watermarks::evict_all() } else { Watermarks::new(limit) };
     }
 
+    /// The size of the address space in bytes: where it changes there may be mappings that nobody has told of.
+    pub fn mapped(&mut self, bytes: usize) {
+        self.mapped_more |= core::mem::replace(&mut self.mapped, bytes) != bytes;
+    }
+
     /// One turn. `footprint` is what the process holds now, in bytes. True when there may be more to do at once.
     pub fn turn(&mut self, footprint: usize) -> bool {
         self.footprint = footprint;
@@ -142,20 +161,28 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
         if !self.waiting.is_empty() && !self.marks.gated(&self.usage()) {
             self.faults.extend(self.waiting.drain(..));
         }
-        while let Some(fault) = self.faults.pop_front() {
-            busy = true;
+        if self.faults.is_empty() {
+            let now = self.kernel.now_ns();
+            let soon = self.served_ns != 0 && now < self.served_ns + BREAK_NS;
+            if !self.paused && (!soon || self.footprint >= self.marks.high) {
+                busy |= self.reclaim(usize::MAX);
+            }
+            return busy;
+        }
+        // Whoever waits pays with a step: while a thread sleeps in its fault its CPU need not be interrupted for what goes out.
+        if !self.paused {
+            self.reclaim(STEP_BYTES);
+        }
+        for _ in 0..self.faults.len() {
+            let Some(fault) = self.faults.pop_front() else { break };
             self.serve(fault);
-            self.settle();
-            self.collect();
-            if self.footprint > self.marks.high && !self.paused {
-                self.reclaim();
+            if self.footprint >= self.marks.max && !self.paused {
+                self.reclaim(usize::MAX);
                 self.throttle();
             }
         }
-        if !self.paused {
-            busy |= self.reclaim();
-        }
-        busy
+        self.served_ns = self.kernel.now_ns();
+        true
     }
 
     /// Above the last mark whoever faults pays: the next fault waits until the compressors have made room, for a while.
@@ -165,8 +192,8 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
                 return;
             }
             if self.collect() {
-                self.reclaim();
-            } else if self.in_flight == 0 && !self.reclaim() {
+                self.reclaim(usize::MAX);
+            } else if self.in_flight == 0 && !self.reclaim(usize::MAX) {
                 return;
             } else {
                 self.kernel.pause();

@@ -34,6 +34,14 @@ pub enum Use {
     Waste,
 }
 
+impl Slot {
+    /// How many of its pages go into one object: pages that were asked for one by one are kept one by one, so that a miss decompresses
+    /// no more than its page, and nothing stays in the pool but what is out.
+    pub fn unit(&self) -> usize {
+        if self.packed { 1 } else { WINDOW_PAGES }
+    }
+}
+
 /// One window of the stage.
 #[derive(Clone, Debug)]
 pub struct Slot {
@@ -53,6 +61,8 @@ pub struct Slot {
     pub lent_len: usize,
     /// Staged when the last job took the slot, by bit: pages that the store has written to, so that they are no longer lazily freeable.
     pub sent: u16,
+    /// Its pages came one by one, from anywhere; else each lies where it lay in its window.
+    pub packed: bool,
     /// Told apart from an earlier use of the same slot in the inactive list.
     seq: u32,
 }
@@ -70,6 +80,8 @@ pub struct Stage {
     inactive_pages: usize,
     /// Slots that are `Free`.
     free: usize,
+    /// The stage page where the next single page goes, and the sequence number of its slot; beyond it the slot has no page.
+    next_packed: Option<(u32, u32)>,
 }
 
 impl Stage {
@@ -85,6 +97,7 @@ impl Stage {
             lent: [0; WINDOW_PAGES],
             lent_len: 0,
             sent: 0,
+            packed: false,
             seq: 0,
         };
         Stage {
@@ -96,6 +109,7 @@ impl Stage {
             waste: Vec::new(),
             inactive_pages: 0,
             free: bytes / WINDOW,
+            next_packed: None,
         }
     }
 
@@ -107,6 +121,11 @@ impl Stage {
     /// A slot's address.
     pub fn at(&self, slot: u32) -> usize {
         self.base + slot as usize * WINDOW
+    }
+
+    /// The address of a stage page: slots times pages of a window.
+    pub fn page_at(&self, page: u32) -> usize {
+        self.base + page as usize * PAGE
     }
 
     /// The slot.
@@ -129,8 +148,34 @@ impl Stage {
         self.free < self.slots.len() / 2
     }
 
+    /// Room for pages that lie `skip` pages into their window, in up to `windows` free slots in a row: the stage page, and
+    /// for how many pages.
+    pub fn find_windows(&mut self, windows: usize, skip: usize) -> Option<(u32, usize)> {
+        let (slot, count) = self.find_free(windows)?;
+        Some((slot * WINDOW_PAGES as u32 + skip as u32, count * WINDOW_PAGES - skip))
+    }
+
+    /// Room for single pages, after those that came last: the stage page, and for how many pages.
+    pub fn find_packed(&mut self) -> Option<(u32, usize)> {
+        let open = self.next_packed.filter(|&(page, seq)| {
+            let s = &self.slots[page as usize / WINDOW_PAGES];
+            s.used == Use::Inactive && s.seq == seq
+        });
+        match open {
+            Some((page, _)) => Some((page, WINDOW_PAGES - page as usize % WINDOW_PAGES)),
+            None => self.find_windows(1, 0),
+        }
+    }
+
+    /// Single pages were put up to stage page `next`, which may be the end of their slot.
+    pub fn packed(&mut self, next: u32) {
+        let s = &mut self.slots[(next as usize - 1) / WINDOW_PAGES];
+        s.packed = true;
+        self.next_packed = (!(next as usize).is_multiple_of(WINDOW_PAGES)).then_some((next, s.seq));
+    }
+
     /// `count` free slots in a row; fewer when none so long is near: at least one, or `None`.
-    pub fn find_free(&mut self, count: usize) -> Option<(u32, usize)> {
+    fn find_free(&mut self, count: usize) -> Option<(u32, usize)> {
         let n = self.slots.len();
         let mut best = (0, 0);
         let (mut at, mut looked) = (self.hint, 0);
@@ -160,6 +205,7 @@ impl Stage {
         if s.used == Use::Free {
             self.free -= 1;
             s.used = Use::Inactive;
+            s.packed = false;
             s.seq = s.seq.wrapping_add(1);
             self.inactive.push_back((slot, s.seq));
         }
@@ -273,6 +319,18 @@ impl Stage {
         let slot = self.stock.pop()?;
         self.slots[slot as usize].used = Use::Fetching;
         Some(slot)
+    }
+
+    /// The first `pages` pages of a free slot are present now, and those of them that are wanted are about to be `put`, each on its own account.
+    pub fn hold(&mut self, slot: u32, pages: u16) {
+        let s = &mut self.slots[slot as usize];
+        debug_assert!(s.used == Use::Free);
+        self.free -= 1;
+        s.used = Use::Inactive;
+        s.present = pages;
+        s.packed = true;
+        s.seq = s.seq.wrapping_add(1);
+        self.inactive.push_back((slot, s.seq));
     }
 
     /// Pages by bit have left the slot physically; what is left is the caller's to discard or to put back.

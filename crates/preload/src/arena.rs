@@ -178,24 +178,66 @@ const fn new_heap() -> dlmalloc::Dlmalloc<Pages> {
 
 static HEAP: Mutex<dlmalloc::Dlmalloc<Pages>> = Mutex::new(new_heap());
 
-/// The engine's heap, for `alloc`.
+/// From this size on an allocation is a mapping of its own: a table that grows moves its pages instead of copying them, and leaves nothing
+/// behind that dlmalloc would keep.
+const LARGE_BYTES: usize = 256 << 10;
+
+/// The engine's heap, for `alloc`: dlmalloc under a lock, and mappings.
 pub struct Arena;
 
-// SAFETY: dlmalloc under a lock.
+// SAFETY: both hand out memory of the layout that nobody else has.
 unsafe impl GlobalAlloc for Arena {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if layout.size() >= LARGE_BYTES {
+            return map(layout.size(), layout.align()).map_or(null_mut(), |at| at as *mut u8);
+        }
         // SAFETY: size and alignment are those of a layout.
         unsafe { HEAP.lock().malloc(layout.size(), layout.align()) }
     }
 
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller's contract.
-        unsafe { HEAP.lock().free(at, layout.size(), layout.align()) }
+        let at = unsafe { self.alloc(layout) };
+        if !at.is_null() && layout.size() < LARGE_BYTES {
+            // SAFETY: as long as it was asked for.
+            unsafe { at.write_bytes(0, layout.size()) };
+        }
+        at
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: the caller's contract; what is large was mapped.
+        unsafe {
+            match layout.size() {
+                LARGE_BYTES.. => unmap(at as usize, layout.size().next_multiple_of(PAGE)),
+                size => HEAP.lock().free(at, size, layout.align()),
+            }
+        }
     }
 
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
-        // SAFETY: the caller's contract.
-        unsafe { HEAP.lock().realloc(at, layout.size(), layout.align(), bytes) }
+        let new = Layout::from_size_align(bytes, layout.align()).expect("the caller's contract");
+        if layout.size() < LARGE_BYTES && bytes < LARGE_BYTES {
+            // SAFETY: the caller's contract.
+            return unsafe { HEAP.lock().realloc(at, layout.size(), layout.align(), bytes) };
+        }
+        // SAFETY: the caller's contract. The new place is in the table before anything is there.
+        unsafe {
+            let to = self.alloc(new);
+            if to.is_null() {
+                return to;
+            }
+            if layout.size() >= LARGE_BYTES && bytes >= LARGE_BYTES {
+                let (old, len) = (at as usize, layout.size().next_multiple_of(PAGE));
+                if sys::mremap(old, len, bytes.next_multiple_of(PAGE), to as usize).is_ok() {
+                    OWN.lock().leave(old, old + len);
+                    return to;
+                }
+            }
+            to.copy_from_nonoverlapping(at, layout.size().min(bytes));
+            self.dealloc(at, layout);
+            to
+        }
     }
 }
 
@@ -236,6 +278,24 @@ mod tests {
         t.leave(10, 20);
         assert!(t.enter(40, 50));
         assert_eq!(t.ranges[..t.len], [(30, 60)]);
+    }
+
+    #[test]
+    fn a_large_table_grows_and_shrinks_with_its_contents() {
+        let layout = |bytes| Layout::from_size_align(bytes, 8).unwrap();
+        let sizes = [100 << 10, 300 << 10, 5 << 20, 400 << 10, 50 << 10];
+        // SAFETY: each allocation is used within its size, and freed once.
+        unsafe {
+            let mut at = Arena.alloc(layout(sizes[0]));
+            at.write_bytes(7, sizes[0]);
+            for (old, new) in sizes.into_iter().zip(sizes.into_iter().skip(1)) {
+                at = Arena.realloc(at, layout(old), new);
+                let kept = core::slice::from_raw_parts(at, old.min(new).min(50 << 10));
+                assert!(kept.iter().all(|&b| b == 7), "{old} to {new}");
+                assert!(new < LARGE_BYTES || first_foreign(at as usize..at as usize + new).is_empty());
+            }
+            Arena.dealloc(at, layout(sizes[4]));
+        }
     }
 
     #[test]

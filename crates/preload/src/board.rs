@@ -185,7 +185,7 @@ impl Board {
     pub fn tidy(&self) -> bool {
         let pool = self.cache.pool();
         let (held, stored) = (pool.pool_bytes(), pool.stored_bytes());
-        if held < stored + held / 16 + (4 << 20) {
+        if held < stored + held / 32 + (1 << 20) {
             return false;
         }
         let compacted = pool.compact(256 << 10);
@@ -232,27 +232,37 @@ impl Board {
                 _ => None,
             }
         });
-        let stored = self.cache.store(worker, window, job.pages, &priors);
-        let plain = stored.in_object.count_ones() as u64 * PAGE as u64;
-        let body = stored.object.map(|object| match object {
+        let (mut bodies, mut objects) = ([None; WINDOW_PAGES], [None; WINDOW_PAGES]);
+        let stored = self.cache.store(worker, window, job.pages, job.unit, &priors, &mut objects);
+        let mut left = stored.in_objects.count_ones() as usize;
+        for (body, object) in bodies.iter_mut().zip(objects) {
+            let pages = left.min(job.unit);
+            left -= pages;
+            *body = object.map(|object| self.count(object, pages as u64));
+        }
+        Done::Stored {
+            slot: job.slot,
+            reused: stored.reused,
+            zero: stored.zero,
+            in_bodies: stored.in_objects,
+            bodies,
+        }
+    }
+
+    /// Counts a new object of so many pages, and names it as the pager does.
+    fn count(&self, object: Object, pages: u64) -> Body {
+        match object {
             Object::Same(word) => {
-                self.stat.same_filled.fetch_add(stored.in_object.count_ones() as u64, Relaxed);
+                self.stat.same_filled.fetch_add(pages, Relaxed);
                 Body::Same(word)
             }
             Object::Blob { handle, bytes, compressed } => {
-                self.stat.compressed_in_bytes.fetch_add(plain, Relaxed);
+                self.stat.compressed_in_bytes.fetch_add(pages * PAGE as u64, Relaxed);
                 self.stat.compressed_out_bytes.fetch_add(bytes as u64, Relaxed);
                 self.stat.incompressible.fetch_add(!compressed as u64, Relaxed);
                 self.damage(handle);
                 Body::Blob { handle: handle.into_raw(), bytes }
             }
-        });
-        Done::Stored {
-            slot: job.slot,
-            reused: stored.reused,
-            zero: stored.zero,
-            in_body: stored.in_object,
-            body,
         }
     }
 

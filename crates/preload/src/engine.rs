@@ -4,6 +4,7 @@ use crate::arena::{self, PoolMemory};
 use crate::birth;
 use crate::board::{Board, Counter};
 use crate::live::Live;
+use crate::seat::{Faults, Seat};
 use crate::worker;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -180,15 +181,21 @@ pub fn unmanaged(order: &Order, why: fmt::Arguments<'_>) {
     order.memcg.unmanaged.fetch_add(1, Relaxed);
 }
 
-/// Bytes of private memory in the address space: resident less shared of /proc/self/statm.
-fn footprint(statm: &Fd) -> usize {
+/// The size of the address space, and how much private memory is in it (resident less shared), from /proc/self/statm; in bytes.
+fn sizes(statm: &Fd) -> (usize, usize) {
     let mut text = [0u8; 128];
     let len = sys::pread(statm, &mut text, 0).unwrap_or(0);
     let mut numbers = text[..len]
         .split(|b| !b.is_ascii_digit())
         .map(|digits| digits.iter().fold(0usize, |n, d| n * 10 + (d - b'0') as usize));
-    let (resident, shared) = (numbers.nth(1).unwrap_or(0), numbers.next().unwrap_or(0));
-    resident.saturating_sub(shared) * PAGE
+    let mut next = || numbers.next().unwrap_or(0);
+    let (mapped, resident, shared) = (next(), next(), next());
+    (mapped * PAGE, resident.saturating_sub(shared) * PAGE)
+}
+
+/// Bytes of private memory in the address space.
+fn footprint(statm: &Fd) -> usize {
+    sizes(statm).1
 }
 
 /// The program, as seen from its engine.
@@ -365,7 +372,7 @@ fn awake(watch: &mut Watch) -> Result<(), (&'static str, Errno)> {
     CONTROL.doorbell.store(ground.doorbell, Release);
     CONTROL.state.store(State::Awake as u32, SeqCst);
     slot.state.store(memcg::State::Awake as u32, Release);
-    run(watch, board, &mut pager);
+    run(watch, board, &mut pager, Seat::new(&workers));
     watch.count_cpu();
     board.end();
     for worker in workers {
@@ -380,7 +387,7 @@ fn start_workers(
     board: &'static Board,
     compressor: acomp::Compressor,
 ) -> Result<Vec<u32>, (&'static str, Errno)> {
-    let count = sys::cpus().clamp(1, 4);
+    let count = sys::CpuSet::of_this_thread().count().clamp(1, 4);
     let mut pids = Vec::new();
     for _ in 0..count {
         let state = Worker::new(compressor).map_err(|_| ("mmap", Errno::ENOMEM))?;
@@ -401,17 +408,25 @@ fn start_workers(
 /// How long the pager polls without sleeping after it has served a fault: about what a wake-up on another CPU costs.
 const SPIN_NS: u64 = 30_000;
 
+/// How often the kernel is asked how much memory the process holds; in between the pager keeps count of what it does itself.
+const LOOK_NS: u64 = 100_000;
+
 /// How often figures are published.
 const PUBLISH_NS: u64 = 2_000_000;
 
-fn run(watch: &mut Watch, board: &Board, pager: &mut Pager<'_, Live, Counter>) {
+fn run(watch: &mut Watch, board: &Board, pager: &mut Pager<'_, Live, Counter>, mut seat: Seat) {
     let (memcg, slot) = (watch.order.memcg, watch.order.slot);
     let evict_all = memcg.settings.evict_all != 0;
     let full_ns = memcg.settings.full_timeout_ms.max(1000) as u64 * 1_000_000;
-    let (mut published_ns, mut faults_seen, mut last_fault_ns) = (0, 0, 0);
+    let (mut looked_ns, mut published_ns, mut faults_seen, mut last_fault_ns) = (0, 0, 0, 0);
     loop {
         let now = sys::now_ns();
-        let footprint = footprint(&watch.statm);
+        let mut footprint = pager.usage().footprint;
+        if now - looked_ns > LOOK_NS {
+            let mapped;
+            (looked_ns, (mapped, footprint)) = (now, sizes(&watch.statm));
+            pager.mapped(mapped);
+        }
         // In this order: a thread that is about to fork counts itself first, and then looks whether all is home.
         if CONTROL.forks.load(SeqCst) == 0 {
             CONTROL.home.store(0, SeqCst);
@@ -439,10 +454,13 @@ fn run(watch: &mut Watch, board: &Board, pager: &mut Pager<'_, Live, Counter>) {
         if faults != faults_seen {
             (faults_seen, last_fault_ns) = (faults, now);
         }
+        let (thread, switches) = pager.kernel.faulters();
+        let single = slot.stat.zswpin[0].load(Relaxed);
+        seat.choose(now, Faults { all: faults, single, switches, thread }, |tid| pager.kernel.cpu_of(tid));
         if evict_all {
             // Everything goes out all the time, but a thread must come past the instruction that it faulted on.
             let _ = sys::poll([pager.kernel.fd(), board.bell()], 100_000);
-        } else if !busy && now - last_fault_ns > SPIN_NS {
+        } else if !busy && (now - last_fault_ns > SPIN_NS || !seat.is_apart()) {
             let urgent = pager.waiting_since_ns().is_some() || pager.paused;
             let room = (watch.limit(footprint) - footprint.min(watch.limit(footprint))) as u64;
             let time = if urgent { 500_000 } else { (room / 4).clamp(1_000_000, 20_000_000) };

@@ -131,9 +131,6 @@ unsafe fn variable<'a>(envp: *const *const u8, name: &[u8]) -> Option<&'a [u8]> 
     None
 }
 
-#[cfg(panic = "abort")]
-core::arch::global_asm!(".weak dlsym");
-
 /// The function that the program would have called without us; 0 where there is none.
 fn next_symbol(name: &[u8]) -> usize {
     #[cfg(panic = "abort")]
@@ -141,7 +138,9 @@ fn next_symbol(name: &[u8]) -> usize {
         const RTLD_NEXT: usize = usize::MAX;
         let dlsym: usize;
         // SAFETY: reads the address of a weak symbol from the table of addresses: 0 where libc has none.
-        unsafe { core::arch::asm!("mov {}, qword ptr [rip + dlsym@GOTPCREL]", out(reg) dlsym) };
+        unsafe {
+            core::arch::asm!(".weak dlsym", "mov {}, qword ptr [rip + dlsym@GOTPCREL]", out(reg) dlsym)
+        };
         if dlsym == 0 {
             return 0;
         }

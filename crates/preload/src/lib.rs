@@ -13,7 +13,7 @@
 //!
 //! - [`arena`]: the engine's own memory, and which addresses it has
 //! - [`live`]: the pager's kernel; [`board`]: its store, and the jobs that workers take
-//! - [`engine`], [`worker`]: the processes; [`birth`]: how they are made
+//! - [`engine`], [`worker`]: the processes; [`birth`]: how they are made; [`seat`]: on which CPU they run
 //! - [`hook`]: what the program's calls pass through; [`wait`]: those for children; [`dontfork`]: what it keeps out of them
 //!
 //! Without `panic = "abort"`, as in tests, the crate is an ordinary library: no allocator, no hooks, no constructor.
@@ -29,6 +29,7 @@ pub mod dontfork;
 pub mod engine;
 pub mod hook;
 pub mod live;
+pub mod seat;
 pub mod wait;
 pub mod worker;
 

@@ -45,6 +45,9 @@ pub struct Live {
     /// Threads that have not been seen outside of a call since the census began, with their user time then.
     census: Vec<(u32, u64)>,
     pauses: u32,
+    /// The thread of the last fault, and how often that has changed.
+    thread: u32,
+    switches: u64,
 }
 
 impl Live {
@@ -67,12 +70,24 @@ impl Live {
             slot,
             census: Vec::new(),
             pauses: 0,
+            thread: 0,
+            switches: 0,
         })
     }
 
     /// The descriptor that tells of faults and events.
     pub fn fd(&self) -> &Fd {
         self.uffd.fd()
+    }
+
+    /// The thread of the last fault, and how many faults were of another thread than the one before.
+    pub fn faulters(&self) -> (u32, u64) {
+        (self.thread, self.switches)
+    }
+
+    /// The CPU where a thread runs or last ran.
+    pub fn cpu_of(&self, tid: u32) -> Option<usize> {
+        TaskStat::read(self.pid, tid)?.number(39).map(|cpu| cpu as usize)
     }
 
     /// Registers the engine's own stage and doorbell.
@@ -149,17 +164,37 @@ fn task_path(pid: u32, tid: Option<u32>) -> Line {
     path
 }
 
-/// A thread's state letter and user time, from proc_pid_stat(5); `None` when it is gone.
+/// The file `stat` of a thread, from proc_pid_stat(5).
+struct TaskStat {
+    text: [u8; 512],
+    len: usize,
+}
+
+impl TaskStat {
+    /// `None` when the thread is gone.
+    fn read(pid: u32, tid: u32) -> Option<TaskStat> {
+        let file = sys::open(task_path(pid, Some(tid)).as_str().as_bytes(), O_RDONLY).ok()?;
+        let mut text = [0u8; 512];
+        let len = sys::read(&file, &mut text).ok()?;
+        Some(TaskStat { text, len })
+    }
+
+    /// Field number `number`, which is 3 (the state) or more.
+    fn field(&self, number: usize) -> Option<&[u8]> {
+        // The name in parentheses may hold anything: what follows the last one counts.
+        let after = self.text[..self.len].iter().rposition(|&b| b == b')')? + 2;
+        self.text[after..self.len].split(|&b| b == b' ').nth(number - 3)
+    }
+
+    fn number(&self, number: usize) -> Option<u64> {
+        Some(self.field(number)?.iter().fold(0, |n, d| n * 10 + d.wrapping_sub(b'0') as u64))
+    }
+}
+
+/// A thread's state letter and user time; `None` when it is gone.
 fn task_state(pid: u32, tid: u32) -> Option<(u8, u64)> {
-    let file = sys::open(task_path(pid, Some(tid)).as_str().as_bytes(), O_RDONLY).ok()?;
-    let mut text = [0u8; 512];
-    let len = sys::read(&file, &mut text).ok()?;
-    // The name in parentheses may hold anything: what follows the last one counts. State is field 3, user time field 14.
-    let after = text[..len].iter().rposition(|&b| b == b')')? + 2;
-    let mut fields = text[after..len].split(|&b| b == b' ');
-    let state = *fields.next()?.first()?;
-    let user = fields.nth(10)?;
-    Some((state, user.iter().fold(0, |n, d| n * 10 + d.wrapping_sub(b'0') as u64)))
+    let stat = TaskStat::read(pid, tid)?;
+    Some((*stat.field(3)?.first()?, stat.number(14)?))
 }
 
 fn parse_tid(name: &[u8]) -> Option<u32> {
@@ -171,6 +206,11 @@ impl Kernel for Live {
         let message = dontfork::follow(|| sys::poll([self.uffd.fd()], 0) == Ok([true]), || self.uffd.next());
         if message.is_some() {
             self.pauses = 0;
+        }
+        if let Some(Message::Fault { thread, .. }) = message
+            && core::mem::replace(&mut self.thread, thread) != thread
+        {
+            self.switches += 1;
         }
         message
     }
@@ -334,6 +374,10 @@ impl Kernel for Live {
         {
             return Moved { bytes: 0, stop: Some(Errno::EEXIST) };
         }
+        // A page of the stage that MADV_FREE gave up may be a hole, and to read that would be a fault that only we can serve.
+        if self.registered.contains(&src) && sys::futex_touch(src).is_err() {
+            return Moved { bytes: 0, stop: Some(Errno::EFAULT) };
+        }
         // SAFETY: the pager copies only to pages that it evicted, or that a thread faulted on as missing.
         unsafe { self.uffd.copy(dst, src, bytes) }
     }
@@ -343,7 +387,7 @@ impl Kernel for Live {
     }
 
     fn unshare(&mut self, at: usize) -> bool {
-        sys::madvise_keep(at, PAGE, MADV_POPULATE_WRITE).is_ok()
+        sys::futex_touch(at).is_ok()
     }
 
     fn wake(&mut self, range: Range<usize>) {

@@ -3,6 +3,7 @@
 
 use core::arch::asm;
 use core::fmt;
+use core::sync::atomic::AtomicU32;
 use linux_raw_sys::{errno, general as g};
 
 /// An error number of the kernel.
@@ -144,6 +145,14 @@ pub unsafe fn mprotect(at: usize, bytes: usize, prot: u32) -> Result<()> {
     call!(__NR_mprotect, at, bytes, prot).map(drop)
 }
 
+/// Moves a mapping to `to`, which takes the place of what is there, and grows or shrinks it to `new_bytes`.
+///
+/// # Safety
+/// Nobody may use what was at either place by its old address.
+pub unsafe fn mremap(at: usize, bytes: usize, new_bytes: usize, to: usize) -> Result<()> {
+    call!(__NR_mremap, at, bytes, new_bytes, g::MREMAP_MAYMOVE | g::MREMAP_FIXED, to).map(drop)
+}
+
 /// Takes VM_LOCKED off a range.
 pub fn munlock(at: usize, bytes: usize) -> Result<()> {
     call!(__NR_munlock, at, bytes).map(drop)
@@ -166,6 +175,17 @@ pub fn futex_wait(word: *const u32, expected: u32, timeout_ns: Option<u64>, shar
 /// Wakes up to `count` sleepers on `word`.
 pub fn futex_wake(word: *const u32, count: u32) {
     let _ = call!(__NR_futex, word, g::FUTEX_WAKE | g::FUTEX_PRIVATE_FLAG, count);
+}
+
+/// Writes what it holds to the aligned word at `word`, as if the program had: the page is no longer shared since a fork, nor lazily
+/// freeable. Never waits for a fault on a missing page, as any other way to write would: that is EFAULT.
+pub fn futex_touch(word: usize) -> Result<()> {
+    static NOBODY: AtomicU32 = AtomicU32::new(0);
+    // FUTEX_WAKE_OP changes a word on its way to wake sleepers of another. Adding 0 changes nothing; a sleeper on the word itself may be
+    // woken for no reason, which futex(2) allows.
+    let add_zero = (g::FUTEX_OP_ADD << 28) | (g::FUTEX_OP_CMP_LT << 24);
+    call!(__NR_futex, NOBODY.as_ptr(), g::FUTEX_WAKE_OP | g::FUTEX_PRIVATE_FLAG, 0, 0, word, add_zero)
+        .map(drop)
 }
 
 #[repr(C)]
@@ -333,13 +353,45 @@ pub unsafe fn sigaction(signal: u32, new: &Disposition) -> Result<Disposition> {
     Ok(old)
 }
 
-/// CPUs that the calling thread may run on.
-pub fn cpus() -> usize {
-    let mut mask = [0u64; 128];
-    match call!(__NR_sched_getaffinity, 0, size_of_val(&mask), mask.as_mut_ptr()) {
-        Ok(bytes) => mask[..bytes / 8].iter().map(|w| w.count_ones() as usize).sum::<usize>().max(1),
-        Err(_) => 1,
+/// A set of CPUs, up to 8192 of them.
+#[derive(Clone, Copy)]
+pub struct CpuSet([u64; 128]);
+
+impl CpuSet {
+    /// Those that the calling thread may run on; none when the kernel does not say.
+    pub fn of_this_thread() -> CpuSet {
+        let mut mask = [0u64; 128];
+        let _ = call!(__NR_sched_getaffinity, 0, size_of_val(&mask), mask.as_mut_ptr());
+        CpuSet(mask)
     }
+
+    /// One CPU.
+    pub fn only(cpu: usize) -> CpuSet {
+        let mut mask = [0u64; 128];
+        mask[cpu / 64] |= 1 << (cpu % 64);
+        CpuSet(mask)
+    }
+
+    /// The others.
+    pub fn without(mut self, cpu: usize) -> CpuSet {
+        self.0[cpu / 64] &= !(1 << (cpu % 64));
+        self
+    }
+
+    /// True when the CPU is one of them.
+    pub fn contains(&self, cpu: usize) -> bool {
+        self.0.get(cpu / 64).is_some_and(|word| word >> (cpu % 64) & 1 == 1)
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.0.iter().map(|w| w.count_ones() as usize).sum()
+    }
+}
+
+/// Binds a thread to CPUs; 0 is the calling one.
+pub fn sched_setaffinity(tid: u32, cpus: &CpuSet) -> Result<()> {
+    call!(__NR_sched_setaffinity, tid, size_of_val(&cpus.0), cpus.0.as_ptr()).map(drop)
 }
 
 /// Ends the calling thread.
@@ -384,9 +436,9 @@ pub unsafe fn clone(
 pub mod consts {
     pub use linux_raw_sys::general::{
         __WALL, CLONE_FILES, CLONE_FS, CLONE_VFORK, CLONE_VM, MADV_DODUMP, MADV_DOFORK, MADV_DONTDUMP,
-        MADV_DONTFORK, MADV_DONTNEED, MADV_HUGEPAGE, MADV_NOHUGEPAGE, MADV_POPULATE_WRITE, MAP_ANONYMOUS,
-        MAP_NORESERVE, MAP_PRIVATE, MAP_SHARED, O_CLOEXEC, O_DIRECTORY, O_RDONLY, O_RDWR, O_WRONLY,
-        PROT_NONE, PROT_READ, PROT_WRITE, SIGBUS, SIGCHLD, SIGKILL, WNOHANG,
+        MADV_DONTFORK, MADV_DONTNEED, MADV_HUGEPAGE, MADV_NOHUGEPAGE, MAP_ANONYMOUS, MAP_NORESERVE,
+        MAP_PRIVATE, MAP_SHARED, O_CLOEXEC, O_DIRECTORY, O_RDONLY, O_RDWR, O_WRONLY, PROT_NONE, PROT_READ,
+        PROT_WRITE, SIGBUS, SIGCHLD, SIGKILL, WNOHANG,
     };
     /// prctl's PR_SET_NAME.
     pub const PR_SET_NAME: u32 = 15;

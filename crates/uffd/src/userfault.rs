@@ -28,6 +28,8 @@ pub enum Message {
         at: usize,
         /// The access was a write.
         write: bool,
+        /// The thread.
+        thread: u32,
     },
     /// The range is about to be discarded (MADV_DONTNEED, MADV_FREE, MADV_REMOVE).
     Remove(Range<usize>),
@@ -66,7 +68,10 @@ impl Userfault {
         };
         let wanted = match features {
             Features::Events => {
-                g::UFFD_FEATURE_EVENT_REMAP | g::UFFD_FEATURE_EVENT_REMOVE | g::UFFD_FEATURE_EVENT_UNMAP
+                g::UFFD_FEATURE_EVENT_REMAP
+                    | g::UFFD_FEATURE_EVENT_REMOVE
+                    | g::UFFD_FEATURE_EVENT_UNMAP
+                    | g::UFFD_FEATURE_THREAD_ID
             }
             Features::Quiet => 0,
         };
@@ -110,6 +115,7 @@ impl Userfault {
                 g::UFFD_EVENT_PAGEFAULT => Message::Fault {
                     at: msg.arg.pagefault.address as usize & !(crate::PAGE - 1),
                     write: msg.arg.pagefault.flags & g::UFFD_PAGEFAULT_FLAG_WRITE as u64 != 0,
+                    thread: msg.arg.pagefault.feat.ptid,
                 },
                 g::UFFD_EVENT_REMOVE => {
                     Message::Remove(msg.arg.remove.start as usize..msg.arg.remove.end as usize)
@@ -247,7 +253,9 @@ mod tests {
                     break m;
                 }
             };
-            assert_eq!(message, Message::Fault { at: program + PAGE, write: false });
+            let Message::Fault { at, write, thread } = message else { panic!("{message:?}") };
+            assert_eq!((at, write), (program + PAGE, false));
+            assert_ne!(thread, sys::gettid().unwrap() as u32);
             // SAFETY: as above.
             assert_eq!(unsafe { u.move_pages(program + PAGE, stage, PAGE) }.stop, None);
             assert_eq!(reader.join().unwrap(), 42);

@@ -39,7 +39,7 @@ impl Heat {
     /// For a page that comes back from the pool `away_ms` after it went, while the hand takes `round_ms` for a round: one that was
     /// away for less than a round would have stayed if memory had been a little larger (the ghost list's rule).
     pub fn refault(away_ms: u64, round_ms: u64) -> Heat {
-        if away_ms <= round_ms { Heat(2) } else { Heat::WARM }
+        if away_ms <= round_ms { Heat::HOT } else { Heat::COLD }
     }
 }
 

@@ -64,16 +64,16 @@ impl Watermarks {
     /// Marks for a limit in bytes. What lies between `high` and the limit takes up what grows between two looks at
     /// the footprint; a sixteenth, and a quarter of very small limits, where the engine itself counts.
     pub fn new(limit: usize) -> Watermarks {
-        let slack = (limit / 32).clamp(1 << 20, 64 << 20);
+        let slack = (limit / 64).clamp(1 << 20, 64 << 20);
         let high = limit.saturating_sub(slack);
-        let gap = (limit / 32).clamp(1 << 20, 64 << 20);
+        let gap = (limit / 64).clamp(1 << 20, 64 << 20);
         Watermarks {
             low: high.saturating_sub(gap),
             high,
             max: limit - slack / 2,
             clean: limit / 8,
             inactive: (limit / 16).clamp(8 * WINDOW, 256 << 20),
-            stock: (limit / 64).clamp(8 * WINDOW, 16 << 20),
+            stock: (limit / 128).clamp(8 * WINDOW, 16 << 20),
             in_flight: (limit / 32).clamp(8 * WINDOW, 16 << 20),
         }
     }
@@ -98,15 +98,17 @@ impl Watermarks {
 
     /// What to do.
     pub fn decide(&self, usage: &Usage) -> Actions {
-        if usage.footprint <= self.low && !usage.waiting {
-            return Actions::default();
+        // Stock is free memory that is at hand: what must come down is the rest, far enough to leave room for some stock.
+        let used = usage.footprint.saturating_sub(usage.stock);
+        let over = (used + self.stock).saturating_sub(self.low);
+        // Between the marks a little stock is worth more than free memory: dropping it would only make the next fault allocate.
+        let middle = (self.low / 2).saturating_add(self.high / 2);
+        let excess = usage.stock.saturating_sub(self.stock.saturating_mul(2));
+        let drop = usage.footprint.saturating_sub(middle).max(excess).min(usage.stock);
+        if over == 0 && !usage.waiting {
+            return Actions { drop, ..Actions::default() };
         }
-        let over = usage.footprint - self.low.min(usage.footprint);
-        // Between the marks stock is worth more than free memory: dropping it would only make the next fault allocate.
-        let drop =
-            usage.footprint.saturating_sub((self.low / 2).saturating_add(self.high / 2)).min(usage.stock);
-        let stock_left = usage.stock - drop;
-        let need = (over - drop.min(over)).min(self.in_flight) + self.stock.saturating_sub(stock_left);
+        let need = over.max(WINDOW).min(self.in_flight);
         let room = self.in_flight.saturating_sub(usage.in_flight);
         let deflate = need.saturating_sub(usage.in_flight).min(room);
         // At the high mark nothing has a second chance any more: what is on the stage goes.
@@ -135,7 +137,7 @@ mod tests {
     #[test]
     fn nothing_happens_below_the_low_mark() {
         let w = Watermarks::new(256 * MIB);
-        let usage = Usage { footprint: w.low, stock: MIB, inactive: MIB, ..Usage::default() };
+        let usage = Usage { footprint: w.low, stock: w.stock, inactive: MIB, ..Usage::default() };
         assert_eq!(w.decide(&usage), Actions::default());
         assert!(!w.gated(&usage));
     }
@@ -146,6 +148,15 @@ mod tests {
         let a = w.decide(&Usage { footprint: w.low + 4096, ..Usage::default() });
         assert_eq!((a.drop, a.deflate), (0, 0));
         assert!(a.evict > 0);
+    }
+
+    /// Else everything would go out to make room that lies about as stock already.
+    #[test]
+    fn stock_counts_as_room_and_does_not_pile_up() {
+        let w = Watermarks::new(256 * MIB);
+        let usage = Usage { footprint: w.low + 1, stock: 60 * MIB, inactive: w.inactive, ..Usage::default() };
+        let a = w.decide(&usage);
+        assert_eq!((a.evict, a.deflate, a.drop), (0, 0, 60 * MIB - 2 * w.stock));
     }
 
     #[test]

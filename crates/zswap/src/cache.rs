@@ -39,10 +39,8 @@ pub struct Stored {
     pub reused: u16,
     /// All zeros.
     pub zero: u16,
-    /// In the new object, in order.
-    pub in_object: u16,
-    /// The new object. With `in_object` not 0 and no object, the pool had no memory.
-    pub object: Option<Object>,
+    /// In new objects, in order.
+    pub in_objects: u16,
 }
 
 /// A new object.
@@ -59,6 +57,16 @@ pub enum Object {
     },
     /// One word fills all pages.
     Same(u64),
+}
+
+/// A page that goes into a new object.
+#[derive(Clone, Copy, Default)]
+struct Fresh {
+    /// Page of the window.
+    index: usize,
+    /// The word that fills it, if one does.
+    word: Option<u64>,
+    hash: Hash,
 }
 
 /// Why an object could not be loaded.
@@ -107,18 +115,20 @@ impl<B: Backing> Cache<B> {
         &self.pool
     }
 
-    /// Stores those pages of `window` that `pages` names by bit.
+    /// Stores those pages of `window` that `pages` names by bit, in objects of up to `unit` pages, which are written to `objects`. Where one
+    /// is missing the pool had no memory for it.
     pub fn store(
         &self,
         worker: &mut Worker,
         window: &[u8],
         pages: u16,
+        unit: usize,
         priors: &[Option<Prior>; WINDOW_PAGES],
+        objects: &mut [Option<Object>],
     ) -> Stored {
         let mut stored = Stored::default();
-        let mut hashes = [0; WINDOW_PAGES];
+        let mut fresh = [Fresh::default(); WINDOW_PAGES];
         let mut count = 0;
-        let mut common = None;
         for index in (0..WINDOW_PAGES).filter(|i| pages & 1 << i != 0) {
             let bytes = &window[index * PAGE..][..PAGE];
             let word = page::same_filled(bytes);
@@ -131,15 +141,15 @@ impl<B: Backing> Cache<B> {
                 stored.reused |= 1 << index;
                 continue;
             }
-            stored.in_object |= 1 << index;
-            hashes[count] = hash;
-            common = if count == 0 { word } else { common.filter(|c| word == Some(*c)) };
+            stored.in_objects |= 1 << index;
+            fresh[count] = Fresh { index, word, hash };
             count += 1;
         }
-        if let (Some(word), true) = (common, count > 0) {
-            stored.object = Some(Object::Same(word));
-        } else if count > 0 {
-            stored.object = self.compress(worker, window, stored.in_object, &hashes[..count]);
+        for (object, pages) in objects.iter_mut().zip(fresh[..count].chunks(unit)) {
+            *object = match pages[0].word {
+                Some(word) if pages.iter().all(|p| p.word == Some(word)) => Some(Object::Same(word)),
+                _ => self.compress(worker, window, pages),
+            };
         }
         stored
     }
@@ -150,16 +160,16 @@ impl<B: Backing> Cache<B> {
         View::read(&object).filter(|v| prior.page < v.pages).map(|v| v.hash(prior.page))
     }
 
-    fn compress(&self, worker: &mut Worker, window: &[u8], pages: u16, hashes: &[Hash]) -> Option<Object> {
+    fn compress(&self, worker: &mut Worker, window: &[u8], pages: &[Fresh]) -> Option<Object> {
         let Worker { context, plain, packed } = worker;
-        let len = hashes.len() * PAGE;
-        // A window whose pages all go is compressed where it lies.
-        let plain: &[u8] = if len == window.len() {
-            window
+        let len = pages.len() * PAGE;
+        let first = pages[0].index;
+        // Pages in a row are compressed where they lie.
+        let plain: &[u8] = if pages[pages.len() - 1].index - first + 1 == pages.len() {
+            &window[first * PAGE..][..len]
         } else {
-            let chosen = (0..WINDOW_PAGES).filter(|i| pages & 1 << i != 0);
-            for (to, index) in plain.chunks_exact_mut(PAGE).zip(chosen) {
-                to.copy_from_slice(&window[index * PAGE..][..PAGE]);
+            for (to, page) in plain.chunks_exact_mut(PAGE).zip(pages) {
+                to.copy_from_slice(&window[page.index * PAGE..][..PAGE]);
             }
             &plain[..len]
         };
@@ -171,11 +181,11 @@ impl<B: Backing> Cache<B> {
             Ok(Outcome::Shrunk(bytes)) => (&packed[..bytes], Format::Compressed),
             Ok(Outcome::Incompressible) | Err(_) => (plain, Format::Plain),
         };
-        let bytes = prefix(hashes.len()) + payload.len();
+        let bytes = prefix(pages.len()) + payload.len();
         let handle = self.pool.alloc(bytes)?;
         self.pool.write(handle, |object| {
-            object::write(object, format, hashes);
-            object[prefix(hashes.len())..].copy_from_slice(payload);
+            object::write(object, format, pages.iter().map(|p| p.hash));
+            object[prefix(pages.len())..].copy_from_slice(payload);
         });
         Some(Object::Blob { handle, bytes: bytes as u32, compressed: format == Format::Compressed })
     }

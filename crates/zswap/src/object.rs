@@ -27,7 +27,7 @@ pub const fn prefix(pages: usize) -> usize {
 }
 
 /// Writes all but the payload into the first `prefix(hashes.len())` bytes.
-pub fn write(object: &mut [u8], format: Format, hashes: &[Hash]) {
+pub fn write(object: &mut [u8], format: Format, hashes: impl ExactSizeIterator<Item = Hash>) {
     object[0] = hashes.len() as u8;
     object[1] = format as u8;
     object[2..HEADER].fill(0);
@@ -79,7 +79,7 @@ mod tests {
     #[test]
     fn what_is_written_is_read_and_nonsense_is_refused() {
         let mut object = vec![0xaa; prefix(3) + 100];
-        write(&mut object, Format::Compressed, &[1, 2, Hash::MAX]);
+        write(&mut object, Format::Compressed, [1, 2, Hash::MAX].into_iter());
         let view = View::read(&object).unwrap();
         assert_eq!((view.format, view.pages, view.payload.len()), (Format::Compressed, 3, 100));
         assert_eq!([view.hash(0), view.hash(1), view.hash(2)], [1, 2, Hash::MAX]);

@@ -85,7 +85,7 @@ impl Kernel for SimKernel {
         let message = world.next_message();
         if let Some(message) = &message {
             let (what, args) = match message {
-                Message::Fault { at, write } => ("message: fault", [*at, *write as usize, 0]),
+                Message::Fault { at, write, .. } => ("message: fault", [*at, *write as usize, 0]),
                 Message::Remove(r) => ("message: REMOVE", [r.start, r.end, 0]),
                 Message::Unmap(r) => ("message: UNMAP", [r.start, r.end, 0]),
                 Message::Remap { from, to } => ("message: REMAP", [from.start, from.end, *to]),

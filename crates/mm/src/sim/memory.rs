@@ -330,7 +330,7 @@ impl Memory {
     pub fn read(&mut self) -> Option<Message> {
         if let Some(waiter) = self.pending.pop_front() {
             self.delivered.push(waiter);
-            return Some(Message::Fault { at: waiter.at, write: waiter.write });
+            return Some(Message::Fault { at: waiter.at, write: waiter.write, thread: 0 });
         }
         let (message, task) = self.events.pop_front()?;
         self.blocked.remove(&task);

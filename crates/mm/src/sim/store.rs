@@ -158,14 +158,23 @@ impl World {
         };
         let reused = begun.reused;
         let zero = mask(&|p| begun.seen[p] == 0) & !reused;
-        let in_body = job.pages & !reused & !zero;
+        let in_bodies = job.pages & !reused & !zero;
         let pages: Vec<Content> =
-            (0..WINDOW_PAGES).filter(|p| in_body & 1 << p != 0).map(|p| begun.seen[p]).collect();
-        let body = match pages.first() {
-            None => None,
-            Some(&word) if word < 100 && pages.iter().all(|&c| c == word) => Some(Body::Same(word)),
-            Some(_) if self.clock < self.shelves.full_until => None,
-            Some(_) => {
+            (0..WINDOW_PAGES).filter(|p| in_bodies & 1 << p != 0).map(|p| begun.seen[p]).collect();
+        let mut bodies = [None; WINDOW_PAGES];
+        for (body, pages) in bodies.iter_mut().zip(pages.chunks(job.unit)) {
+            *body = self.put_object(pages.to_vec());
+        }
+        self.trace("stored: slot, reused, in objects", [job.slot as u64, reused as u64, in_bodies as u64]);
+        Done::Stored { slot: job.slot, reused, zero, in_bodies, bodies }
+    }
+
+    /// A new object; none when the pool is full.
+    fn put_object(&mut self, pages: Vec<Content>) -> Option<Body> {
+        match pages[0] {
+            word if word < 100 && pages.iter().all(|&c| c == word) => Some(Body::Same(word)),
+            _ if self.clock < self.shelves.full_until => None,
+            _ => {
                 let damaged = self.shelves.damage > 0 && self.random.one_in(self.shelves.damage);
                 if damaged {
                     self.shelves.damaged.extend(&pages);
@@ -180,9 +189,7 @@ impl World {
                 objects[free] = Some(Object { pages, damaged });
                 Some(Body::Blob { handle: free as u32, bytes })
             }
-        };
-        self.trace("stored: slot, reused, in the object", [job.slot as u64, reused as u64, in_body as u64]);
-        Done::Stored { slot: job.slot, reused, zero, in_body, body }
+        }
     }
 
     /// Writes one page of a window that is loaded ahead.
