@@ -30,8 +30,10 @@ const CROWDED_BYTES: usize = 64 * PAGE;
 const PATIENCE: usize = 256;
 const PATIENCE_PER_PAGE: usize = 2;
 
-/// Milliseconds between two looks for mappings that are not registered yet.
+/// Milliseconds between two looks for mappings that are not registered yet, at least; and how many times as long as the look took, since
+/// a program can have ten thousands of them.
 const ENROLL_MS: u64 = 4;
+const ENROLL_SHARE: u64 = 20;
 
 /// How often one run of pages is tried again while events come.
 const TRIES: usize = 200;
@@ -39,7 +41,8 @@ const TRIES: usize = 200;
 impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// Does what the watermarks ask for. True when there may be more to do at once.
     pub(crate) fn reclaim(&mut self) -> bool {
-        if self.footprint > self.marks.low {
+        // Where everything goes out all the time no fault waits for room, and the hand registers what it comes to.
+        if self.footprint > self.marks.low && !self.config.evict_all {
             self.enroll_all();
         }
         let actions = self.marks.decide(&self.usage());
@@ -87,21 +90,24 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 continue;
             };
             let from = self.hand.max(area.start);
-            match self.enroll(&area, from) {
-                Ok(()) => {}
-                // An event is under way, whose causer may have a fault to be served first.
-                Err(Errno::EAGAIN) => {
-                    self.settle();
-                    break;
-                }
-                // Somebody else's, or not of a kind that can be registered: left alone.
-                Err(_) => {
-                    self.hand = area.end;
-                    continue;
-                }
-            }
             let mut runs = [Run::default(); 64];
             let (found, upto) = self.kernel.present(from..area.end, EVICT_PAGES, &mut runs);
+            // What is empty is not registered either: somebody may be about to give it to another userfaultfd.
+            if found > 0 {
+                match self.enroll(&area, from) {
+                    Ok(()) => {}
+                    // An event is under way, whose causer may have a fault to be served first.
+                    Err(Errno::EAGAIN) => {
+                        self.settle();
+                        break;
+                    }
+                    // Somebody else's, or not of a kind that can be registered: left alone.
+                    Err(_) => {
+                        self.hand = area.end;
+                        continue;
+                    }
+                }
+            }
             let before = got;
             for run in &runs[..found] {
                 got += self.evict_run(run.start..run.end, &mut patience);
@@ -138,17 +144,18 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// Registers all there is, ahead of the hand: only then does fresh memory fault to us and can be made to wait. No event tells of new
     /// mappings, and so this is done again and again while the footprint is high.
     fn enroll_all(&mut self) {
-        let now = self.kernel.now_ms();
-        if now < self.enrolled_ms + ENROLL_MS {
+        let began = self.kernel.now_ms();
+        if began < self.enroll_next_ms {
             return;
         }
-        self.enrolled_ms = now;
         let mut at = 0;
         while let Some(area) = self.kernel.area(at) {
             at = area.end;
             // What is refused or must wait for an event now comes round again.
             let _ = self.enroll(&area, area.start);
         }
+        let now = self.kernel.now_ms();
+        self.enroll_next_ms = now + ENROLL_MS.max((now - began) * ENROLL_SHARE);
     }
 
     /// Takes the pages of a run of present ones that are cold, as long as there is patience to spare the others.

@@ -26,6 +26,8 @@ pub trait Kernel {
         let _ = range;
         false
     }
+    /// Undoes `register` for exactly `range`, of which nothing is out.
+    fn release(&mut self, range: Range<usize>);
     /// True when the mapping at `at` is registered with another userfaultfd, the program's own: the kernel would let us fill its holes.
     fn is_anothers(&mut self, at: usize) -> bool {
         let _ = at;

@@ -7,7 +7,7 @@
 //! A turn: read messages and apply events (`settle`), apply results (`collect`), serve faults, reclaim.
 
 use crate::event::Quarantine;
-use crate::index::{Entry, Index};
+use crate::index::{Entry, Index, Kind};
 use crate::kernel::{Kernel, Store, WINDOW_PAGES};
 use crate::object::Objects;
 use crate::stage::{Stage, Use};
@@ -76,8 +76,8 @@ pub struct Pager<'a, K, S> {
     pub(crate) hand: usize,
     pub(crate) round_began_ms: u64,
     pub(crate) round_ms: u64,
-    /// When all mappings were last registered.
-    pub(crate) enrolled_ms: u64,
+    /// When all mappings are to be registered next.
+    pub(crate) enroll_next_ms: u64,
     pub(crate) pins: Vec<usize>,
     pub(crate) footprint: usize,
     pub(crate) stored_pages: usize,
@@ -87,7 +87,7 @@ pub struct Pager<'a, K, S> {
     pub(crate) pool_full: bool,
     /// A thread of the program has touched the doorbell and waits; set to false once answered with `answer`.
     pub rang: bool,
-    /// Eviction stands still: a fork is under way.
+    /// Eviction stands still: a fork is under way, or the test mode lets the program run.
     pub paused: bool,
 }
 
@@ -117,7 +117,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
             hand: 0,
             round_began_ms: 0,
             round_ms: 0,
-            enrolled_ms: 0,
+            enroll_next_ms: 0,
             pins: Vec::new(),
             footprint: 0,
             stored_pages: 0,
@@ -238,6 +238,38 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
         // Whoever faulted before the ranges were unregistered finds zeros, the page, or nothing, when it looks again.
         while let Some(fault) = self.faults.pop_front() {
             self.kernel.wake(fault.at..fault.at + PAGE);
+        }
+    }
+
+    /// Brings a range home and unregisters it: another userfaultfd is to have it.
+    pub fn let_go(&mut self, range: Range<usize>) {
+        loop {
+            self.settle();
+            let mut at = range.start;
+            while let Some((page, entry)) = self.index.next_used(at, range.end) {
+                at = page + PAGE;
+                self.bring_home(page, entry);
+                // To whoever has the range next a hole is not a page of zeros.
+                while entry.kind() == Kind::Zero
+                    && self.kernel.zero(page, PAGE).stop == Some(uffd::Errno::EAGAIN)
+                {
+                    self.settle();
+                    self.kernel.pause();
+                }
+            }
+            self.kernel.release(range.clone());
+            crate::event::subtract(&mut self.regions, &range);
+            self.unfault(&range);
+            // A mapping may have moved here meanwhile, with what it holds.
+            self.settle();
+            let is_empty = self.index.next_used(range.start, range.end).is_none();
+            if is_empty
+                && self.regions.iter().all(|r| r.end <= range.start || r.start >= range.end)
+                && self.is_quiet()
+            {
+                return;
+            }
+            self.kernel.pause();
         }
     }
 

@@ -6,6 +6,7 @@ use crate::engine::{CONTROL, Line};
 use alloc::vec::Vec;
 use core::fmt::{self, Write};
 use core::ops::Range;
+use core::sync::atomic::Ordering::{Release, SeqCst};
 use memcg::Slot;
 use mm::kernel::{Kernel, Message, Moved, Run};
 use uffd::maps::{Mapping, Maps};
@@ -81,16 +82,10 @@ impl Live {
         self.uffd.register(range)
     }
 
-    /// True when the mapping at `at` is locked: the program wants it to stay. Only smaps knows, and it is read only where something is locked at all.
-    fn is_locked(&self, at: usize) -> bool {
-        let mut text = [0u8; 2048];
-        let status =
-            sys::open(b"/proc/self/status\0", O_RDONLY).and_then(|f| sys::read(&f, &mut text)).unwrap_or(0);
-        let none = text[..status].windows(13).any(|w| w == b"VmLck:\t      ") && {
-            let from = text[..status].windows(6).position(|w| w == b"VmLck:").unwrap_or(0);
-            text[from..status].split(|&b| b == b'\n').next().is_some_and(|line| line.ends_with(b" 0 kB"))
-        };
-        !none && smaps_flags(at, *b"lo")
+    /// True when the mapping at `at` is locked: the program wants it to stay. Of anonymous memory msync has nothing to write back, and only
+    /// says EBUSY where a lock is (smaps says it too, and walks all page tables for it).
+    fn is_locked(at: usize) -> bool {
+        sys::msync(at, PAGE, MS_INVALIDATE) == Err(Errno::EBUSY)
     }
 
     fn has_guard(&self, range: Range<usize>) -> bool {
@@ -166,6 +161,25 @@ fn parse_tid(name: &[u8]) -> Option<u32> {
     core::str::from_utf8(name).ok()?.parse().ok()
 }
 
+/// The engine copies a page into the program, and no guard is made there meanwhile (`hook::install_guards`): each of the two says first what it is
+/// about to do, and then looks at the other.
+struct Copying;
+
+impl Copying {
+    /// `None` while a guard is being made.
+    fn begin() -> Option<Copying> {
+        CONTROL.copying.store(1, SeqCst);
+        let copying = Copying;
+        (CONTROL.guarding.load(SeqCst) == 0).then_some(copying)
+    }
+}
+
+impl Drop for Copying {
+    fn drop(&mut self) {
+        CONTROL.copying.store(0, SeqCst);
+    }
+}
+
 impl Kernel for Live {
     fn next(&mut self) -> Option<Message> {
         let message = dontfork::follow(|| sys::poll([self.uffd.fd()], 0) == Ok([true]), || self.uffd.next());
@@ -183,8 +197,11 @@ impl Kernel for Live {
         };
         // And the gap after it, since it may grow in place before we are done.
         let next = self.maps.query(whole.end)?.map_or(whole.end, |m| m.range.start);
-        if self.is_locked(range.start) {
+        if Self::is_locked(range.start) {
             return Err(Errno::EINVAL);
+        }
+        if CONTROL.spares(&(whole.start..next)) {
+            return Err(Errno::EBUSY);
         }
         if dontfork::knows(&whole) && !smaps_flags(range.start, *b"dc") {
             dontfork::forget(&whole);
@@ -244,12 +261,19 @@ impl Kernel for Live {
         gone
     }
 
+    fn release(&mut self, range: Range<usize>) {
+        let _ = self.uffd.unregister(range.clone());
+        dontfork::each_inherited(range, |r| {
+            let _ = sys::madvise_keep(r.start, r.len(), MADV_DOFORK);
+        });
+    }
+
     fn is_anothers(&mut self, at: usize) -> bool {
         let Ok(Some(m)) = self.maps.query(at) else { return false };
         // What is ours already is registered again, which changes nothing. The whole mapping, so that none is split.
         m.range.contains(&at)
             && arena::first_foreign(m.range.clone()) == m.range
-            && self.uffd.register(m.range) == Err(Errno::EBUSY)
+            && (CONTROL.spares(&m.range) || self.uffd.register(m.range) == Err(Errno::EBUSY))
     }
 
     fn area(&mut self, at: usize) -> Option<Range<usize>> {
@@ -329,9 +353,16 @@ impl Kernel for Live {
     }
 
     fn copy(&mut self, dst: usize, src: usize, bytes: usize) -> Moved {
+        // While a guard is being made a move does instead, which stops at guards; the thread that makes it may be the one that waits.
+        let Some(_copying) = Copying::begin() else {
+            let from_stage = self.registered.contains(&src);
+            let moved = if from_stage { Moved::NOTHING_YET } else { self.move_pages(dst, src, bytes) };
+            // What only a copy can do is tried again.
+            let refused = !matches!(moved.stop, None | Some(Errno::EEXIST | Errno::ENOENT));
+            return if moved.bytes == 0 && refused { Moved::NOTHING_YET } else { moved };
+        };
         // A thread that a signal interrupts in a fault sends its message again, and the second may be served when a guard is there already.
-        if CONTROL.guards.load(core::sync::atomic::Ordering::SeqCst) != 0 && self.has_guard(dst..dst + bytes)
-        {
+        if CONTROL.guards.load(SeqCst) != 0 && self.has_guard(dst..dst + bytes) {
             return Moved { bytes: 0, stop: Some(Errno::EEXIST) };
         }
         // SAFETY: the pager copies only to pages that it evicted, or that a thread faulted on as missing.
@@ -359,7 +390,7 @@ impl Kernel for Live {
         let mut line = Line::default();
         let _ = fmt::write(&mut line, why);
         self.slot.say(line.as_str());
-        self.slot.state.store(memcg::State::Stopped as u32, core::sync::atomic::Ordering::Release);
+        self.slot.state.store(memcg::State::Stopped as u32, Release);
         self.uffd.wake(at..at + PAGE);
         if poisoned.is_err()
             && let Ok(program) = sys::pidfd_open(self.pid)

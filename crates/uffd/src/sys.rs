@@ -304,6 +304,8 @@ plain! {
     chdir => __NR_chdir(path: *const u8);
     /// Advises the kernel on a range without discarding anything; for advice such as MADV_DONTFORK.
     madvise_keep => __NR_madvise(at: usize, bytes: usize, advice: u32);
+    /// Writes a mapping back. MS_INVALIDATE alone does nothing to anonymous memory, and says EBUSY where it is locked.
+    msync => __NR_msync(at: usize, bytes: usize, flags: u32);
 }
 
 /// Sets the calling thread's signal mask and returns the old one.
@@ -385,8 +387,8 @@ pub mod consts {
     pub use linux_raw_sys::general::{
         __WALL, CLONE_FILES, CLONE_FS, CLONE_VFORK, CLONE_VM, MADV_DODUMP, MADV_DOFORK, MADV_DONTDUMP,
         MADV_DONTFORK, MADV_DONTNEED, MADV_HUGEPAGE, MADV_NOHUGEPAGE, MADV_POPULATE_WRITE, MAP_ANONYMOUS,
-        MAP_NORESERVE, MAP_PRIVATE, MAP_SHARED, O_CLOEXEC, O_DIRECTORY, O_RDONLY, O_RDWR, O_WRONLY,
-        PROT_NONE, PROT_READ, PROT_WRITE, SIGBUS, SIGCHLD, SIGKILL, WNOHANG,
+        MAP_NORESERVE, MAP_PRIVATE, MAP_SHARED, MS_INVALIDATE, O_CLOEXEC, O_DIRECTORY, O_RDONLY, O_RDWR,
+        O_WRONLY, PROT_NONE, PROT_READ, PROT_WRITE, SIGBUS, SIGCHLD, SIGKILL, WNOHANG,
     };
     /// prctl's PR_SET_NAME.
     pub const PR_SET_NAME: u32 = 15;

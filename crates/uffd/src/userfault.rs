@@ -10,6 +10,9 @@ const UFFDIO_POISON: u32 = 0xc000_aa08 | (size_of::<g::uffdio_poison>() as u32) 
 const USERFAULTFD_IOC_NEW: u32 = 0xaa00;
 const FLAGS: u32 = g::O_CLOEXEC | g::O_NONBLOCK;
 
+/// The request number of UFFDIO_REGISTER, by which a program's own userfaultfd is recognised.
+pub const REGISTER: u32 = n::UFFDIO_REGISTER;
+
 /// What a descriptor is asked to deliver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Features {
@@ -51,6 +54,11 @@ pub struct Moved {
     pub bytes: usize,
     /// Why it stopped; `None` when all was done.
     pub stop: Option<Errno>,
+}
+
+impl Moved {
+    /// Nothing can be done before something else has happened.
+    pub const NOTHING_YET: Moved = Moved { bytes: 0, stop: Some(Errno::EAGAIN) };
 }
 
 /// An open userfaultfd of this process.

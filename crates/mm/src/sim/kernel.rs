@@ -121,6 +121,15 @@ impl Kernel for SimKernel {
         }
     }
 
+    fn release(&mut self, range: Range<usize>) {
+        let mut world = self.0.borrow_mut();
+        world.enter();
+        wait_for_readers(&mut world);
+        world.trace("release", [range.start as u64, range.end as u64, 0]);
+        world.memory.change(range.clone(), |vma| vma.registered = false);
+        world.memory.wake(range);
+    }
+
     fn area(&mut self, at: usize) -> Option<Range<usize>> {
         let mut world = self.0.borrow_mut();
         world.enter();
