@@ -6,7 +6,7 @@
 //!
 //! A turn: read messages and apply events (`settle`), apply results (`collect`), serve faults, reclaim.
 
-use crate::event::Quarantine;
+use crate::event::{Quarantine, subtract};
 use crate::index::{Entry, Index, Kind};
 use crate::kernel::{Kernel, Store, WINDOW_PAGES};
 use crate::object::Objects;
@@ -243,6 +243,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
 
     /// Brings a range home and unregisters it: another userfaultfd is to have it.
     pub fn let_go(&mut self, range: Range<usize>) {
+        let mut pauses = 0;
         loop {
             self.settle();
             let mut at = range.start;
@@ -253,23 +254,20 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
                 while entry.kind() == Kind::Zero
                     && self.kernel.zero(page, PAGE).stop == Some(uffd::Errno::EAGAIN)
                 {
-                    self.settle();
-                    self.kernel.pause();
+                    self.wait_for_events(&mut pauses);
                 }
             }
             self.kernel.release(range.clone());
-            crate::event::subtract(&mut self.regions, &range);
+            subtract(&mut self.regions, &range);
             self.unfault(&range);
-            // A mapping may have moved here meanwhile, with what it holds.
+            // An event under way may be of something that has moved there meanwhile, with what is known of it.
+            let is_quiet = self.is_quiet();
             self.settle();
-            let is_empty = self.index.next_used(range.start, range.end).is_none();
-            if is_empty
-                && self.regions.iter().all(|r| r.end <= range.start || r.start >= range.end)
-                && self.is_quiet()
-            {
+            let is_known = self.regions.iter().any(|r| r.start < range.end && r.end > range.start);
+            if is_quiet && !is_known {
                 return;
             }
-            self.kernel.pause();
+            self.wait_for_events(&mut pauses);
         }
     }
 
@@ -282,10 +280,9 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
     /// Answers the doorbell: the thread that touched it goes on.
     pub fn answer(&mut self) {
         self.rang = false;
-        let bell = self.config.doorbell;
+        let (bell, mut pauses) = (self.config.doorbell, 0);
         while self.kernel.zero(bell, PAGE).stop == Some(uffd::Errno::EAGAIN) {
-            self.settle();
-            self.kernel.pause();
+            self.wait_for_events(&mut pauses);
         }
         self.kernel.wake(bell..bell + PAGE);
         // Empty again, for the next one.
