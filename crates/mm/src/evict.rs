@@ -271,15 +271,19 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         if moved.is_empty() {
             return;
         }
-        self.list_pins();
-        let first = self.pins.partition_point(|&p| p < moved.start);
-        for index in first..self.pins.len() {
-            let pin = self.pins[index];
-            if pin >= moved.end {
-                break;
+        // A list of locks is followed no further than to the first that is out: once that is home, the rest is seen.
+        loop {
+            self.list_pins();
+            let is_out = |this: &Self, pin: usize| this.index.get(pin).kind() == Kind::Staged;
+            let first = self.pins.partition_point(|&p| p < moved.start);
+            let last = self.pins.partition_point(|&p| p < moved.end);
+            let out: Vec<usize> =
+                self.pins[first..last].iter().copied().filter(|&p| is_out(self, p)).collect();
+            if out.is_empty() {
+                return;
             }
-            let entry = self.index.get(pin);
-            if entry.kind() == Kind::Staged {
+            for pin in out {
+                let entry = self.index.get(pin);
                 self.bring_home(pin, entry);
             }
         }

@@ -37,8 +37,9 @@ pub struct Live {
     pagemap: Pagemap,
     maps: Maps,
     tasks: Fd,
+    /// The program's memory as a file. What is out is an error there: process_vm_readv would wait for the engine, which is to say for itself.
+    memory: Fd,
     pid: u32,
-    own_pid: u32,
     drop_zone: usize,
     /// The stage, chute and doorbell: registered engine memory, dropped by way of the zone.
     registered: Range<usize>,
@@ -61,8 +62,8 @@ impl Live {
             pagemap: Pagemap::open().map_err(|e| ("/proc/self/pagemap", e))?,
             maps: Maps::open().map_err(|e| ("/proc/self/maps", e))?,
             tasks: tasks.map_err(|e| ("/proc/PID/task", e))?,
+            memory: sys::open(b"/proc/self/mem\0", O_RDONLY).map_err(|e| ("/proc/self/mem", e))?,
             pid,
-            own_pid: sys::getpid().map_err(|e| ("getpid", e))? as u32,
             drop_zone,
             registered: 0..0,
             slot,
@@ -306,8 +307,7 @@ impl Kernel for Live {
     }
 
     fn pins(&mut self, pins: &mut Vec<usize>) {
-        // Our own number, although the memory is the program's too: reading another process takes rights.
-        let own = self.own_pid;
+        let memory = &self.memory;
         let _ = sys::read_dir(&self.tasks, |name| {
             let Some(tid) = parse_tid(name) else { return };
             let Ok(head) = sys::robust_list(tid) else { return };
@@ -318,7 +318,7 @@ impl Kernel for Live {
             pins.extend((first..=last).step_by(PAGE));
             // struct robust_list_head: next, offset of the futex word, pending entry; the list ends where it began.
             let mut words = [0u8; 24];
-            if sys::peek(own, head, &mut words) != Ok(24) {
+            if sys::pread(memory, &mut words, head) != Ok(24) {
                 return;
             }
             let word = |i: usize| usize::from_ne_bytes(core::array::from_fn(|b| words[i * 8 + b]));
@@ -337,7 +337,8 @@ impl Kernel for Live {
                 }
                 pin(entry);
                 let mut next = [0u8; 8];
-                if sys::peek(own, entry, &mut next) != Ok(8) {
+                // Where an entry is out the list goes on when it is home (`return_pins`).
+                if sys::pread(memory, &mut next, entry) != Ok(8) {
                     break;
                 }
                 entry = usize::from_ne_bytes(next) & !1;

@@ -246,7 +246,7 @@ pub fn robust_list(tid: u32) -> Result<usize> {
     Ok(head)
 }
 
-/// Copies this process's memory from `at`, without a fault that nobody answers: an error instead.
+/// Copies a process's memory from `at`. What is missing there is waited for, as a touch would; who must not wait reads /proc/self/mem.
 pub fn peek(pid: u32, at: usize, buffer: &mut [u8]) -> Result<usize> {
     let local = [buffer.as_mut_ptr() as usize, buffer.len()];
     let remote = [at, buffer.len()];

@@ -263,6 +263,28 @@ mod tests {
     }
 
     #[test]
+    fn memory_that_is_out_is_an_error_in_proc_mem_and_nobody_waits() {
+        let Some(u) = userfault() else { return };
+        let (program, stage) = (map(2), map(2));
+        // SAFETY: inside the mapping.
+        unsafe { (program as *mut u64).write(42) };
+        u.register(program..program + 2 * PAGE).unwrap();
+        u.register(stage..stage + 2 * PAGE).unwrap();
+        let memory = sys::open(b"/proc/self/mem\0", O_RDONLY).unwrap();
+        let mut word = [0; 8];
+        assert_eq!(sys::pread(&memory, &mut word, program), Ok(8));
+        assert_eq!(u64::from_ne_bytes(word), 42);
+        // SAFETY: nobody but this test uses the mappings.
+        let out = unsafe { u.move_pages(stage, program, PAGE) };
+        assert_eq!(out, Moved { bytes: PAGE, stop: None });
+        // Out, and never there.
+        for at in [program, program + PAGE] {
+            assert_eq!(sys::pread(&memory, &mut word, at), Err(Errno::EIO));
+        }
+        assert_eq!(u.next(), None);
+    }
+
+    #[test]
     fn a_partial_move_says_how_far_and_why() {
         let Some(u) = userfault() else { return };
         let (program, stage) = (map(4), map(4));
