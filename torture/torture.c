@@ -213,9 +213,19 @@ static void *ledger_pages(size_t bytes)
 	return p;
 }
 
+static void *leave(void *argument)
+{
+	pthread_exit(argument);
+}
+
 static void workers_begin(void)
 {
 	pthread_rwlockattr_t attributes;
+	pthread_t first;
+
+	/* The first pthread_exit of a process opens libgcc_s.so.1: before an action fills the table. */
+	if (pthread_create(&first, NULL, leave, NULL) == 0)
+		pthread_join(first, NULL);
 
 	pthread_rwlockattr_init(&attributes);
 	pthread_rwlockattr_setkind_np(&attributes, PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP);

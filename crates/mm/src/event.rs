@@ -112,7 +112,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
 
     /// Faults on a range that is gone are nobody's: a thread that a signal interrupted in its fault has told it twice, and has gone on
     /// since. What is mapped there next may not be ours to fill.
-    fn unfault(&mut self, range: &Range<usize>) {
+    pub(crate) fn unfault(&mut self, range: &Range<usize>) {
         let before = self.faults.len() + self.waiting.len();
         self.faults.retain(|fault| !range.contains(&fault.at));
         self.waiting.retain(|fault| !range.contains(&fault.at));

@@ -33,8 +33,10 @@ const CROWDED_BYTES: usize = 64 * PAGE;
 const PATIENCE: usize = 512;
 const PATIENCE_PER_PAGE: usize = 32;
 
-/// Milliseconds between two looks for mappings that are not registered yet: when the address space has changed its size, and when not.
+/// Milliseconds between two looks for mappings that are not registered yet, at least; how many times as long as the look took, since a program can
+/// have ten thousands of them; and as long as the address space keeps its size.
 const ENROLL_MS: u64 = 4;
+const ENROLL_SHARE: u64 = 20;
 const ENROLL_ALL_THE_SAME_MS: u64 = 200;
 
 /// How often one run of pages is tried again while events come.
@@ -43,7 +45,8 @@ const TRIES: usize = 200;
 impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// Does what the watermarks ask for, evicting about `most` bytes at most. True when there may be more to do at once.
     pub(crate) fn reclaim(&mut self, most: usize) -> bool {
-        if self.footprint > self.marks.low {
+        // Where everything goes out all the time no fault waits for room, and the hand registers what it comes to.
+        if self.footprint > self.marks.low && !self.config.evict_all {
             self.enroll_all();
         }
         let actions = self.marks.decide(&self.usage());
@@ -95,21 +98,24 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 continue;
             };
             let from = self.hand.max(area.start);
-            match self.enroll(&area, from) {
-                Ok(()) => {}
-                // An event is under way, whose causer may have a fault to be served first.
-                Err(Errno::EAGAIN) => {
-                    self.settle();
-                    break;
-                }
-                // Somebody else's, or not of a kind that can be registered: left alone.
-                Err(_) => {
-                    self.hand = area.end;
-                    continue;
-                }
-            }
             let mut runs = [Run::default(); 64];
             let (found, upto) = self.kernel.present(from..area.end, EVICT_PAGES, &mut runs);
+            // What is empty is not registered either: somebody may be about to give it to another userfaultfd.
+            if found > 0 {
+                match self.enroll(&area, from) {
+                    Ok(()) => {}
+                    // An event is under way, whose causer may have a fault to be served first.
+                    Err(Errno::EAGAIN) => {
+                        self.settle();
+                        break;
+                    }
+                    // Somebody else's, or not of a kind that can be registered: left alone.
+                    Err(_) => {
+                        self.hand = area.end;
+                        continue;
+                    }
+                }
+            }
             let before = got;
             let mut upto = upto.max(from + PAGE);
             for run in &runs[..found] {
@@ -152,17 +158,20 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// Registers all there is, ahead of the hand: only then does fresh memory fault to us and can be made to wait. No event tells of new
     /// mappings, and so this is done again and again while the footprint is high.
     fn enroll_all(&mut self) {
-        let now = self.kernel.now_ms();
-        if now < self.enrolled_ms + if self.mapped_more { ENROLL_MS } else { ENROLL_ALL_THE_SAME_MS } {
+        let began = self.kernel.now_ms();
+        if began < self.enroll_next_ms[!self.mapped_more as usize] {
             return;
         }
-        (self.enrolled_ms, self.mapped_more) = (now, false);
+        self.mapped_more = false;
         let mut at = 0;
         while let Some(area) = self.kernel.area(at) {
             at = area.end;
-            // What is refused or must wait for an event now comes round again.
-            let _ = self.enroll(&area, area.start);
+            // What must wait for an event now comes round again soon, what is refused with the next look.
+            self.mapped_more |= self.enroll(&area, area.start) == Err(Errno::EAGAIN);
         }
+        let now = self.kernel.now_ms();
+        let next = now + ENROLL_MS.max((now - began) * ENROLL_SHARE);
+        self.enroll_next_ms = [next, next.max(began + ENROLL_ALL_THE_SAME_MS)];
     }
 
     /// Takes the pages of a run of present ones that are cold, as long as there is patience to spare the others.
@@ -284,15 +293,19 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         if moved.is_empty() {
             return;
         }
-        self.list_pins();
-        let first = self.pins.partition_point(|&p| p < moved.start);
-        for index in first..self.pins.len() {
-            let pin = self.pins[index];
-            if pin >= moved.end {
-                break;
+        // A list of locks is followed no further than to the first that is out: once that is home, the rest is seen.
+        loop {
+            self.list_pins();
+            let is_out = |this: &Self, pin: usize| this.index.get(pin).kind() == Kind::Staged;
+            let first = self.pins.partition_point(|&p| p < moved.start);
+            let last = self.pins.partition_point(|&p| p < moved.end);
+            let out: Vec<usize> =
+                self.pins[first..last].iter().copied().filter(|&p| is_out(self, p)).collect();
+            if out.is_empty() {
+                return;
             }
-            let entry = self.index.get(pin);
-            if entry.kind() == Kind::Staged {
+            for pin in out {
+                let entry = self.index.get(pin);
                 self.bring_home(pin, entry);
             }
         }

@@ -98,7 +98,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     }
 
     /// Reads events, and lets those who cause them run. After a while somebody may be stuck, and in the queue.
-    fn wait_for_events(&mut self, pauses: &mut usize) {
+    pub(crate) fn wait_for_events(&mut self, pauses: &mut usize) {
         self.settle();
         self.kernel.pause();
         *pauses += 1;
@@ -465,6 +465,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                     e.kind() == Kind::Stored && e.id() == ahead.object && e.offset() == ahead.first + p
                 })
         };
+        let mut pauses = 0;
         while fits(self) {
             let moved = self.kernel.move_pages(ahead.to, self.stage.at(slot), ahead.pages as usize * PAGE);
             self.stage.left(slot, bits(0, moved.bytes / PAGE));
@@ -473,8 +474,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             if moved.bytes > 0 || moved.stop != Some(Errno::EAGAIN) {
                 break;
             }
-            self.settle();
-            self.kernel.pause();
+            self.wait_for_events(&mut pauses);
         }
         if self.stage.slot(slot).used == Use::Fetching {
             self.discard_slot(slot);

@@ -26,6 +26,8 @@ pub trait Kernel {
         let _ = range;
         false
     }
+    /// Undoes `register` for exactly `range`, of which nothing is out.
+    fn release(&mut self, range: Range<usize>);
     /// True when the mapping at `at` is registered with another userfaultfd, the program's own: the kernel would let us fill its holes.
     fn is_anothers(&mut self, at: usize) -> bool {
         let _ = at;
@@ -124,6 +126,10 @@ pub struct Fetch {
 }
 
 /// What has become of a job.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "it lies in its cell from the start: a box would be an allocation for each job"
+)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Done {
     /// A slot is stored; masks are by page of the slot.

@@ -6,8 +6,8 @@
 //!
 //! A turn: read messages and apply events (`settle`), apply results (`collect`), serve faults, reclaim.
 
-use crate::event::Quarantine;
-use crate::index::{Entry, Index};
+use crate::event::{Quarantine, subtract};
+use crate::index::{Entry, Index, Kind};
 use crate::kernel::{Kernel, Store, WINDOW_PAGES};
 use crate::object::Objects;
 use crate::stage::{Stage, Use};
@@ -76,8 +76,8 @@ pub struct Pager<'a, K, S> {
     pub(crate) hand: usize,
     pub(crate) round_began_ms: u64,
     pub(crate) round_ms: u64,
-    /// When all mappings were last registered, and whether the size of the address space has changed since.
-    pub(crate) enrolled_ms: u64,
+    /// When all mappings are to be registered next, if the size of the address space changes, and if not.
+    pub(crate) enroll_next_ms: [u64; 2],
     pub(crate) mapped_more: bool,
     mapped: usize,
     pub(crate) pins: Vec<usize>,
@@ -91,7 +91,7 @@ pub struct Pager<'a, K, S> {
     served_ns: u64,
     /// A thread of the program has touched the doorbell and waits; set to false once answered with `answer`.
     pub rang: bool,
-    /// Eviction stands still: a fork is under way.
+    /// Eviction stands still: a fork is under way, or the test mode lets the program run.
     pub paused: bool,
 }
 
@@ -128,7 +128,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
             hand: 0,
             round_began_ms: 0,
             round_ms: 0,
-            enrolled_ms: 0,
+            enroll_next_ms: [0; 2],
             mapped_more: true,
             mapped: 0,
             pins: Vec::new(),
@@ -268,6 +268,36 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
         }
     }
 
+    /// Brings a range home and unregisters it: another userfaultfd is to have it.
+    pub fn let_go(&mut self, range: Range<usize>) {
+        let mut pauses = 0;
+        loop {
+            self.settle();
+            let mut at = range.start;
+            while let Some((page, entry)) = self.index.next_used(at, range.end) {
+                at = page + PAGE;
+                self.bring_home(page, entry);
+                // To whoever has the range next a hole is not a page of zeros.
+                while entry.kind() == Kind::Zero
+                    && self.kernel.zero(page, PAGE).stop == Some(uffd::Errno::EAGAIN)
+                {
+                    self.wait_for_events(&mut pauses);
+                }
+            }
+            self.kernel.release(range.clone());
+            subtract(&mut self.regions, &range);
+            self.unfault(&range);
+            // An event under way may be of something that has moved there meanwhile, with what is known of it.
+            let is_quiet = self.is_quiet();
+            self.settle();
+            let is_known = self.regions.iter().any(|r| r.start < range.end && r.end > range.start);
+            if is_quiet && !is_known {
+                return;
+            }
+            self.wait_for_events(&mut pauses);
+        }
+    }
+
     /// True when no event is under way: even one that is not to be read yet stops every fill with EAGAIN, before the kernel sees that
     /// the nursery is not registered.
     pub(crate) fn is_quiet(&mut self) -> bool {
@@ -277,10 +307,9 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
     /// Answers the doorbell: the thread that touched it goes on.
     pub fn answer(&mut self) {
         self.rang = false;
-        let bell = self.config.doorbell;
+        let (bell, mut pauses) = (self.config.doorbell, 0);
         while self.kernel.zero(bell, PAGE).stop == Some(uffd::Errno::EAGAIN) {
-            self.settle();
-            self.kernel.pause();
+            self.wait_for_events(&mut pauses);
         }
         self.kernel.wake(bell..bell + PAGE);
         // Empty again, for the next one.

@@ -9,6 +9,7 @@ use crate::worker;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::fmt::{self, Write};
+use core::ops::Range;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering::*};
 use memcg::{Memcg, Slot};
 use mm::kernel::Store;
@@ -39,14 +40,32 @@ pub struct Control {
     pub guards: AtomicU32,
     /// The page to touch for an answer; 0 before there is one.
     pub doorbell: AtomicUsize,
-    /// A range whose contents were discarded without an event; (0, 0) when there is none.
-    pub guard: (AtomicUsize, AtomicUsize),
+    /// What a thread of the program asks for by the doorbell ([`Wish`]); 0 when it is done.
+    pub wish: AtomicU32,
+    /// The range that the wish is about.
+    pub range: (AtomicUsize, AtomicUsize),
+    /// A range that the engine may not register; (0, 0) when there is none.
+    pub spared: (AtomicUsize, AtomicUsize),
+    /// 1 while a thread of the program makes guards, which a copy would overwrite.
+    pub guarding: AtomicU32,
+    /// 1 while the engine copies a page into the program: guards wait for that.
+    pub copying: AtomicU32,
     memcg: AtomicPtr<Memcg>,
     slot: AtomicPtr<Slot>,
     pid: AtomicU32,
     /// Address of the main thread's exit word and what it says while the thread lives; 0 where it is not known.
     exit_word: AtomicUsize,
     exit_value: AtomicU32,
+}
+
+/// What a thread of the program can ask the engine for, beside a fork.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Wish {
+    /// The contents of a range were discarded without an event: they are to be forgotten.
+    Forget = 1,
+    /// Another userfaultfd is to have a range: its contents are to come home, and its registration is to end.
+    LetGo = 2,
 }
 
 /// The only one.
@@ -72,7 +91,11 @@ impl Control {
             home: AtomicU32::new(0),
             guards: AtomicU32::new(0),
             doorbell: AtomicUsize::new(0),
-            guard: (AtomicUsize::new(0), AtomicUsize::new(0)),
+            wish: AtomicU32::new(0),
+            range: (AtomicUsize::new(0), AtomicUsize::new(0)),
+            spared: (AtomicUsize::new(0), AtomicUsize::new(0)),
+            guarding: AtomicU32::new(0),
+            copying: AtomicU32::new(0),
             memcg: AtomicPtr::new(core::ptr::null_mut()),
             slot: AtomicPtr::new(core::ptr::null_mut()),
             pid: AtomicU32::new(0),
@@ -112,8 +135,24 @@ impl Control {
         self.forks.store(0, Relaxed);
         self.home.store(0, Relaxed);
         self.doorbell.store(0, Relaxed);
-        self.guard.0.store(0, Relaxed);
-        self.guard.1.store(0, Relaxed);
+        self.wish.store(0, Relaxed);
+        self.spare(0..0);
+        self.guarding.store(0, Relaxed);
+        self.copying.store(0, Relaxed);
+    }
+
+    /// Keeps the engine from registering a range; an empty one keeps it from nothing.
+    pub fn spare(&self, range: Range<usize>) {
+        // Half written it spares nothing. What the engine registers then it is asked to let go.
+        self.spared.1.store(0, SeqCst);
+        self.spared.0.store(range.start, SeqCst);
+        self.spared.1.store(range.end, SeqCst);
+    }
+
+    /// True when the engine may not register all of a range.
+    pub fn spares(&self, range: &Range<usize>) -> bool {
+        let (start, end) = (self.spared.0.load(SeqCst), self.spared.1.load(SeqCst));
+        start < range.end && end > range.start
     }
 
     fn order(&self) -> Order {
@@ -414,11 +453,35 @@ const LOOK_NS: u64 = 100_000;
 /// How often figures are published.
 const PUBLISH_NS: u64 = 2_000_000;
 
+/// Test mode: the times between two rounds in which everything goes out. Most are short, so that pages go and come often; but a thread
+/// must come past its instruction or system call, with all the pages that this needs, however seldom it gets a processor: each time is half as
+/// frequent as one of half its length, up to 100 ms.
+struct Rests {
+    random: u64,
+    until_ns: u64,
+}
+
+impl Rests {
+    const SHORTEST_NS: u64 = 100_000;
+    const DOUBLINGS: u32 = 10;
+
+    fn new(seed: u32) -> Rests {
+        Rests { random: seed as u64, until_ns: 0 }
+    }
+
+    fn begin(&mut self) {
+        self.random = self.random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        let doublings = ((self.random >> 33) as u32).trailing_zeros().min(Self::DOUBLINGS);
+        self.until_ns = sys::now_ns() + (Self::SHORTEST_NS << doublings);
+    }
+}
+
 fn run(watch: &mut Watch, board: &Board, pager: &mut Pager<'_, Live, Counter>, mut seat: Seat) {
     let (memcg, slot) = (watch.order.memcg, watch.order.slot);
     let evict_all = memcg.settings.evict_all != 0;
     let full_ns = memcg.settings.full_timeout_ms.max(1000) as u64 * 1_000_000;
     let (mut looked_ns, mut published_ns, mut faults_seen, mut last_fault_ns) = (0, 0, 0, 0);
+    let mut rests = Rests::new(memcg.settings.seed);
     loop {
         let now = sys::now_ns();
         let mut footprint = pager.usage().footprint;
@@ -431,10 +494,13 @@ fn run(watch: &mut Watch, board: &Board, pager: &mut Pager<'_, Live, Counter>, m
         if CONTROL.forks.load(SeqCst) == 0 {
             CONTROL.home.store(0, SeqCst);
         }
-        pager.paused = CONTROL.forks.load(SeqCst) > 0;
-        let busy = pager.turn(footprint);
+        let rests_now = evict_all && now < rests.until_ns;
+        pager.paused = rests_now || CONTROL.forks.load(SeqCst) > 0;
+        let mut busy = pager.turn(footprint);
         if pager.rang {
             answer(pager);
+            // Faults may have been read meanwhile, and nobody tells of them again.
+            busy = true;
         }
         if now - published_ns > PUBLISH_NS {
             published_ns = now;
@@ -458,8 +524,12 @@ fn run(watch: &mut Watch, board: &Board, pager: &mut Pager<'_, Live, Counter>, m
         let single = slot.stat.zswpin[0].load(Relaxed);
         seat.choose(now, Faults { all: faults, single, switches, thread }, |tid| pager.kernel.cpu_of(tid));
         if evict_all {
-            // Everything goes out all the time, but a thread must come past the instruction that it faulted on.
-            let _ = sys::poll([pager.kernel.fd(), board.bell()], 100_000);
+            if !rests_now {
+                rests.begin();
+            } else if !busy {
+                let time = rests.until_ns.saturating_sub(sys::now_ns());
+                let _ = sys::poll([pager.kernel.fd(), &watch.program], time);
+            }
         } else if !busy && (now - last_fault_ns > SPIN_NS || !seat.is_apart()) {
             let urgent = pager.waiting_since_ns().is_some() || pager.paused;
             let room = (watch.limit(footprint) - footprint.min(watch.limit(footprint))) as u64;
@@ -476,10 +546,14 @@ fn run(watch: &mut Watch, board: &Board, pager: &mut Pager<'_, Live, Counter>, m
 
 /// Does what a thread of the program asked for by the doorbell.
 fn answer(pager: &mut Pager<'_, Live, Counter>) {
-    let (start, end) = (CONTROL.guard.0.swap(0, AcqRel), CONTROL.guard.1.swap(0, AcqRel));
-    if start < end {
-        pager.forget(start..end);
+    let wish = CONTROL.wish.load(Acquire);
+    let range = CONTROL.range.0.load(Relaxed)..CONTROL.range.1.load(Relaxed);
+    if wish == Wish::Forget as u32 {
+        pager.forget(range);
+    } else if wish == Wish::LetGo as u32 {
+        pager.let_go(range);
     }
+    CONTROL.wish.store(0, Release);
     if CONTROL.forks.load(SeqCst) > 0 {
         pager.retire();
         CONTROL.home.store(1, SeqCst);

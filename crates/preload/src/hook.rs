@@ -7,7 +7,8 @@
 use crate::arena;
 use crate::birth;
 use crate::dontfork;
-use crate::engine::{self, CONTROL, Order, State};
+use crate::engine::{self, CONTROL, Order, State, Wish};
+use core::ops::Range;
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::*};
 use memcg::Memcg;
 use uffd::sys::{self, consts::*};
@@ -27,6 +28,7 @@ pub(crate) enum Call {
     Forkpty,
     Madvise,
     Unshare,
+    Ioctl,
     Wait,
     Wait3,
     Wait4,
@@ -34,13 +36,14 @@ pub(crate) enum Call {
     Waitid,
 }
 
-const NAMES: [&[u8]; 11] = [
+const NAMES: [&[u8]; 12] = [
     b"fork\0",
     b"_Fork\0",
     b"daemon\0",
     b"forkpty\0",
     b"madvise\0",
     b"unshare\0",
+    b"ioctl\0",
     b"wait\0",
     b"wait3\0",
     b"wait4\0",
@@ -179,6 +182,27 @@ fn ring() {
     }
 }
 
+/// Holds the doorbell for this thread. Signals are blocked, since a handler might want it too.
+fn with_bell<R>(act: impl FnOnce() -> R) -> R {
+    let mask = sys::signal_mask(!0);
+    let bell = BELL.lock();
+    let result = act();
+    drop(bell);
+    sys::signal_mask(mask);
+    result
+}
+
+/// Asks the engine for something, with the bell held, and returns when it is done.
+fn ask(wish: Wish, range: Range<usize>) {
+    CONTROL.range.0.store(range.start, Relaxed);
+    CONTROL.range.1.store(range.end, Relaxed);
+    CONTROL.wish.store(wish as u32, SeqCst);
+    // Another thread's answer may be under way, and the bell found answered: the wish itself says when it is done.
+    while CONTROL.wish.load(Acquire) != 0 && CONTROL.state() == State::Awake {
+        ring();
+    }
+}
+
 /// Before a call that copies the address space: everything comes home and stays.
 fn fork_begin() {
     CONTROL.forks.fetch_add(1, SeqCst);
@@ -274,6 +298,56 @@ pub extern "C" fn unshare(flags: i32) -> i32 {
     real.map_or(NO_SUCH_CALL, |f| f(flags))
 }
 
+/// Installs guards by `call`, while the engine copies nothing: it looks for guards before each copy, and one that is made between the look and
+/// the copy would be overwritten. What was there before is forgotten.
+fn install_guards(range: Range<usize>, call: impl FnOnce() -> i32) -> i32 {
+    with_bell(|| {
+        CONTROL.guards.store(1, SeqCst);
+        CONTROL.guarding.store(1, SeqCst);
+        while CONTROL.copying.load(SeqCst) != 0 && CONTROL.has_engine() {
+            sys::sched_yield();
+        }
+        let result = call();
+        CONTROL.guarding.store(0, SeqCst);
+        if result == 0 && CONTROL.state() == State::Awake {
+            ask(Wish::Forget, range);
+        }
+        result
+    })
+}
+
+/// ioctl(2): memory that the program gives to a userfaultfd of its own must not be another's, and the engine may have registered it.
+#[cfg_attr(panic = "abort", unsafe(no_mangle))]
+pub extern "C" fn ioctl(fd: i32, request: usize, argument: usize) -> i32 {
+    // SAFETY: the type of ioctl(2).
+    let real = unsafe { real::<unsafe extern "C" fn(i32, usize, ...) -> i32>(Call::Ioctl) };
+    // SAFETY: the program's own call, with its own arguments.
+    let call = || real.map_or(NO_SUCH_CALL, |f| unsafe { f(fd, request, argument) });
+    if request as u32 != uffd::REGISTER || !is_managed() {
+        return call();
+    }
+    // struct uffdio_register begins with start and length. Where it cannot be read the call will say so.
+    let mut words = [0u8; 16];
+    let pid = sys::getpid().unwrap_or(0) as u32;
+    if sys::peek(pid, argument, &mut words) != Ok(words.len()) {
+        return call();
+    }
+    let word = |i: usize| usize::from_ne_bytes(core::array::from_fn(|b| words[i * 8 + b]));
+    let range = word(0)..word(0).saturating_add(word(1));
+    if range.is_empty() || range.end > 1 << 47 || (range.start | range.end) % PAGE != 0 {
+        return call();
+    }
+    with_bell(|| {
+        CONTROL.spare(range.clone());
+        if CONTROL.state() == State::Awake {
+            ask(Wish::LetGo, range);
+        }
+        let result = call();
+        CONTROL.spare(0..0);
+        result
+    })
+}
+
 /// madvise(2): what the program keeps out of its children is remembered, since we keep more out; a guard that it installs discards pages
 /// without an event, and so we are told here.
 #[cfg_attr(panic = "abort", unsafe(no_mangle))]
@@ -286,27 +360,16 @@ pub extern "C" fn madvise(at: usize, bytes: usize, advice: i32) -> i32 {
     // would have to be watched until then.
     let managed = is_managed();
     let effective = if advice == FREE && managed { MADV_DONTNEED as i32 } else { advice };
+    let call = || real.map_or(NO_SUCH_CALL, |f| f(at, bytes, effective));
+    let range = at..at.saturating_add(bytes.next_multiple_of(PAGE));
     if advice == GUARD_INSTALL && managed {
-        CONTROL.guards.store(1, SeqCst);
+        return install_guards(range, call);
     }
-    let result = real.map_or(NO_SUCH_CALL, |f| f(at, bytes, effective));
+    let result = call();
     if result == 0 && managed {
-        let range = at..at.saturating_add(bytes.next_multiple_of(PAGE));
         match advice {
             a if a == MADV_DONTFORK as i32 => dontfork::advised(range, true, || CONTROL.has_engine()),
             a if a == MADV_DOFORK as i32 => dontfork::advised(range, false, || CONTROL.has_engine()),
-            GUARD_INSTALL if CONTROL.state() == State::Awake => {
-                let mask = sys::signal_mask(!0);
-                let bell = BELL.lock();
-                CONTROL.guard.0.store(range.start, Release);
-                CONTROL.guard.1.store(range.end, Release);
-                // Another thread's answer may be under way, and the bell found answered: the request itself says when it is done.
-                while CONTROL.guard.1.load(Acquire) != 0 && CONTROL.state() == State::Awake {
-                    ring();
-                }
-                drop(bell);
-                sys::signal_mask(mask);
-            }
             _ => {}
         }
     }

@@ -6,6 +6,7 @@ use crate::engine::{CONTROL, Line};
 use alloc::vec::Vec;
 use core::fmt::{self, Write};
 use core::ops::Range;
+use core::sync::atomic::Ordering::{Release, SeqCst};
 use memcg::Slot;
 use mm::kernel::{Kernel, Message, Moved, Run};
 use uffd::maps::{Mapping, Maps};
@@ -36,8 +37,9 @@ pub struct Live {
     pagemap: Pagemap,
     maps: Maps,
     tasks: Fd,
+    /// The program's memory as a file. What is out is an error there: process_vm_readv would wait for the engine, which is to say for itself.
+    memory: Fd,
     pid: u32,
-    own_pid: u32,
     drop_zone: usize,
     /// The stage, chute and doorbell: registered engine memory, dropped by way of the zone.
     registered: Range<usize>,
@@ -63,8 +65,8 @@ impl Live {
             pagemap: Pagemap::open().map_err(|e| ("/proc/self/pagemap", e))?,
             maps: Maps::open().map_err(|e| ("/proc/self/maps", e))?,
             tasks: tasks.map_err(|e| ("/proc/PID/task", e))?,
+            memory: sys::open(b"/proc/self/mem\0", O_RDONLY).map_err(|e| ("/proc/self/mem", e))?,
             pid,
-            own_pid: sys::getpid().map_err(|e| ("getpid", e))? as u32,
             drop_zone,
             registered: 0..0,
             slot,
@@ -96,16 +98,10 @@ impl Live {
         self.uffd.register(range)
     }
 
-    /// True when the mapping at `at` is locked: the program wants it to stay. Only smaps knows, and it is read only where something is locked at all.
-    fn is_locked(&self, at: usize) -> bool {
-        let mut text = [0u8; 2048];
-        let status =
-            sys::open(b"/proc/self/status\0", O_RDONLY).and_then(|f| sys::read(&f, &mut text)).unwrap_or(0);
-        let none = text[..status].windows(13).any(|w| w == b"VmLck:\t      ") && {
-            let from = text[..status].windows(6).position(|w| w == b"VmLck:").unwrap_or(0);
-            text[from..status].split(|&b| b == b'\n').next().is_some_and(|line| line.ends_with(b" 0 kB"))
-        };
-        !none && smaps_flags(at, *b"lo")
+    /// True when the mapping at `at` is locked: the program wants it to stay. Of anonymous memory msync has nothing to write back, and only
+    /// says EBUSY where a lock is (smaps says it too, and walks all page tables for it).
+    fn is_locked(at: usize) -> bool {
+        sys::msync(at, PAGE, MS_INVALIDATE) == Err(Errno::EBUSY)
     }
 
     fn has_guard(&self, range: Range<usize>) -> bool {
@@ -201,6 +197,25 @@ fn parse_tid(name: &[u8]) -> Option<u32> {
     core::str::from_utf8(name).ok()?.parse().ok()
 }
 
+/// The engine copies a page into the program, and no guard is made there meanwhile (`hook::install_guards`): each of the two says first what it is
+/// about to do, and then looks at the other.
+struct Copying;
+
+impl Copying {
+    /// `None` while a guard is being made.
+    fn begin() -> Option<Copying> {
+        CONTROL.copying.store(1, SeqCst);
+        let copying = Copying;
+        (CONTROL.guarding.load(SeqCst) == 0).then_some(copying)
+    }
+}
+
+impl Drop for Copying {
+    fn drop(&mut self) {
+        CONTROL.copying.store(0, SeqCst);
+    }
+}
+
 impl Kernel for Live {
     fn next(&mut self) -> Option<Message> {
         let message = dontfork::follow(|| sys::poll([self.uffd.fd()], 0) == Ok([true]), || self.uffd.next());
@@ -223,8 +238,11 @@ impl Kernel for Live {
         };
         // And the gap after it, since it may grow in place before we are done.
         let next = self.maps.query(whole.end)?.map_or(whole.end, |m| m.range.start);
-        if self.is_locked(range.start) {
+        if Self::is_locked(range.start) {
             return Err(Errno::EINVAL);
+        }
+        if CONTROL.spares(&(whole.start..next)) {
+            return Err(Errno::EBUSY);
         }
         if dontfork::knows(&whole) && !smaps_flags(range.start, *b"dc") {
             dontfork::forget(&whole);
@@ -284,12 +302,19 @@ impl Kernel for Live {
         gone
     }
 
+    fn release(&mut self, range: Range<usize>) {
+        let _ = self.uffd.unregister(range.clone());
+        dontfork::each_inherited(range, |r| {
+            let _ = sys::madvise_keep(r.start, r.len(), MADV_DOFORK);
+        });
+    }
+
     fn is_anothers(&mut self, at: usize) -> bool {
         let Ok(Some(m)) = self.maps.query(at) else { return false };
         // What is ours already is registered again, which changes nothing. The whole mapping, so that none is split.
         m.range.contains(&at)
             && arena::first_foreign(m.range.clone()) == m.range
-            && self.uffd.register(m.range) == Err(Errno::EBUSY)
+            && (CONTROL.spares(&m.range) || self.uffd.register(m.range) == Err(Errno::EBUSY))
     }
 
     fn area(&mut self, at: usize) -> Option<Range<usize>> {
@@ -322,8 +347,7 @@ impl Kernel for Live {
     }
 
     fn pins(&mut self, pins: &mut Vec<usize>) {
-        // Our own number, although the memory is the program's too: reading another process takes rights.
-        let own = self.own_pid;
+        let memory = &self.memory;
         let _ = sys::read_dir(&self.tasks, |name| {
             let Some(tid) = parse_tid(name) else { return };
             let Ok(head) = sys::robust_list(tid) else { return };
@@ -334,7 +358,7 @@ impl Kernel for Live {
             pins.extend((first..=last).step_by(PAGE));
             // struct robust_list_head: next, offset of the futex word, pending entry; the list ends where it began.
             let mut words = [0u8; 24];
-            if sys::peek(own, head, &mut words) != Ok(24) {
+            if sys::pread(memory, &mut words, head) != Ok(24) {
                 return;
             }
             let word = |i: usize| usize::from_ne_bytes(core::array::from_fn(|b| words[i * 8 + b]));
@@ -353,7 +377,8 @@ impl Kernel for Live {
                 }
                 pin(entry);
                 let mut next = [0u8; 8];
-                if sys::peek(own, entry, &mut next) != Ok(8) {
+                // Where an entry is out the list goes on when it is home (`return_pins`).
+                if sys::pread(memory, &mut next, entry) != Ok(8) {
                     break;
                 }
                 entry = usize::from_ne_bytes(next) & !1;
@@ -369,9 +394,16 @@ impl Kernel for Live {
     }
 
     fn copy(&mut self, dst: usize, src: usize, bytes: usize) -> Moved {
+        // While a guard is being made a move does instead, which stops at guards; the thread that makes it may be the one that waits.
+        let Some(_copying) = Copying::begin() else {
+            let from_stage = self.registered.contains(&src);
+            let moved = if from_stage { Moved::NOTHING_YET } else { self.move_pages(dst, src, bytes) };
+            // What only a copy can do is tried again.
+            let refused = !matches!(moved.stop, None | Some(Errno::EEXIST | Errno::ENOENT));
+            return if moved.bytes == 0 && refused { Moved::NOTHING_YET } else { moved };
+        };
         // A thread that a signal interrupts in a fault sends its message again, and the second may be served when a guard is there already.
-        if CONTROL.guards.load(core::sync::atomic::Ordering::SeqCst) != 0 && self.has_guard(dst..dst + bytes)
-        {
+        if CONTROL.guards.load(SeqCst) != 0 && self.has_guard(dst..dst + bytes) {
             return Moved { bytes: 0, stop: Some(Errno::EEXIST) };
         }
         // A page of the stage that MADV_FREE gave up may be a hole, and to read that would be a fault that only we can serve.
@@ -403,7 +435,7 @@ impl Kernel for Live {
         let mut line = Line::default();
         let _ = fmt::write(&mut line, why);
         self.slot.say(line.as_str());
-        self.slot.state.store(memcg::State::Stopped as u32, core::sync::atomic::Ordering::Release);
+        self.slot.state.store(memcg::State::Stopped as u32, Release);
         self.uffd.wake(at..at + PAGE);
         if poisoned.is_err()
             && let Ok(program) = sys::pidfd_open(self.pid)

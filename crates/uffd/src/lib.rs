@@ -21,7 +21,7 @@ mod userfault;
 
 pub use lock::Mutex;
 pub use sys::{Errno, Fd};
-pub use userfault::{Features, Message, Moved, Userfault};
+pub use userfault::{Features, Message, Moved, REGISTER, Userfault};
 
 /// Bytes of a base page: 4 KiB on the only architecture so far, x86-64.
 pub const PAGE: usize = 4096;

@@ -266,7 +266,7 @@ pub fn robust_list(tid: u32) -> Result<usize> {
     Ok(head)
 }
 
-/// Copies this process's memory from `at`, without a fault that nobody answers: an error instead.
+/// Copies a process's memory from `at`. What is missing there is waited for, as a touch would; who must not wait reads /proc/self/mem.
 pub fn peek(pid: u32, at: usize, buffer: &mut [u8]) -> Result<usize> {
     let local = [buffer.as_mut_ptr() as usize, buffer.len()];
     let remote = [at, buffer.len()];
@@ -324,6 +324,8 @@ plain! {
     chdir => __NR_chdir(path: *const u8);
     /// Advises the kernel on a range without discarding anything; for advice such as MADV_DONTFORK.
     madvise_keep => __NR_madvise(at: usize, bytes: usize, advice: u32);
+    /// Writes a mapping back. MS_INVALIDATE alone does nothing to anonymous memory, and says EBUSY where it is locked.
+    msync => __NR_msync(at: usize, bytes: usize, flags: u32);
 }
 
 /// Sets the calling thread's signal mask and returns the old one.
@@ -437,8 +439,8 @@ pub mod consts {
     pub use linux_raw_sys::general::{
         __WALL, CLONE_FILES, CLONE_FS, CLONE_VFORK, CLONE_VM, MADV_DODUMP, MADV_DOFORK, MADV_DONTDUMP,
         MADV_DONTFORK, MADV_DONTNEED, MADV_HUGEPAGE, MADV_NOHUGEPAGE, MAP_ANONYMOUS, MAP_NORESERVE,
-        MAP_PRIVATE, MAP_SHARED, O_CLOEXEC, O_DIRECTORY, O_RDONLY, O_RDWR, O_WRONLY, PROT_NONE, PROT_READ,
-        PROT_WRITE, SIGBUS, SIGCHLD, SIGKILL, WNOHANG,
+        MAP_PRIVATE, MAP_SHARED, MS_INVALIDATE, O_CLOEXEC, O_DIRECTORY, O_RDONLY, O_RDWR, O_WRONLY,
+        PROT_NONE, PROT_READ, PROT_WRITE, SIGBUS, SIGCHLD, SIGKILL, WNOHANG,
     };
     /// prctl's PR_SET_NAME.
     pub const PR_SET_NAME: u32 = 15;

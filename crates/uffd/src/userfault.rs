@@ -10,6 +10,9 @@ const UFFDIO_POISON: u32 = 0xc000_aa08 | (size_of::<g::uffdio_poison>() as u32) 
 const USERFAULTFD_IOC_NEW: u32 = 0xaa00;
 const FLAGS: u32 = g::O_CLOEXEC | g::O_NONBLOCK;
 
+/// The request number of UFFDIO_REGISTER, by which a program's own userfaultfd is recognised.
+pub const REGISTER: u32 = n::UFFDIO_REGISTER;
+
 /// What a descriptor is asked to deliver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Features {
@@ -53,6 +56,11 @@ pub struct Moved {
     pub bytes: usize,
     /// Why it stopped; `None` when all was done.
     pub stop: Option<Errno>,
+}
+
+impl Moved {
+    /// Nothing can be done before something else has happened.
+    pub const NOTHING_YET: Moved = Moved { bytes: 0, stop: Some(Errno::EAGAIN) };
 }
 
 /// An open userfaultfd of this process.
@@ -260,6 +268,28 @@ mod tests {
             assert_eq!(unsafe { u.move_pages(program + PAGE, stage, PAGE) }.stop, None);
             assert_eq!(reader.join().unwrap(), 42);
         });
+    }
+
+    #[test]
+    fn memory_that_is_out_is_an_error_in_proc_mem_and_nobody_waits() {
+        let Some(u) = userfault() else { return };
+        let (program, stage) = (map(2), map(2));
+        // SAFETY: inside the mapping.
+        unsafe { (program as *mut u64).write(42) };
+        u.register(program..program + 2 * PAGE).unwrap();
+        u.register(stage..stage + 2 * PAGE).unwrap();
+        let memory = sys::open(b"/proc/self/mem\0", O_RDONLY).unwrap();
+        let mut word = [0; 8];
+        assert_eq!(sys::pread(&memory, &mut word, program), Ok(8));
+        assert_eq!(u64::from_ne_bytes(word), 42);
+        // SAFETY: nobody but this test uses the mappings.
+        let out = unsafe { u.move_pages(stage, program, PAGE) };
+        assert_eq!(out, Moved { bytes: PAGE, stop: None });
+        // Out, and never there.
+        for at in [program, program + PAGE] {
+            assert_eq!(sys::pread(&memory, &mut word, at), Err(Errno::EIO));
+        }
+        assert_eq!(u.next(), None);
     }
 
     #[test]

@@ -121,6 +121,28 @@ impl Kernel for SimKernel {
         }
     }
 
+    fn release(&mut self, range: Range<usize>) {
+        let mut world = self.0.borrow_mut();
+        world.enter();
+        wait_for_readers(&mut world);
+        world.trace("release", [range.start as u64, range.end as u64, 0]);
+        world.memory.change(range.clone(), |vma| vma.registered = false);
+        world.memory.wake(range);
+    }
+
+    fn abandon(&mut self, range: Range<usize>) -> bool {
+        let mut world = self.0.borrow_mut();
+        world.enter();
+        world.trace("abandon", [range.start as u64, range.end as u64, 0]);
+        let memory = &mut world.memory;
+        let Some((mapping, _)) = memory.vma(range.start) else { return false };
+        memory.change(range.start..range.end.min(mapping.end), |vma| vma.registered = false);
+        if memory.fills_first.take_if(|at| range.contains(at)).is_some() {
+            memory.changing -= 1;
+        }
+        true
+    }
+
     fn area(&mut self, at: usize) -> Option<Range<usize>> {
         let mut world = self.0.borrow_mut();
         world.enter();

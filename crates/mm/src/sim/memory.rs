@@ -94,6 +94,8 @@ pub struct Memory {
     pub blocked: BTreeSet<Task>,
     /// The kernel's mmap_changing: events announced whose causer has not run again since they were read.
     pub changing: usize,
+    /// Scenes only: a page that mremap fills before it sends its event. While the fill waits here, the event does not come.
+    pub fills_first: Option<usize>,
     /// Tasks that hold the mmap lock for reading over more than one step.
     pub readers: usize,
     pub turn: usize,

@@ -274,3 +274,69 @@ fn a_mapping_that_an_event_is_about_is_not_taken_for_known() {
     scene.world.borrow_mut().memory.changing = 0;
     scene.reads_back(pages(64..80), 64 * PAGE as isize);
 }
+
+/// mremap grows a locked mapping: it fills page 100, for which a thread waits here, before the event comes that stops everything else.
+fn mremap_fills_first(scene: &mut Scene) {
+    let at = pages(100..101).start;
+    assert_eq!(scene.world.borrow_mut().memory.access(SOMEBODY, at, Some(1)), Access::Fault);
+    let memory = &mut scene.world.borrow_mut().memory;
+    memory.changing += 1;
+    memory.fills_first = Some(at);
+}
+
+#[test]
+fn the_doorbell_is_answered_while_mremap_waits_for_its_own_fill() {
+    let mut scene = Scene::new();
+    scene.write(pages(0..2));
+    scene.go_on();
+    mremap_fills_first(&mut scene);
+    scene.pager.answer();
+    assert_eq!(scene.world.borrow().memory.changing, 0);
+}
+
+#[test]
+fn a_range_that_is_let_go_is_home_and_empty_of_us() {
+    let mut scene = Scene::new();
+    scene.write(pages(0..32));
+    scene.go_on();
+    scene.write(pages(40..44));
+    scene.turn();
+    mremap_fills_first(&mut scene);
+    let range = pages(8..42);
+    scene.pager.let_go(range.clone());
+    assert_eq!(scene.pager.check(), Ok(()));
+    let mut world = scene.world.borrow_mut();
+    for at in pages(8..32).chain(pages(40..42)).step_by(PAGE) {
+        assert_eq!(world.memory.access(SOMEBODY, at, None), Access::Done(at as Content), "{at:#x}");
+    }
+    assert!(world.memory.vmas_in(range).iter().all(|(found, vma)| {
+        !vma.registered || found.end <= pages(8..42).start || found.start >= pages(8..42).end
+    }));
+    drop(world);
+    scene.reads_back(pages(0..32), 0);
+}
+
+#[test]
+fn a_page_of_zeros_that_is_let_go_is_not_a_hole() {
+    let mut scene = Scene::new();
+    for at in pages(0..4).step_by(PAGE) {
+        assert!(scene.touch(at, Some(0)).is_done());
+    }
+    scene.go_on();
+    assert_eq!(scene.kind(BASE), Kind::Zero);
+    scene.pager.let_go(pages(0..4));
+    for at in pages(0..4).step_by(PAGE) {
+        assert!(scene.world.borrow().memory.page(at).is_some(), "{at:#x}");
+    }
+}
+
+#[test]
+fn an_empty_mapping_is_not_registered_by_the_hand() {
+    let mut scene = Scene::new();
+    scene.world.borrow_mut().memory.unmap(pages(64..80));
+    scene.write(pages(0..4));
+    scene.go_on();
+    let world = scene.world.borrow();
+    assert!(world.memory.vma(pages(0..1).start).is_some_and(|(_, vma)| vma.registered));
+    assert!(world.memory.vma(pages(80..81).start).is_some_and(|(_, vma)| !vma.registered));
+}
