@@ -30,10 +30,10 @@ const CROWDED_BYTES: usize = 64 * PAGE;
 const PATIENCE: usize = 256;
 const PATIENCE_PER_PAGE: usize = 2;
 
-/// Milliseconds between two looks for mappings that are not registered yet, at least; and how many times as long as the look took, since
-/// a program can have ten thousands of them.
+/// Milliseconds between two looks for mappings that are not registered yet, and how many areas make it one more: a program can have
+/// ten thousands of them.
 const ENROLL_MS: u64 = 4;
-const ENROLL_SHARE: u64 = 20;
+const ENROLL_AREAS: u64 = 64;
 
 /// How often one run of pages is tried again while events come.
 const TRIES: usize = 200;
@@ -144,18 +144,18 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// Registers all there is, ahead of the hand: only then does fresh memory fault to us and can be made to wait. No event tells of new
     /// mappings, and so this is done again and again while the footprint is high.
     fn enroll_all(&mut self) {
-        let began = self.kernel.now_ms();
-        if began < self.enroll_next_ms {
+        let now = self.kernel.now_ms();
+        if now < self.enroll_next_ms {
             return;
         }
-        let mut at = 0;
+        let (mut at, mut areas) = (0, 0);
         while let Some(area) = self.kernel.area(at) {
             at = area.end;
+            areas += 1;
             // What is refused or must wait for an event now comes round again.
             let _ = self.enroll(&area, area.start);
         }
-        let now = self.kernel.now_ms();
-        self.enroll_next_ms = now + ENROLL_MS.max((now - began) * ENROLL_SHARE);
+        self.enroll_next_ms = now + ENROLL_MS + areas / ENROLL_AREAS;
     }
 
     /// Takes the pages of a run of present ones that are cold, as long as there is patience to spare the others.
