@@ -33,10 +33,10 @@ const CROWDED_BYTES: usize = 64 * PAGE;
 const PATIENCE: usize = 512;
 const PATIENCE_PER_PAGE: usize = 32;
 
-/// Milliseconds between two looks for mappings that are not registered yet, at least; how many times as long as the look took, since a program can
-/// have ten thousands of them; and as long as the address space keeps its size.
+/// Milliseconds between two looks for mappings that are not registered yet; how many areas make it one more, since a program can have ten
+/// thousands of them; and between two looks while the address space keeps its size.
 const ENROLL_MS: u64 = 4;
-const ENROLL_SHARE: u64 = 20;
+const ENROLL_AREAS: u64 = 64;
 const ENROLL_ALL_THE_SAME_MS: u64 = 200;
 
 /// How often one run of pages is tried again while events come.
@@ -158,20 +158,19 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// Registers all there is, ahead of the hand: only then does fresh memory fault to us and can be made to wait. No event tells of new
     /// mappings, and so this is done again and again while the footprint is high.
     fn enroll_all(&mut self) {
-        let began = self.kernel.now_ms();
-        if began < self.enroll_next_ms[!self.mapped_more as usize] {
+        let now = self.kernel.now_ms();
+        if now < self.enroll_next_ms[!self.mapped_more as usize] {
             return;
         }
         self.mapped_more = false;
-        let mut at = 0;
+        let (mut at, mut areas) = (0, 0);
         while let Some(area) = self.kernel.area(at) {
             at = area.end;
+            areas += 1;
             // What must wait for an event now comes round again soon, what is refused with the next look.
             self.mapped_more |= self.enroll(&area, area.start) == Err(Errno::EAGAIN);
         }
-        let now = self.kernel.now_ms();
-        let next = now + ENROLL_MS.max((now - began) * ENROLL_SHARE);
-        self.enroll_next_ms = [next, next.max(began + ENROLL_ALL_THE_SAME_MS)];
+        self.enroll_next_ms = [ENROLL_MS, ENROLL_ALL_THE_SAME_MS].map(|ms| now + ms + areas / ENROLL_AREAS);
     }
 
     /// Takes the pages of a run of present ones that are cold, as long as there is patience to spare the others.

@@ -119,6 +119,12 @@ fn a_limit_full_of_noise_warns_once_and_then_stops_the_program() {
 }
 
 #[test]
+fn memory_that_the_program_gives_to_its_own_userfaultfd_is_home() {
+    is_right(EVICT_ALL, &["userfault"]);
+    is_right(&["--memory", "48M"], &["userfault", "96"]);
+}
+
+#[test]
 fn a_clone_that_no_hook_sees_dies_rather_than_read_a_hole() {
     let (status, out, err) = run(EVICT_ALL, &["clone"]);
     assert_eq!((status, out.as_str()), (Some(0), "child signal 11\nright\n"), "{err}");

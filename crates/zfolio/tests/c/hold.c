@@ -1,11 +1,14 @@
 /* Fills memory that it can check, lets it leave, and then does what its first argument says. */
 #define _GNU_SOURCE
+#include <fcntl.h>
+#include <linux/userfaultfd.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -107,6 +110,19 @@ int main(int argc, char **argv)
 	} else if (strcmp(what, "exec") == 0) {
 		execl("/proc/self/exe", "hold", "verify", argv[2], NULL);
 		exit(95);
+	} else if (strcmp(what, "userfault") == 0) {
+		/* Nobody serves this one: a page that is a hole by now would be waited for. */
+		struct uffdio_api api = { .api = UFFD_API };
+		struct uffdio_register range = { .range = { (uintptr_t)memory, words * 8 },
+						 .mode = UFFDIO_REGISTER_MODE_MISSING };
+		int own = syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK);
+		if (own < 0 || ioctl(own, UFFDIO_API, &api) != 0)
+			exit(97);
+		if (ioctl(own, UFFDIO_REGISTER, &range) != 0) {
+			perror("UFFDIO_REGISTER");
+			exit(98);
+		}
+		rest(200);
 	} else if (strcmp(what, "turns") == 0) {
 		/* Says when it is ready, and verifies until it is told to end. */
 		char line[8];
