@@ -89,7 +89,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         self.release_quarantine();
         self.list_pins();
         while got < want && rounds < 2 && !self.stage.is_full() {
-            let Some(area) = self.kernel.area(self.hand) else {
+            let mut runs = [Run::default(); 64];
+            let Some((found, upto)) = self.kernel.occupied(self.hand, EVICT_PAGES, &mut runs) else {
                 self.hand = 0;
                 rounds += 1;
                 let now = self.kernel.now_ms();
@@ -97,38 +98,27 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 self.round_began_ms = now;
                 continue;
             };
-            let from = self.hand.max(area.start);
-            let mut runs = [Run::default(); 64];
-            let (found, upto) = self.kernel.present(from..area.end, EVICT_PAGES, &mut runs);
-            // What is empty is not registered either: somebody may be about to give it to another userfaultfd.
-            if found > 0 {
-                match self.enroll(&area, from) {
-                    Ok(()) => {}
-                    // An event is under way, whose causer may have a fault to be served first.
-                    Err(Errno::EAGAIN) => {
-                        self.settle();
-                        break;
-                    }
-                    // Somebody else's, or not of a kind that can be registered: left alone.
-                    Err(_) => {
-                        self.hand = area.end;
-                        continue;
-                    }
-                }
-            }
-            let before = got;
-            let mut upto = upto.max(from + PAGE);
+            let (before, mut due) = (got, false);
+            self.hand = upto;
             for run in &runs[..found] {
-                got += self.evict_run(run.start..run.end, &mut patience);
-                if got >= want {
-                    upto = run.end;
+                if got >= want || due {
+                    self.hand = self.hand.min(run.start);
                     break;
+                }
+                let (more, stop) = self.evict_occupied(run.start..run.end, &mut patience);
+                got += more;
+                if let Some(at) = stop {
+                    (self.hand, due) = (at, true);
                 }
             }
             if got > before {
-                self.return_pins(from..upto);
+                self.return_pins(runs[0].start..self.hand);
             }
-            self.hand = upto;
+            // An event is under way, whose causer may have a fault to be served first.
+            if due {
+                self.settle();
+                break;
+            }
             // A thread that waits goes first.
             let waited = self.faults.len();
             self.settle();
@@ -137,6 +127,25 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             }
         }
         got
+    }
+
+    /// Takes what is manageable and cold of a run of present pages: how many bytes it was, and where to go on once events have been read.
+    fn evict_occupied(&mut self, run: Range<usize>, patience: &mut usize) -> (usize, Option<usize>) {
+        let (mut at, mut got) = (run.start, 0);
+        while let Some(area) = self.kernel.area(at).filter(|area| area.start < run.end) {
+            let part = at.max(area.start)..run.end.min(area.end);
+            match self.enroll(&area, part.start) {
+                Ok(()) => got += self.evict_run(part.clone(), patience),
+                Err(Errno::EAGAIN) => return (got, Some(part.start)),
+                // Somebody else's, or not of a kind that can be registered: left alone.
+                Err(_) => {}
+            }
+            at = part.end;
+            if at >= run.end {
+                break;
+            }
+        }
+        (got, None)
     }
 
     /// Registers an area, unless all of it from `from` on is registered already.

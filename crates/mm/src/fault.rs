@@ -294,6 +294,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         if extent == Extent::Page
             && object.pages > 1
             && self.objects.pick(entry.id()) > PICKS
+            && self.store.pool_bytes() < self.marks.dense
             && let Some((first, _)) = self.stage.find_windows(1, 0)
         {
             return self.split(at, entry, first);

@@ -1,9 +1,7 @@
-//! The index: for each page of the program, what the engine knows about it. A page table of our own, with the same shape.
+//! The index: for each page of the program, what the engine knows about it. Leaves of 128 entries in a tree: programs spread their mappings
+//! over all of the address space (V8 does so on purpose), where a page table's upper levels would take more memory than the pages.
 //!
 //! ```text
-//!   address   47        34 33       21 20      12
-//!            [ top, 14 bits | mid, 13   | leaf, 9 ]
-//!
 //!   entry     63      46 45                14 13     5 4  3 2   0
 //!            [ unused   | object or page   | offset  | heat | kind ]
 //! ```
@@ -17,14 +15,14 @@
 //! | `Zero` | known to be zeros, stored without data | - | - |
 
 use alloc::boxed::Box;
-use alloc::vec::Vec;
+use alloc::collections::BTreeMap;
 use core::ops::Range;
 use vmscan::PAGE;
 use vmscan::heat::Heat;
 
-const LEAF: usize = 512;
-const FANOUT: usize = 1 << 13;
+const LEAF: usize = 128;
 const LEAF_BYTES: usize = LEAF * PAGE;
+const OFFSET_BITS: u32 = 9;
 
 /// Where a page's contents are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +56,7 @@ impl Entry {
 
     /// An entry with all its parts.
     pub fn new(kind: Kind, id: u32, offset: u16, heat: Heat) -> Entry {
-        debug_assert!((offset as usize) < LEAF);
+        debug_assert!(offset < 1 << OFFSET_BITS);
         Entry(kind as u64 | heat.bits() << 3 | (offset as u64) << 5 | (id as u64) << 14)
     }
 
@@ -80,7 +78,7 @@ impl Entry {
 
     /// Page within the object.
     pub fn offset(self) -> u16 {
-        (self.0 >> 5) as u16 & (LEAF as u16 - 1)
+        (self.0 >> 5) as u16 & ((1 << OFFSET_BITS) - 1)
     }
 
     /// How many visits of the hand the page survives.
@@ -105,69 +103,57 @@ struct Leaf {
     used: usize,
 }
 
-type Mid = Vec<Option<Box<Leaf>>>;
-
 /// All entries.
 #[derive(Default)]
 pub struct Index {
-    top: Vec<Option<Mid>>,
+    leaves: BTreeMap<usize, Box<Leaf>>,
 }
 
 /// Added to the address of a page whose place was taken by another before the event came that says what becomes of it.
 pub const ASIDE: usize = 1 << 47;
 
-fn split(at: usize) -> (usize, usize, usize) {
+/// A page's leaf, and its place there.
+fn split(at: usize) -> (usize, usize) {
     assert!(at < 2 * ASIDE, "a user address has 47 bits");
-    (at >> 34, (at >> 21) & (FANOUT - 1), (at / PAGE) & (LEAF - 1))
+    (at / LEAF_BYTES, at / PAGE % LEAF)
 }
 
 impl Index {
     /// The entry of the page at `at`.
     pub fn get(&self, at: usize) -> Entry {
-        let (top, mid, leaf) = split(at);
-        let found = self.top.get(top).and_then(Option::as_ref).and_then(|m| m[mid].as_ref());
-        found.map_or(Entry::NONE, |l| l.entries[leaf])
+        let (leaf, place) = split(at);
+        self.leaves.get(&leaf).map_or(Entry::NONE, |l| l.entries[place])
     }
 
     /// Replaces the entry of the page at `at`; returns the old one.
     pub fn set(&mut self, at: usize, entry: Entry) -> Entry {
-        let (top, mid, leaf) = split(at);
-        if self.top.len() <= top {
-            if entry == Entry::NONE {
-                return Entry::NONE;
-            }
-            self.top.resize_with(top + 1, || None);
-        }
-        let slot = &mut self.top[top].get_or_insert_with(|| (0..FANOUT).map(|_| None).collect())[mid];
-        if slot.is_none() && entry == Entry::NONE {
-            return Entry::NONE;
-        }
-        let l = slot.get_or_insert_with(|| Box::new(Leaf { entries: [Entry::NONE; LEAF], used: 0 }));
-        let old = core::mem::replace(&mut l.entries[leaf], entry);
+        let (leaf, place) = split(at);
+        let l = match self.leaves.get_mut(&leaf) {
+            Some(l) => l,
+            None if entry == Entry::NONE => return Entry::NONE,
+            None => self
+                .leaves
+                .entry(leaf)
+                .or_insert_with(|| Box::new(Leaf { entries: [Entry::NONE; LEAF], used: 0 })),
+        };
+        let old = core::mem::replace(&mut l.entries[place], entry);
         l.used = l.used + (entry != Entry::NONE) as usize - (old != Entry::NONE) as usize;
         if l.used == 0 {
-            *slot = None;
+            self.leaves.remove(&leaf);
         }
         old
     }
 
     /// The first page at or after `at`, and before `end`, about which something is known.
     pub fn next_used(&self, at: usize, end: usize) -> Option<(usize, Entry)> {
-        let mut at = at;
-        while at < end {
-            let (top, mid, leaf) = split(at);
-            let Some(m) = self.top.get(top)? else {
-                at = (top + 1) << 34;
-                continue;
-            };
-            let Some(l) = &m[mid] else {
-                at = (at & !(LEAF_BYTES - 1)) + LEAF_BYTES;
-                continue;
-            };
-            if l.entries[leaf] != Entry::NONE {
-                return Some((at, l.entries[leaf]));
+        let (first, place) = split(at);
+        for (&leaf, l) in self.leaves.range(first..end.div_ceil(LEAF_BYTES).max(first)) {
+            let skip = if leaf == first { place } else { 0 };
+            let found = l.entries[skip..].iter().position(|&e| e != Entry::NONE);
+            if let Some(place) = found.map(|more| skip + more) {
+                let page = leaf * LEAF_BYTES + place * PAGE;
+                return (page < end).then_some((page, l.entries[place]));
             }
-            at += PAGE;
         }
         None
     }
@@ -186,7 +172,7 @@ impl Index {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::BTreeMap;
+    use alloc::vec::Vec;
 
     #[test]
     fn an_entry_keeps_its_parts() {
@@ -228,10 +214,7 @@ mod tests {
                 }
             }
             index.take(0..1 << 47, |_, _| ());
-            assert!(
-                index.top.iter().flatten().all(|m| m.iter().all(Option::is_none)),
-                "empty leaves are freed"
-            );
+            assert!(index.leaves.is_empty(), "empty leaves are freed");
         }
     }
 }

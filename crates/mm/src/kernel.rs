@@ -37,6 +37,18 @@ pub trait Kernel {
     fn area(&mut self, at: usize) -> Option<Range<usize>>;
     /// Runs of present pages in `range`, about `max_pages` at most: how many runs, and up to which address it looked.
     fn present(&mut self, range: Range<usize>, max_pages: usize, runs: &mut [Run]) -> (usize, usize);
+    /// The same from `at` to the end of the address space, in whatever mapping is not the engine's; `None` when there are none.
+    fn occupied(&mut self, at: usize, max_pages: usize, runs: &mut [Run]) -> Option<(usize, usize)> {
+        let mut at = at;
+        while let Some(area) = self.area(at) {
+            let (found, upto) = self.present(at.max(area.start)..area.end, max_pages, runs);
+            if found > 0 {
+                return Some((found, upto));
+            }
+            at = area.end;
+        }
+        None
+    }
     /// Pages that must stay, because the kernel writes to them without a fault (thread control blocks, robust lists); sorted.
     fn pins(&mut self, pins: &mut Vec<usize>);
     /// Moves pages between the program and the engine, either way.

@@ -77,6 +77,8 @@ pub fn map(bytes: usize, align: usize) -> Option<usize> {
         let _ = sys::munlock(at, bytes);
         let _ = sys::madvise_keep(at, bytes, MADV_DONTFORK);
         let _ = sys::madvise_keep(at, bytes, MADV_DONTDUMP);
+        // A huge page would be taken whole for the first byte that is written to it.
+        let _ = sys::madvise_keep(at, bytes, MADV_NOHUGEPAGE);
         OWN.lock().enter(at, at + bytes) && sys::mprotect(at, bytes, PROT_READ | PROT_WRITE).is_ok()
     };
     ready.then_some(at)

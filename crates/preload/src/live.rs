@@ -21,6 +21,9 @@ const SMALLEST: usize = 64 << 10;
 /// thread ends, and a thread may be born and end between two listings.
 const TAIL: usize = 2 * PAGE;
 
+/// The end of the address space that a program has without asking for more.
+const TOP: usize = (1 << 47) - PAGE;
+
 /// How far the words lie from a robust list head that the kernel writes or reads without a fault: glibc's `struct pthread` around it.
 const BEFORE_HEAD: usize = 0x310;
 const AFTER_HEAD: usize = 0x700;
@@ -344,6 +347,22 @@ impl Kernel for Live {
     fn present(&mut self, range: Range<usize>, max_pages: usize, runs: &mut [Run]) -> (usize, usize) {
         let end = range.end;
         self.pagemap.present(range, max_pages, runs).unwrap_or((0, end))
+    }
+
+    /// One scan passes thousands of mappings in the time that a query for each few of them would take.
+    fn occupied(&mut self, at: usize, max_pages: usize, runs: &mut [Run]) -> Option<(usize, usize)> {
+        let mut at = at;
+        loop {
+            let part = arena::first_foreign(at..TOP);
+            if part.is_empty() {
+                return None;
+            }
+            at = part.end;
+            let (found, upto) = self.present(part, max_pages, runs);
+            if found > 0 {
+                return Some((found, upto));
+            }
+        }
     }
 
     fn pins(&mut self, pins: &mut Vec<usize>) {

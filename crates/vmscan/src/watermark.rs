@@ -49,6 +49,9 @@ pub struct Watermarks {
     pub max: usize,
     /// How much of the pool may hold copies of pages that are in the program and unchanged.
     pub clean: usize,
+    /// While the pool is larger than this, density counts for more than the time of a miss: large objects are not split, since pages on
+    /// their own take more room.
+    pub dense: usize,
     /// How much stays on the inactive stage as second chance.
     pub inactive: usize,
     /// How much stock is kept ready.
@@ -72,6 +75,7 @@ impl Watermarks {
             high,
             max: limit - slack / 2,
             clean: limit / 8,
+            dense: limit / 3 * 2,
             inactive: (limit / 16).clamp(8 * WINDOW, 256 << 20),
             stock: (limit / 128).clamp(8 * WINDOW, 16 << 20),
             in_flight: (limit / 32).clamp(8 * WINDOW, 16 << 20),
@@ -85,6 +89,7 @@ impl Watermarks {
             high: usize::MAX,
             max: usize::MAX,
             clean: usize::MAX,
+            dense: usize::MAX,
             inactive: 8 * WINDOW,
             stock: 8 * WINDOW,
             in_flight: 16 * WINDOW,

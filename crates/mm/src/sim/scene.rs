@@ -340,3 +340,50 @@ fn an_empty_mapping_is_not_registered_by_the_hand() {
     assert!(world.memory.vma(pages(0..1).start).is_some_and(|(_, vma)| vma.registered));
     assert!(world.memory.vma(pages(80..81).start).is_some_and(|(_, vma)| !vma.registered));
 }
+
+/// Faults elsewhere until the last ones are forgotten, so that the next is alone in its window.
+fn wander(scene: &mut Scene) {
+    for window in 1..8 {
+        for page in 0..5 {
+            scene.pager.readahead.fault(BASE + (window * 64 + page * 1024) * PAGE);
+        }
+    }
+}
+
+#[test]
+fn an_object_whose_pages_are_picked_one_by_one_is_split() {
+    let mut scene = Scene::new();
+    scene.write(pages(0..16));
+    scene.go_on();
+    assert_eq!((scene.pager.stored_bytes(), scene.world.borrow().shelves.objects()), (16 * PAGE, 1));
+    for page in [3, 9] {
+        wander(&mut scene);
+        scene.reads_back(pages(page..page + 1), 0);
+    }
+    let kinds = |scene: &Scene, kind| (0..16).filter(|&p| scene.kind(BASE + p * PAGE) == kind).count();
+    // Those that were not asked for are on the stage, and the object that nobody depends on is gone.
+    assert_eq!((kinds(&scene, Kind::Staged), kinds(&scene, Kind::Stored)), (14, 0));
+    assert_eq!(scene.world.borrow().shelves.objects(), 0);
+    scene.go_on();
+    assert_eq!((scene.pager.stored_bytes(), scene.world.borrow().shelves.objects()), (16 * PAGE, 16));
+    scene.reads_back(pages(0..16), 0);
+}
+
+#[test]
+fn pages_from_here_and_there_share_a_slot_and_become_objects_of_their_own() {
+    let mut scene = Scene::new();
+    for page in [2, 21, 40, 41, 77] {
+        scene.write(pages(page..page + 1));
+    }
+    scene.pager.paused = false;
+    scene.turn();
+    let slots: std::collections::BTreeSet<u32> = [2, 21, 40, 41, 77]
+        .map(|p| crate::pager::stage_page(scene.pager.index.get(BASE + p * PAGE)).0)
+        .into();
+    assert_eq!(slots.len(), 1, "{slots:?}");
+    scene.go_on();
+    assert_eq!((scene.pager.stored_bytes(), scene.world.borrow().shelves.objects()), (5 * PAGE, 5));
+    for page in [77, 2, 40, 41, 21] {
+        scene.reads_back(pages(page..page + 1), 0);
+    }
+}
