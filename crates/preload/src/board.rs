@@ -155,7 +155,7 @@ impl Board {
         }
         self.work.fetch_add(1, SeqCst);
         if self.sleepers.load(SeqCst) > 0 {
-            sys::futex_wake(self.work.as_ptr(), 1);
+            sys::futex_wake(self.work.as_ptr(), 1, false);
         }
     }
 
@@ -210,7 +210,7 @@ impl Board {
     pub fn end(&self) {
         self.stop.store(1, SeqCst);
         self.work.fetch_add(1, SeqCst);
-        sys::futex_wake(self.work.as_ptr(), u32::MAX);
+        sys::futex_wake(self.work.as_ptr(), u32::MAX, false);
     }
 
     fn store(&self, worker: &mut Worker, job: &Job) -> Done {

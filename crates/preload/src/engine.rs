@@ -276,7 +276,10 @@ impl Watch {
             // The kernel wakes this word as the thread ends or executes another program.
             Some((word, value)) => {
                 let woken = sys::futex_wait(word as *const u32, value, Some(ns), true);
-                if woken == Err(Errno::EAGAIN) {
+                if woken.is_ok() {
+                    // The kernel wakes one sleeper: who joins the main thread must not miss it for us.
+                    sys::futex_wake(word as *const u32, 1, true);
+                } else if woken == Err(Errno::EAGAIN) {
                     // The main thread ended before others: wait for the process.
                     let _ = sys::poll([&self.program], ns);
                 }

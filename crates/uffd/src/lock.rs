@@ -66,7 +66,7 @@ impl<T> DerefMut for Guard<'_, T> {
 impl<T> Drop for Guard<'_, T> {
     fn drop(&mut self) {
         if self.0.word.swap(0, Release) == 2 {
-            sys::futex_wake(self.0.word.as_ptr(), 1);
+            sys::futex_wake(self.0.word.as_ptr(), 1, false);
         }
     }
 }

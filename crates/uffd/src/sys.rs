@@ -172,9 +172,10 @@ pub fn futex_wait(word: *const u32, expected: u32, timeout_ns: Option<u64>, shar
     .map(drop)
 }
 
-/// Wakes up to `count` sleepers on `word`.
-pub fn futex_wake(word: *const u32, count: u32) {
-    let _ = call!(__NR_futex, word, g::FUTEX_WAKE | g::FUTEX_PRIVATE_FLAG, count);
+/// Wakes up to `count` sleepers on `word`; `shared` as they sleep.
+pub fn futex_wake(word: *const u32, count: u32, shared: bool) {
+    let op = g::FUTEX_WAKE | if shared { 0 } else { g::FUTEX_PRIVATE_FLAG };
+    let _ = call!(__NR_futex, word, op, count);
 }
 
 /// Writes what it holds to the aligned word at `word`, as if the program had: the page is no longer shared since a fork, nor lazily

@@ -145,13 +145,13 @@ pub fn sort(size: Size) -> Result<Workload, Missing> {
     let input = workload.directory.file("lines");
     write(&input, |out| {
         let mut text = Text::new(7);
-        (0..size.pick(1_300_000, 3_600_000)).try_for_each(|_| {
+        (0..size.pick(400_000, 3_600_000)).try_for_each(|_| {
             let count = 10 + text.below(30) as usize;
             let (words, number) = (text.sentence(count), text.below(100_000_000));
             writeln!(out, "{words} {number:08}")
         })
     });
-    let buffer = format!("--buffer-size={}M", size.pick(500, 1500));
+    let buffer = format!("--buffer-size={}M", size.pick(150, 1500));
     let temporary = format!("--temporary-directory={}", workload.directory.path().display());
     workload.command.extend([buffer, temporary, input]);
     Ok(workload)
@@ -209,7 +209,7 @@ pub fn go(size: Size) -> Result<Workload, Missing> {
     output(
         build.env("GOPATH", path).env("GO111MODULE", "off").env("GOFLAGS", "").env("GOTOOLCHAIN", "local"),
     );
-    workload.command.extend([program, size.pick(900_000, 3_500_000).to_string()]);
+    workload.command.extend([program, size.pick(300_000, 3_500_000).to_string()]);
     Ok(workload)
 }
 
