@@ -2,7 +2,7 @@
 //!
 //! A thread that touches a page here and a page there waits for the engine at each, and on another CPU that is two wake-ups across CPUs, dearer than
 //! all the engine does for it. On the same CPU they are two switches: the thread sleeps while it is served, so the CPU is free, and no other
-//! CPU has to be told which pages have gone. The compressors stay off it. Random access is twice as fast so (docs/bench).
+//! CPU has to be told which pages have gone. The compressors stay off it. Zipf access was twice as fast so on two CPUs.
 //!
 //! Where misses are rare, come from several threads at a time, or come as a stream, which the engine works ahead of, it is better on a CPU of its
 //! own, and the scheduler says where.
