@@ -192,7 +192,9 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         }
         if !gone {
             if moved.stop == Some(Errno::EFAULT) {
-                return self.vanished(at, slot, page);
+                // Only a hole is nothing: whatever else the kernel means by it, the page is there and waits.
+                let hole = self.is_hole(self.stage.at(slot) + page * PAGE);
+                return if hole { self.vanished(at, slot, page) } else { Outcome::Again };
             }
             self.footprint += moved.bytes;
         }

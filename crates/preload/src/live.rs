@@ -426,8 +426,10 @@ impl Kernel for Live {
             return Moved { bytes: 0, stop: Some(Errno::EEXIST) };
         }
         // A page of the stage that MADV_FREE gave up may be a hole, and to read that would be a fault that only we can serve.
-        if self.registered.contains(&src) && sys::futex_touch(src).is_err() {
-            return Moved { bytes: 0, stop: Some(Errno::EFAULT) };
+        if self.registered.contains(&src)
+            && let Err(errno) = sys::futex_touch(src)
+        {
+            return Moved { bytes: 0, stop: Some(errno) };
         }
         // SAFETY: the pager copies only to pages that it evicted, or that a thread faulted on as missing.
         unsafe { self.uffd.copy(dst, src, bytes) }
