@@ -66,7 +66,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             self.pool_full = false;
         }
         let evicted = if actions.evict > 0 { self.evict(actions.evict.min(most)) } else { 0 };
-        // Single pages take a slot each, and use the stage up long before they are many bytes.
+        // What goes out in pieces leaves holes in its slots, and can use the stage up long before it is many bytes.
         let crowded = self.stage.is_crowded() && actions.evict > 0;
         let deflate = if crowded { actions.deflate.max(CROWDED_BYTES) } else { actions.deflate };
         let deflated = self.deflate(deflate);

@@ -370,7 +370,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         // Named while it is asked for, so that it is not freed meanwhile.
         self.objects.retain(id, false);
         for page in (window..window + WINDOW).step_by(PAGE) {
-            let (entry, offset) = (self.index.get(page), self.index.get(page).offset() as usize);
+            let entry = self.index.get(page);
+            let offset = entry.offset() as usize;
             if entry.kind() == Kind::Stored && entry.id() == id && offset < pages {
                 self.stage.put(slot, offset, page, Entry::NONE);
                 let staged = slot * WINDOW_PAGES as u32 + offset as u32;

@@ -34,14 +34,6 @@ pub enum Use {
     Waste,
 }
 
-impl Slot {
-    /// How many of its pages go into one object: pages that were asked for one by one are kept one by one, so that a miss decompresses
-    /// no more than its page, and nothing stays in the pool but what is out.
-    pub fn unit(&self) -> usize {
-        if self.packed { 1 } else { WINDOW_PAGES }
-    }
-}
-
 /// One window of the stage.
 #[derive(Clone, Debug)]
 pub struct Slot {
@@ -65,6 +57,14 @@ pub struct Slot {
     pub packed: bool,
     /// Told apart from an earlier use of the same slot in the inactive list.
     seq: u32,
+}
+
+impl Slot {
+    /// How many of its pages go into one object: pages that were asked for one by one are kept one by one, so that a miss decompresses
+    /// no more than its page, and nothing stays in the pool but what is out.
+    pub fn unit(&self) -> usize {
+        if self.packed { 1 } else { WINDOW_PAGES }
+    }
 }
 
 /// All slots.

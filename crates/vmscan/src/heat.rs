@@ -2,7 +2,7 @@
 //!
 //! The hand goes round the program's memory in order of address and takes what it meets; there is no accessed bit to ask.
 //! What a page did is known only from its last way out and back, and that is kept in two bits beside it, as S3-FIFO keeps it:
-//! a page that was touched on the inactive stage is hot, one that came back from the pool soon after it went is warm.
+//! a page that was touched on the inactive stage is hot, and so is one that came back from the pool soon after it went; a later one is cold.
 
 /// Two bits: how many more visits of the hand a page survives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -11,7 +11,7 @@ pub struct Heat(u8);
 impl Heat {
     /// A page of which nothing is known.
     pub const COLD: Heat = Heat(0);
-    /// A page that came in because it was asked for: it is not taken before the hand has gone round once.
+    /// A page that was brought ahead of its fault: it is not taken before the hand has gone round once.
     pub const WARM: Heat = Heat(1);
     /// The most.
     pub const HOT: Heat = Heat(3);

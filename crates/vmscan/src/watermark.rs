@@ -65,7 +65,7 @@ const EVICT_STEP: usize = 2 * HUGE;
 
 impl Watermarks {
     /// Marks for a limit in bytes. What lies between `high` and the limit takes up what grows between two looks at
-    /// the footprint; a sixteenth, and a quarter of very small limits, where the engine itself counts.
+    /// the footprint: a sixty-fourth, 1 MiB at least and 64 MiB at most, and as much again lies between `low` and `high`.
     pub fn new(limit: usize) -> Watermarks {
         let slack = (limit / 64).clamp(1 << 20, 64 << 20);
         let high = limit.saturating_sub(slack);
