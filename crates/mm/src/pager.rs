@@ -27,8 +27,6 @@ pub struct Config {
     pub stage: (usize, usize),
     /// A window of engine memory that is not registered: loads go through it when there is no stock.
     pub nursery: usize,
-    /// A window of engine memory that always holds zeros.
-    pub zeros: usize,
     /// A registered page of the engine's own: a touch of it by a thread of the program is a request (see `Pager::rang`).
     pub doorbell: usize,
     /// Test mode: everything goes out all the time.

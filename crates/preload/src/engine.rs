@@ -370,16 +370,14 @@ struct Ground {
     stage: (usize, usize),
     doorbell: usize,
     nursery: usize,
-    zeros: usize,
 }
 
 impl Ground {
     fn map(limit: usize) -> Option<Ground> {
         let stage = (limit / 2).clamp(64 << 20, 1 << 30) / WINDOW * WINDOW;
         let at = arena::map(stage + WINDOW, 2 << 20)?;
-        let plain = arena::map(2 * WINDOW, WINDOW)?;
-        // A read of the zeros must not fault later, nor count: the shared zero page serves.
-        Some(Ground { stage: (at, stage), doorbell: at + stage, nursery: plain, zeros: plain + WINDOW })
+        let nursery = arena::map(WINDOW, WINDOW)?;
+        Some(Ground { stage: (at, stage), doorbell: at + stage, nursery })
     }
 }
 
@@ -405,7 +403,6 @@ fn awake(watch: &mut Watch) -> Result<(), (&'static str, Errno)> {
     let config = Config {
         stage: ground.stage,
         nursery: ground.nursery,
-        zeros: ground.zeros,
         doorbell: ground.doorbell,
         evict_all,
     };

@@ -168,7 +168,6 @@ pub fn pager<'a>(world: &Shared, plan: &Plan, stat: &'a Stat) -> Simulated<'a> {
     let config = Config {
         stage: (STAGE, plan.stage * WINDOW),
         nursery: NURSERY,
-        zeros: ZEROS,
         doorbell: DOORBELL,
         evict_all: plan.evict_all,
     };
