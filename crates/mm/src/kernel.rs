@@ -17,7 +17,8 @@ pub const WINDOW_PAGES: usize = vmscan::WINDOW / PAGE;
 pub trait Kernel {
     /// The next message. Once an event is returned, whoever caused it runs on.
     fn next(&mut self) -> Option<Message>;
-    /// Makes missing pages of `range` fault to the pager, and keeps the range out of any child that no hook sees.
+    /// Makes missing pages of `range` fault to the pager, and keeps the range out of any child that no hook sees. Once this is `Ok`, and no
+    /// event is under way, all of the range is registered. EAGAIN: it has changed meanwhile; to be asked for anew.
     fn register(&mut self, range: Range<usize>) -> Result<(), Errno>;
     /// Undoes `register` for all mappings that touch the range.
     fn unregister(&mut self, range: Range<usize>);
@@ -85,11 +86,13 @@ pub trait Kernel {
 /// What an object holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body {
-    /// Bytes in the pool: the store's handle, and how many bytes of the pool it takes.
+    /// Bytes in the pool.
     Blob {
-        /// The store's name for it.
+        /// The store's name for it, which another object may have once this one is freed.
         handle: u32,
-        /// Bytes.
+        /// Of the contents: what lies under the handle must have the same, or it is another object.
+        fingerprint: u32,
+        /// How many bytes of the pool it takes.
         bytes: u32,
     },
     /// Pages filled with one repeated word; nothing in the pool.
@@ -173,6 +176,8 @@ pub enum Damaged {
     Stream,
     /// The plain bytes are not those that were stored.
     Checksum,
+    /// What lies under the handle is another object.
+    Object,
 }
 
 impl fmt::Display for Damaged {
@@ -180,6 +185,7 @@ impl fmt::Display for Damaged {
         f.write_str(match self {
             Damaged::Stream => "its compressed bytes are damaged",
             Damaged::Checksum => "its checksum does not match",
+            Damaged::Object => "another object is in its place",
         })
     }
 }

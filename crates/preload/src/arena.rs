@@ -6,6 +6,7 @@
 use alloc::alloc::{GlobalAlloc, Layout};
 use core::ops::Range;
 use core::ptr::{NonNull, null_mut};
+use uffd::lock::Guard;
 use uffd::sys::{self, consts::*};
 use uffd::{Mutex, PAGE};
 
@@ -18,6 +19,8 @@ struct Table {
     bytes: usize,
 }
 
+/// Held while a mapping of the engine's comes or goes, so that the table says what is there: another thread's new mapping, at a place that
+/// was given back a moment ago, must not leave the table with the old one.
 static OWN: Mutex<Table> = Mutex::new(Table { ranges: [(0, 0); RANGES], len: 0, bytes: 0 });
 
 impl Table {
@@ -63,6 +66,7 @@ pub fn map(bytes: usize, align: usize) -> Option<usize> {
     let bytes = bytes.next_multiple_of(PAGE);
     let extra = align.saturating_sub(PAGE);
     let flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    let mut own = OWN.lock();
     // Without access first: mlockall(MCL_FUTURE) would fill it with pages.
     let raw = sys::mmap(bytes + extra, PROT_NONE, flags, None).ok()?;
     let at = raw.next_multiple_of(align.max(PAGE));
@@ -79,7 +83,7 @@ pub fn map(bytes: usize, align: usize) -> Option<usize> {
         let _ = sys::madvise_keep(at, bytes, MADV_DONTDUMP);
         // A huge page would be taken whole for the first byte that is written to it.
         let _ = sys::madvise_keep(at, bytes, MADV_NOHUGEPAGE);
-        OWN.lock().enter(at, at + bytes) && sys::mprotect(at, bytes, PROT_READ | PROT_WRITE).is_ok()
+        own.enter(at, at + bytes) && sys::mprotect(at, bytes, PROT_READ | PROT_WRITE).is_ok()
     };
     ready.then_some(at)
 }
@@ -89,10 +93,10 @@ pub fn map(bytes: usize, align: usize) -> Option<usize> {
 /// # Safety
 /// Nobody may use it any more.
 pub unsafe fn unmap(at: usize, bytes: usize) {
-    // Out of the table last: what is unmapped and still in the table is harmless, the other way round it is not.
+    let mut own = OWN.lock();
     // SAFETY: the caller's contract.
     let _ = unsafe { sys::munmap(at, bytes) };
-    OWN.lock().leave(at, at + bytes);
+    own.leave(at, at + bytes);
 }
 
 /// Declares a range to be the engine's that was not mapped by `map`: the library's own data.
@@ -100,23 +104,37 @@ pub fn adopt(range: Range<usize>) {
     OWN.lock().enter(range.start, range.end);
 }
 
-/// The first part of `range` that is not the engine's own; empty when all of it is.
-pub fn first_foreign(range: Range<usize>) -> Range<usize> {
-    let own = OWN.lock();
-    let mut start = range.start;
-    for &(s, e) in &own.ranges[..own.len] {
-        if e <= start {
-            continue;
+/// The engine's mappings stay as they are, and none is added, as long as this lives. Whoever has it must not allocate.
+pub struct Still(Guard<'static, Table>);
+
+/// See [`Still`].
+pub fn still() -> Still {
+    Still(OWN.lock())
+}
+
+impl Still {
+    /// The first part of `range` that is not the engine's own; empty when all of it is.
+    pub fn first_foreign(&self, range: Range<usize>) -> Range<usize> {
+        let mut start = range.start;
+        for &(s, e) in &self.0.ranges[..self.0.len] {
+            if e <= start {
+                continue;
+            }
+            if s > start {
+                return start..range.end.min(s);
+            }
+            start = e;
+            if start >= range.end {
+                return range.end..range.end;
+            }
         }
-        if s > start {
-            return start..range.end.min(s);
-        }
-        start = e;
-        if start >= range.end {
-            return range.end..range.end;
-        }
+        start..range.end
     }
-    start..range.end
+}
+
+/// [`Still::first_foreign`] of this moment.
+pub fn first_foreign(range: Range<usize>) -> Range<usize> {
+    still().first_foreign(range)
 }
 
 /// Bytes mapped for the engine.
@@ -231,8 +249,9 @@ unsafe impl GlobalAlloc for Arena {
             }
             if layout.size() >= LARGE_BYTES && bytes >= LARGE_BYTES {
                 let (old, len) = (at as usize, layout.size().next_multiple_of(PAGE));
+                let mut own = OWN.lock();
                 if sys::mremap(old, len, bytes.next_multiple_of(PAGE), to as usize).is_ok() {
-                    OWN.lock().leave(old, old + len);
+                    own.leave(old, old + len);
                     return to;
                 }
             }

@@ -256,12 +256,12 @@ impl Board {
                 self.stat.same_filled.fetch_add(pages, Relaxed);
                 Body::Same(word)
             }
-            Object::Blob { handle, bytes, compressed } => {
+            Object::Blob { handle, fingerprint, bytes, compressed } => {
                 self.stat.compressed_in_bytes.fetch_add(pages * PAGE as u64, Relaxed);
                 self.stat.compressed_out_bytes.fetch_add(bytes as u64, Relaxed);
                 self.stat.incompressible.fetch_add(!compressed as u64, Relaxed);
                 self.damage(handle);
-                Body::Blob { handle: handle.into_raw(), bytes }
+                Body::Blob { handle: handle.into_raw(), fingerprint, bytes }
             }
         }
     }
@@ -293,11 +293,12 @@ impl Board {
         let to = unsafe { core::slice::from_raw_parts_mut(to as *mut u8, pages as usize * PAGE) };
         match body {
             Body::Same(word) => zswap::page::fill(to, word),
-            Body::Blob { handle, .. } => {
+            Body::Blob { handle, fingerprint, .. } => {
                 let handle = zsmalloc::Handle::from_raw(handle).ok_or(Damaged::Stream)?;
-                self.cache.load(worker, handle, first as usize, to).map_err(|e| match e {
+                self.cache.load(worker, handle, fingerprint, first as usize, to).map_err(|e| match e {
                     LoadError::Stream => Damaged::Stream,
                     LoadError::Checksum => Damaged::Checksum,
+                    LoadError::Object => Damaged::Object,
                 })?;
             }
             Body::Dropped => return Err(Damaged::Stream),

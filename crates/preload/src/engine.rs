@@ -400,12 +400,8 @@ fn awake(watch: &mut Watch) -> Result<(), (&'static str, Errno)> {
         Box::leak(Box::new(Board::new(bytes / WINDOW, cache, bell, &slot.stat, memcg.settings.damage_every)));
     let mine = Worker::new(compressor).map_err(|_| no_memory)?;
     let workers = start_workers(watch, board, compressor)?;
-    let config = Config {
-        stage: ground.stage,
-        nursery: ground.nursery,
-        doorbell: ground.doorbell,
-        evict_all,
-    };
+    let config =
+        Config { stage: ground.stage, nursery: ground.nursery, doorbell: ground.doorbell, evict_all };
     let limit = watch.limit(footprint(&watch.statm));
     let mut pager = Pager::new(live, Counter::new(board, mine), &slot.stat, config, limit);
     CONTROL.doorbell.store(ground.doorbell, Release);

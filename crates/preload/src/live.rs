@@ -107,6 +107,12 @@ impl Live {
         sys::msync(at, PAGE, MS_INVALIDATE) == Err(Errno::EBUSY)
     }
 
+    /// The mapping that holds all of `range`.
+    fn mapping_of(&self, range: &Range<usize>) -> Option<Range<usize>> {
+        let whole = self.maps.query(range.start).ok()??.range;
+        (whole.start <= range.start && whole.end >= range.end).then_some(whole)
+    }
+
     fn has_guard(&self, range: Range<usize>) -> bool {
         range.step_by(PAGE).any(|at| self.pagemap.is_guard(at).unwrap_or(false))
     }
@@ -234,42 +240,41 @@ impl Kernel for Live {
     }
 
     fn register(&mut self, range: Range<usize>) -> Result<(), Errno> {
-        // The whole mapping, tail included: a mapping that is split cannot be given to mremap any more.
-        let whole = match self.maps.query(range.start)? {
-            Some(m) if m.range.contains(&range.start) && m.range.end >= range.end => m.range,
-            _ => return Err(Errno::EINVAL),
-        };
-        // And the gap after it, since it may grow in place before we are done.
-        let next = self.maps.query(whole.end)?.map_or(whole.end, |m| m.range.start);
         if Self::is_locked(range.start) {
             return Err(Errno::EINVAL);
         }
-        if CONTROL.spares(&(whole.start..next)) {
-            return Err(Errno::EBUSY);
-        }
+        // The whole mapping, tail included: a mapping that is split cannot be given to mremap any more.
+        let whole = self.mapping_of(&range).ok_or(Errno::EINVAL)?;
         if dontfork::knows(&whole) && !smaps_flags(range.start, *b"dc") {
             dontfork::forget(&whole);
         }
+        // And the gap after it, where nothing of ours may come meanwhile, since the mapping may grow in place before we are done.
+        let own = arena::still();
+        let next = self.maps.query(whole.end)?.map_or(whole.end, |m| m.range.start);
+        if CONTROL.spares(&(whole.start..next)) {
+            return Err(Errno::EBUSY);
+        }
         let mut at = whole.start;
-        while at < whole.end {
-            let mut part = arena::first_foreign(at..whole.end);
+        let part = loop {
+            let mut part = own.first_foreign(at..whole.end);
             if part.is_empty() {
-                break;
+                return Err(Errno::EINVAL);
+            }
+            if part.contains(&range.start) {
+                part.end = if part.end == whole.end { next } else { part.end };
+                break part;
             }
             at = part.end;
-            if part.contains(&range.start) {
-                if part.end == whole.end {
-                    part.end = next;
-                }
-                self.uffd.register(part.clone())?;
-                return match sys::madvise_keep(part.start, part.len(), MADV_DONTFORK) {
-                    // The gap is not mapped; what is, is done.
-                    Ok(_) | Err(Errno::ENOMEM) => Ok(()),
-                    Err(errno) => Err(errno),
-                };
-            }
+        };
+        self.uffd.register(part.clone())?;
+        match sys::madvise_keep(part.start, part.len(), MADV_DONTFORK) {
+            // The gap is not mapped; what is, is done.
+            Ok(_) | Err(Errno::ENOMEM) => {}
+            Err(errno) => return Err(errno),
         }
-        Err(Errno::EINVAL)
+        // What was unmapped before it was registered was so without an event, and what has come there since is not registered: of one
+        // mapping all is, or nothing.
+        self.mapping_of(&range).map(drop).ok_or(Errno::EAGAIN)
     }
 
     fn unregister(&mut self, range: Range<usize>) {

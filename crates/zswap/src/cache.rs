@@ -50,6 +50,8 @@ pub enum Object {
     Blob {
         /// Its handle.
         handle: Handle,
+        /// Of its pages, in order.
+        fingerprint: u32,
         /// Bytes in the pool.
         bytes: u32,
         /// False when the pages did not shrink and are kept as they are.
@@ -76,6 +78,8 @@ pub enum LoadError {
     Stream,
     /// The pages are not those that were stored.
     Checksum,
+    /// It is another object.
+    Object,
 }
 
 impl fmt::Display for LoadError {
@@ -83,6 +87,7 @@ impl fmt::Display for LoadError {
         f.write_str(match self {
             LoadError::Stream => "the stored bytes are damaged",
             LoadError::Checksum => "the checksum does not match",
+            LoadError::Object => "another object is in its place",
         })
     }
 }
@@ -181,26 +186,31 @@ impl<B: Backing> Cache<B> {
             Ok(Outcome::Shrunk(bytes)) => (&packed[..bytes], Format::Compressed),
             Ok(Outcome::Incompressible) | Err(_) => (plain, Format::Plain),
         };
-        let bytes = prefix(pages.len()) + payload.len();
+        let (bytes, compressed) = (prefix(pages.len()) + payload.len(), format == Format::Compressed);
+        let fingerprint = object::fingerprint(pages.iter().map(|p| p.hash));
         let handle = self.pool.alloc(bytes)?;
         self.pool.write(handle, |object| {
             object::write(object, format, pages.iter().map(|p| p.hash));
             object[prefix(pages.len())..].copy_from_slice(payload);
         });
-        Some(Object::Blob { handle, bytes: bytes as u32, compressed: format == Format::Compressed })
+        Some(Object::Blob { handle, fingerprint, bytes: bytes as u32, compressed })
     }
 
-    /// Loads pages `first..` of an object, as many as `to` holds, and checks each.
+    /// Loads pages `first..` of an object, as many as `to` holds, and checks each, and that it is the object of this fingerprint.
     pub fn load(
         &self,
         worker: &mut Worker,
         handle: Handle,
+        fingerprint: u32,
         first: usize,
         to: &mut [u8],
     ) -> Result<(), LoadError> {
         let object = self.pool.read(handle);
         let view = View::read(&object).ok_or(LoadError::Stream)?;
         let count = to.len() / PAGE;
+        if view.fingerprint() != fingerprint {
+            return Err(LoadError::Object);
+        }
         if first + count > view.pages {
             return Err(LoadError::Stream);
         }

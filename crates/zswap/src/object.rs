@@ -36,6 +36,11 @@ pub fn write(object: &mut [u8], format: Format, hashes: impl ExactSizeIterator<I
     }
 }
 
+/// 32 bits of all pages of an object.
+pub fn fingerprint(hashes: impl Iterator<Item = Hash>) -> u32 {
+    hashes.fold(0, |print, hash| print.rotate_left(5) ^ hash as u32)
+}
+
 /// An object as it lies in the pool.
 #[derive(Clone, Copy)]
 pub struct View<'a> {
@@ -65,6 +70,11 @@ impl<'a> View<'a> {
         sound.then_some(View { format, pages, hashes: &head[HEADER..], payload })
     }
 
+    /// Tells apart objects that lay under the same handle one after the other.
+    pub fn fingerprint(&self) -> u32 {
+        fingerprint((0..self.pages).map(|page| self.hash(page)))
+    }
+
     /// The hash of a page when it was stored.
     pub fn hash(&self, page: usize) -> Hash {
         let bytes = &self.hashes[page * 16..][..16];
@@ -83,6 +93,8 @@ mod tests {
         let view = View::read(&object).unwrap();
         assert_eq!((view.format, view.pages, view.payload.len()), (Format::Compressed, 3, 100));
         assert_eq!([view.hash(0), view.hash(1), view.hash(2)], [1, 2, Hash::MAX]);
+        assert_eq!(view.fingerprint(), fingerprint([1, 2, Hash::MAX].into_iter()));
+        assert_ne!(view.fingerprint(), fingerprint([2, 1, Hash::MAX].into_iter()), "their order counts");
         for (byte, value) in [(0, 0), (0, 17), (1, 2), (4, 1), (1, 0)] {
             let mut bad = object.clone();
             bad[byte] = value;

@@ -15,6 +15,10 @@ const GARBAGE: Content = Content::MAX;
 /// What one page takes in the pool.
 const PACKED: usize = PAGE / 4;
 
+fn fingerprint(pages: &[Content]) -> u32 {
+    pages.iter().fold(0, |print, &c| print.rotate_left(5) ^ c as u32)
+}
+
 /// The pager's view of the world.
 pub struct SimStore(pub Shared);
 
@@ -186,8 +190,9 @@ impl World {
                 if free == objects.len() {
                     objects.push(None);
                 }
+                let fingerprint = fingerprint(&pages);
                 objects[free] = Some(Object { pages, damaged });
-                Some(Body::Blob { handle: free as u32, bytes })
+                Some(Body::Blob { handle: free as u32, fingerprint, bytes })
             }
         }
     }
@@ -257,8 +262,9 @@ impl Store for SimStore {
         let mut damaged = false;
         for page in 0..pages as usize {
             let content = match body {
-                Body::Blob { handle, .. } => {
+                Body::Blob { handle, fingerprint: expected, .. } => {
                     let object = world.shelves.object(handle);
+                    assert_eq!(fingerprint(&object.pages), expected, "another object is loaded");
                     damaged |= object.damaged;
                     if damaged { GARBAGE } else { object.pages[first as usize + page] }
                 }
