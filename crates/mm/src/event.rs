@@ -77,6 +77,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         for range in rest {
             self.index.take(range.clone(), |at, entry| moving.push((at - from.start + to, entry)));
             self.quarantine.lift(&range);
+            // Whether we knew or not, it was registered, and is until its UNMAP comes.
+            insert(&mut self.regions, range);
         }
         // What is still registered there has another owner, whose event is yet to come.
         let (taken, _) = part(&self.regions, &target);

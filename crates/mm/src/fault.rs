@@ -306,17 +306,21 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         {
             return self.split(at, entry, first);
         }
-        let (mut to, first, mut pages) = match extent {
-            Extent::Page => (at, entry.offset(), 1),
-            Extent::Window { .. } => self.stored_run(at, entry),
+        let (mut to, mut pages) = match extent {
+            Extent::Page => (at, 1),
+            Extent::Window { .. } => self.stored_around(at),
         };
-        let stock = (pages as usize == WINDOW_PAGES).then(|| self.stage.take_stock()).flatten();
-        let buffer = stock.map_or(self.config.nursery, |slot| self.stage.at(slot));
-        if let Err(damaged) = self.store.load(object.body, first, pages, buffer) {
-            if let Some(slot) = stock {
+        let mut stock = (pages as usize == WINDOW_PAGES).then(|| self.stage.take_stock()).flatten();
+        let mut buffer = stock.map_or(self.config.nursery, |slot| self.stage.at(slot));
+        if self.load_run(to, pages, buffer).is_err() {
+            // Damaged is what somebody asks for; the pages around it may be so as long as nobody does.
+            if let Some(slot) = stock.take() {
                 self.discard_slot(slot);
             }
-            return self.lose(at, entry, damaged);
+            (to, pages, buffer) = (at, 1, self.config.nursery);
+            if let Err(damaged) = self.load_run(at, 1, buffer) {
+                return self.lose(at, entry, damaged);
+            }
         }
         let mut moved = if pages == 1 {
             self.kernel.copy(to, buffer, PAGE)
@@ -400,6 +404,34 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             self.stat.zswpin[order((bytes / PAGE) as u32)].fetch_add(1, Relaxed);
             self.footprint += bytes;
         }
+    }
+
+    /// The run of stored pages around `at`, within its window, whatever objects they are in: address and count.
+    fn stored_around(&self, at: usize) -> (usize, u16) {
+        let window = at & !(WINDOW - 1);
+        let is_stored = |page: &usize| self.index.get(*page).kind() == Kind::Stored;
+        let start = (window..at).step_by(PAGE).rev().take_while(is_stored).last().unwrap_or(at);
+        let end = (at..window + WINDOW).step_by(PAGE).take_while(is_stored).count() * PAGE + at;
+        (start, ((end - start) / PAGE) as u16)
+    }
+
+    /// Loads a run of stored pages to engine memory at `buffer`, object by object.
+    fn load_run(&mut self, from: usize, pages: u16, buffer: usize) -> Result<(), Damaged> {
+        let (mut at, end) = (from, from + pages as usize * PAGE);
+        while at < end {
+            let entry = self.index.get(at);
+            let mut same = 1;
+            while at + same as usize * PAGE < end && {
+                let next = self.index.get(at + same as usize * PAGE);
+                next.id() == entry.id() && next.offset() == entry.offset() + same
+            } {
+                same += 1;
+            }
+            let body = self.objects.get(entry.id()).body;
+            self.store.load(body, entry.offset(), same, buffer + at - from)?;
+            at += same as usize * PAGE;
+        }
+        Ok(())
     }
 
     /// The run of pages around `at`, within its window, that lie in a row in the same object: address, first page, count.

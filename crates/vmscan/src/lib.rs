@@ -10,6 +10,8 @@
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
 
+extern crate alloc;
+
 pub mod heat;
 pub mod readahead;
 pub mod watermark;

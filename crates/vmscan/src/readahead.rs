@@ -1,13 +1,22 @@
 //! Read-ahead: how much comes in with the page that was asked for.
 //!
 //! Evidence decides. The first fault in a window brings its page alone, since random access is the common reason for a fault. A second fault
-//! in the same window brings the window. A fault where a run of windows was about to go on brings the window, and starts on those after it: twice
-//! as far each time, up to 2 MiB. The same goes for fresh memory, where "bringing in" means filling with zeros.
+//! in the same window brings the window if it comes soon, or if it is beside the first: a program that goes through many ranges at a time, each
+//! slowly, comes to the next page of each after hundreds of other faults. A fault where a run of windows was about to go on brings the window,
+//! and starts on those after it: twice as far each time, up to 2 MiB. The same goes for fresh memory, where "bringing in" means filling with
+//! zeros.
 
 use crate::{HUGE, PAGE, WINDOW};
+use alloc::boxed::Box;
+use alloc::vec;
 
 const STREAMS: usize = 8;
-const RECENT: usize = 32;
+
+/// How many windows' last faults are remembered.
+const RECENT: usize = 1024;
+
+/// So many faults later another one in the same window is soon.
+const SOON: u64 = 32;
 
 /// How much to bring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,12 +39,26 @@ struct Stream {
     used: u64,
 }
 
+/// A window's last fault.
+#[derive(Clone, Copy, Default)]
+struct Recent {
+    /// The page; 0 for none, since nobody maps page 0.
+    page: usize,
+    clock: u64,
+}
+
 /// Memory of the last faults.
-#[derive(Default)]
 pub struct Readahead {
     streams: [Stream; STREAMS],
-    recent: [usize; RECENT],
+    /// By a hash of the window; a later window takes an earlier one's place.
+    recent: Box<[Recent]>,
     clock: u64,
+}
+
+impl Default for Readahead {
+    fn default() -> Self {
+        Readahead { streams: Default::default(), recent: vec![Recent::default(); RECENT].into(), clock: 0 }
+    }
 }
 
 impl Readahead {
@@ -61,13 +84,14 @@ impl Readahead {
             s.used = clock;
             return Extent::Window { ahead: 0 };
         }
-        if self.recent.contains(&(window | 1)) {
+        let place = (window / WINDOW).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        let last = core::mem::replace(&mut self.recent[place % RECENT], Recent { page: at, clock });
+        let again = last.page & !(WINDOW - 1) == window && last.page != 0;
+        if again && (clock - last.clock <= SOON || last.page.abs_diff(at) == PAGE) {
             let oldest = self.streams.iter_mut().min_by_key(|s| s.used).expect("there are streams");
             *oldest = Stream { next: window + WINDOW, ahead: 0, used: clock };
             return Extent::Window { ahead: 0 };
         }
-        // The lowest bit marks an entry that is in use, so that window 0 needs no special case.
-        self.recent[clock as usize % RECENT] = window | 1;
         Extent::Page
     }
 
@@ -117,6 +141,27 @@ mod tests {
             pages += (r.fault(at) == Extent::Page) as usize;
         }
         assert!(pages > 9_900, "{pages}");
+    }
+
+    #[test]
+    fn many_slow_readers_are_seen_for_what_they_are() {
+        let (mut r, mut random) = (Readahead::default(), 7u64);
+        let mut at: [usize; 100] = core::array::from_fn(|i| (i + 1) << 32);
+        let mut faults = 0;
+        for _ in 0..64 {
+            for a in &mut at {
+                // One more, anywhere, between any two.
+                random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                r.fault((1 << 45) + (random >> 30) as usize % (1 << 18) * PAGE);
+                faults += 1;
+                *a = match r.fault(*a) {
+                    Extent::Page => *a + PAGE,
+                    Extent::Window { .. } => (*a & !(WINDOW - 1)) + WINDOW,
+                };
+            }
+        }
+        let pages: usize = at.iter().enumerate().map(|(i, a)| (a - ((i + 1) << 32)) / PAGE).sum();
+        assert!(pages > 6 * faults, "{faults} faults for {pages} pages");
     }
 
     #[test]
