@@ -95,7 +95,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             ensure!(s.staged & !s.present == 0, "slot {slot} holds pages that are not there: {s:x?}");
             match s.used {
                 Use::Free => ensure!(s.present == 0, "slot {slot} is free and has pages: {s:x?}"),
-                Use::Inactive => inactive += s.staged.count_ones() as usize,
+                Use::Inactive => inactive += s.present.count_ones() as usize,
                 Use::InFlight => in_flight += 1,
                 Use::Stock => {
                     ensure!(s.present == u16::MAX && s.staged == 0, "slot {slot} is no stock: {s:x?}")

@@ -30,9 +30,10 @@ const PACKED_BELOW: usize = WINDOW_PAGES / 2;
 /// How much of a crowded stage is sent to the compressors at a time.
 const CROWDED_BYTES: usize = 64 * PAGE;
 
-/// How many warm pages are spared in a search, and for each page that is wanted.
-const PATIENCE: usize = 512;
-const PATIENCE_PER_PAGE: usize = 32;
+/// How many warm pages are spared in a search, and for each page that is wanted: a bound for the time that somebody may wait for it. Each is
+/// colder afterwards, so that altogether no more are spared than were made warm, three times for a fault at most.
+const PATIENCE: usize = 4096;
+const PATIENCE_PER_PAGE: usize = 64;
 
 /// Milliseconds between two looks for mappings that are not registered yet; how many areas make it one more, since a program can have ten
 /// thousands of them; and between two looks while the address space keeps its size.
@@ -94,9 +95,6 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             let Some((found, upto)) = self.kernel.occupied(self.hand, EVICT_PAGES, &mut runs) else {
                 self.hand = 0;
                 rounds += 1;
-                let now = self.kernel.now_ms();
-                self.round_ms = now - self.round_began_ms;
-                self.round_began_ms = now;
                 continue;
             };
             let (before, mut due) = (got, false);
@@ -200,14 +198,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
 
     /// True when the page's heat saves it once more.
     fn spare(&mut self, at: usize) -> bool {
-        let entry = self.index.get(at);
-        match entry.heat().visited() {
-            Some(heat) => {
-                self.index.set(at, entry.with_heat(heat));
-                true
-            }
-            None => false,
-        }
+        self.index.cool(at, Heat::visited)
     }
 
     /// True for pages that the kernel writes without a fault, and for those that somebody may be discarding.
@@ -276,6 +267,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         }
         debug_assert!(self.displaced.is_empty(), "a move proves that no event is due");
         self.stat.pgdeactivate.fetch_add((bytes / PAGE) as u64, Relaxed);
+        self.evictions += bytes / PAGE;
         for (page, id) in (at..at + bytes).step_by(PAGE).zip(first..) {
             let old = self.index.get(page);
             let prior = match old.kind() {
@@ -286,7 +278,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                     Entry::NONE
                 }
             };
-            let staged = Entry::new(Kind::Staged, id, 0, old.heat());
+            let staged = Entry::new(Kind::Staged, id, 0, old.heat()).evicted_at(self.evictions);
             let (slot, index) = stage_page(staged);
             self.stage.put(slot, index, page, prior);
             self.index.set(page, staged);
@@ -340,7 +332,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             });
             let lent = (0..WINDOW_PAGES).filter(|p| priors[*p].is_some()).map(|p| s.prior[p].id());
             let lent: Vec<u32> = lent.collect();
-            got += s.staged.count_ones() as usize * PAGE;
+            got += s.present.count_ones() as usize * PAGE;
             let job = Job { slot, at: self.stage.at(slot), pages: s.staged, unit: s.unit(), priors };
             for id in lent {
                 // The job reads the object, whatever becomes of the page meanwhile.
@@ -404,8 +396,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         for page in (0..WINDOW_PAGES).filter(|p| staged & 1 << p != 0) {
             let bit = 1u16 << page;
             let owner = self.stage.slot(slot).owner[page];
-            let heat = self.index.get(owner).heat();
-            debug_assert_eq!(stage_page(self.index.get(owner)), (slot, page));
+            let on_stage = self.index.get(owner);
+            debug_assert_eq!(stage_page(on_stage), (slot, page));
             let entry = if reused & bit != 0 {
                 let prior = self.stage.take(slot, page, false);
                 self.objects.depend(prior.id());
@@ -415,20 +407,20 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 let prior = self.stage.take(slot, page, false);
                 self.drop_entry(prior);
                 self.stat.same_filled.fetch_add(1, Relaxed);
-                Entry::new(Kind::Zero, 0, 0, heat)
+                Entry::new(Kind::Zero, 0, 0, Heat::COLD)
             } else if let (rank, true) = ((in_bodies & (bit - 1)).count_ones() as usize, in_bodies & bit != 0)
                 && let Some(id) = objects[rank / unit]
             {
                 let prior = self.stage.take(slot, page, false);
                 self.drop_entry(prior);
                 self.objects.retain(id, true);
-                Entry::new(Kind::Stored, id, (rank % unit) as u16, heat)
+                Entry::new(Kind::Stored, id, (rank % unit) as u16, Heat::COLD)
             } else {
                 kept |= bit;
                 continue;
             };
             self.count_stored(1, 0);
-            self.index.set(owner, entry.with_heat(Heat::COLD));
+            self.index.set(owner, entry.with_heat(Heat::COLD).evicted_with(on_stage));
         }
         for &id in objects.iter().flatten() {
             self.objects.release(id, false, &mut self.store);

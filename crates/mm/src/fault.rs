@@ -339,8 +339,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         if let Some(slot) = stock.filter(|&s| self.stage.slot(s).used == Use::Fetching) {
             self.discard_slot(slot);
         }
-        let away = object.age_ms(self.kernel.now_ms());
-        self.loaded(to, moved.bytes, Heat::refault(away, self.round_ms));
+        self.loaded(to, moved.bytes, None);
         let covered = (to..to + moved.bytes).contains(&at);
         if let (Extent::Window { ahead }, true) = (extent, covered && ahead_wanted(extent)) {
             self.fetch_ahead(to + pages as usize * PAGE, ahead);
@@ -357,8 +356,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             return self.lose(at, entry, damaged);
         }
         let landed = self.kernel.copy(at, nursery + entry.offset() as usize * PAGE, PAGE);
-        let away = object.age_ms(self.kernel.now_ms());
-        self.loaded(at, landed.bytes, Heat::refault(away, self.round_ms));
+        self.loaded(at, landed.bytes, None);
         let left = self.kernel.move_pages(self.stage.at(slot), nursery, object.pages as usize * PAGE);
         if left.bytes > 0 {
             let pages = left.bytes / PAGE;
@@ -379,7 +377,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             if entry.kind() == Kind::Stored && entry.id() == id && offset < pages {
                 self.stage.put(slot, offset, page, Entry::NONE);
                 let staged = slot * WINDOW_PAGES as u32 + offset as u32;
-                self.index.set(page, Entry::new(Kind::Staged, staged, 0, Heat::COLD));
+                self.index.set(page, Entry::new(Kind::Staged, staged, 0, Heat::COLD).evicted_with(entry));
                 self.count_stored(0, 1);
                 self.objects.release(id, true, &mut self.store);
             }
@@ -391,13 +389,14 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         }
     }
 
-    /// Pages that were `Stored` are in the program now, and their object is a clean copy.
-    fn loaded(&mut self, to: usize, bytes: usize, heat: Heat) {
+    /// Pages that were `Stored` are in the program now, and their object is a clean copy. Without a heat each has that of its own refault.
+    fn loaded(&mut self, to: usize, bytes: usize, heat: Option<Heat>) {
         for page in (to..to + bytes).step_by(PAGE) {
             let entry = self.index.get(page);
             debug_assert_eq!(entry.kind(), Kind::Stored);
             self.objects.clean(entry.id());
             self.count_stored(0, 1);
+            let heat = heat.unwrap_or_else(|| self.refault(entry));
             self.index.set(page, entry.with_kind(Kind::Clean).with_heat(heat));
         }
         if bytes > 0 {
@@ -510,7 +509,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         while fits(self) {
             let moved = self.kernel.move_pages(ahead.to, self.stage.at(slot), ahead.pages as usize * PAGE);
             self.stage.left(slot, bits(0, moved.bytes / PAGE));
-            self.loaded(ahead.to, moved.bytes, Heat::WARM);
+            self.loaded(ahead.to, moved.bytes, Some(Heat::WARM));
             self.stat.readahead.fetch_add((moved.bytes / PAGE) as u64, Relaxed);
             if moved.bytes > 0 || moved.stop != Some(Errno::EAGAIN) {
                 break;

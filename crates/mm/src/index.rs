@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   entry     63      46 45                14 13     5 4  3 2   0
-//!            [ unused   | object or page   | offset  | heat | kind ]
+//!            [ evicted  | object or page   | offset  | heat | kind ]
 //! ```
 //!
 //! | kind | the page's contents | id | offset |
@@ -13,6 +13,8 @@
 //! | `Stored` | in an object | object | page within it |
 //! | `Clean` | in the program, and the same in an object when it came in | object | page within it |
 //! | `Zero` | known to be zeros, stored without data | - | - |
+//!
+//! `evicted` says when the page went out last, by the number of pages that had gone before it, in steps of [`EVICTED_STEP`].
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -23,6 +25,10 @@ use vmscan::heat::Heat;
 const LEAF: usize = 128;
 const LEAF_BYTES: usize = LEAF * PAGE;
 const OFFSET_BITS: u32 = 9;
+const EVICTED: u32 = 46;
+
+/// How many evictions are one step of an entry's clock.
+const EVICTED_STEP: usize = 64;
 
 /// Where a page's contents are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,6 +92,23 @@ impl Entry {
         Heat::from_bits(self.0 >> 3)
     }
 
+    /// How many pages have gone out since this one did, when `evictions` have altogether; counts from 0 again after 16 million.
+    pub fn distance(self, evictions: usize) -> usize {
+        let steps = ((evictions / EVICTED_STEP) as u64).wrapping_sub(self.0 >> EVICTED);
+        (steps & ((1 << (64 - EVICTED)) - 1)) as usize * EVICTED_STEP
+    }
+
+    /// The same, gone out when `evictions` pages had altogether.
+    pub fn evicted_at(self, evictions: usize) -> Entry {
+        Entry(self.0 & ((1 << EVICTED) - 1) | ((evictions / EVICTED_STEP) as u64) << EVICTED)
+    }
+
+    /// The same, gone out when `other` was.
+    pub fn evicted_with(self, other: Entry) -> Entry {
+        let mask = (1 << EVICTED) - 1;
+        Entry(self.0 & mask | other.0 & !mask)
+    }
+
     /// The same with another heat.
     pub fn with_heat(self, heat: Heat) -> Entry {
         Entry(self.0 & !(3 << 3) | heat.bits() << 3)
@@ -144,6 +167,22 @@ impl Index {
         old
     }
 
+    /// Replaces the heat of the page at `at` by what `change` makes of it, unless that is nothing; true if it was something.
+    pub fn cool(&mut self, at: usize, change: impl FnOnce(Heat) -> Option<Heat>) -> bool {
+        let (leaf, place) = split(at);
+        let Some(l) = self.leaves.get_mut(&leaf) else { return false };
+        let entry = &mut l.entries[place];
+        let Some(heat) = change(entry.heat()) else { return false };
+        let old = core::mem::replace(entry, entry.with_heat(heat));
+        if *entry == Entry::NONE && old != Entry::NONE {
+            l.used -= 1;
+            if l.used == 0 {
+                self.leaves.remove(&leaf);
+            }
+        }
+        true
+    }
+
     /// The first page at or after `at`, and before `end`, about which something is known.
     pub fn next_used(&self, at: usize, end: usize) -> Option<(usize, Entry)> {
         let (first, place) = split(at);
@@ -180,6 +219,11 @@ mod tests {
         assert_eq!((e.kind(), e.id(), e.offset(), e.heat()), (Kind::Stored, u32::MAX, 511, Heat::HOT));
         let e = e.with_kind(Kind::Clean).with_heat(Heat::COLD);
         assert_eq!((e.kind(), e.id(), e.offset(), e.heat()), (Kind::Clean, u32::MAX, 511, Heat::COLD));
+        let gone = e.evicted_at(EVICTED_STEP * 1000);
+        assert_eq!((gone.kind(), gone.id(), gone.offset()), (e.kind(), e.id(), e.offset()));
+        assert_eq!(gone.distance(EVICTED_STEP * 1005 + 3), 5 * EVICTED_STEP);
+        assert_eq!(gone.distance(EVICTED_STEP * ((1 << 18) + 1001)), EVICTED_STEP, "it counts from 0 again");
+        assert_eq!(e.evicted_with(gone), gone);
     }
 
     #[test]

@@ -17,6 +17,7 @@ use core::ops::Range;
 use core::sync::atomic::Ordering::Relaxed;
 use memcg::Stat;
 use vmscan::PAGE;
+use vmscan::heat::Heat;
 use vmscan::readahead::Readahead;
 use vmscan::watermark::{Usage, Watermarks};
 
@@ -70,10 +71,10 @@ pub struct Pager<'a, K, S> {
     pub(crate) regions: Vec<Range<usize>>,
     /// Windows that a worker loads ahead of the fault.
     pub(crate) fetches: Vec<crate::fault::Ahead>,
-    /// Where the clock hand stands, when it began its round, and how long the last round took.
+    /// Where the clock hand stands.
     pub(crate) hand: usize,
-    pub(crate) round_began_ms: u64,
-    pub(crate) round_ms: u64,
+    /// How many pages have gone to the stage.
+    pub(crate) evictions: usize,
     /// When all mappings are to be registered next, if the size of the address space changes, and if not.
     pub(crate) enroll_next_ms: [u64; 2],
     pub(crate) mapped_more: bool,
@@ -124,8 +125,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
             regions: Vec::new(),
             fetches: Vec::new(),
             hand: 0,
-            round_began_ms: 0,
-            round_ms: 0,
+            evictions: 0,
             enroll_next_ms: [0; 2],
             mapped_more: true,
             mapped: 0,
@@ -208,6 +208,13 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
             stock: self.stage.stock_bytes(),
             waiting: !self.waiting.is_empty(),
         }
+    }
+
+    /// How hot a page is that comes back from the pool.
+    pub(crate) fn refault(&self, entry: Entry) -> Heat {
+        let usage = self.usage();
+        let apart = self.store.pool_bytes() + usage.inactive + usage.in_flight + usage.stock;
+        Heat::refault(entry.distance(self.evictions), usage.footprint.saturating_sub(apart) / PAGE)
     }
 
     /// Bytes of the program that are out in the pool, uncompressed.

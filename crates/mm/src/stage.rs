@@ -67,6 +67,11 @@ impl Slot {
     }
 }
 
+/// True when an entry of the inactive list means what the slot is now.
+fn is_inactive(slot: &Slot, seq: u32) -> bool {
+    slot.used == Use::Inactive && slot.seq == seq
+}
+
 /// All slots.
 pub struct Stage {
     base: usize,
@@ -206,14 +211,14 @@ impl Stage {
             self.free -= 1;
             s.used = Use::Inactive;
             s.packed = false;
-            s.seq = s.seq.wrapping_add(1);
-            self.inactive.push_back((slot, s.seq));
+            self.enlist(slot);
         }
+        let s = &mut self.slots[slot as usize];
+        self.inactive_pages += (s.present & 1 << page == 0) as usize;
         s.staged |= 1 << page;
         s.present |= 1 << page;
         s.owner[page] = owner;
         s.prior[page] = prior;
-        self.inactive_pages += 1;
     }
 
     /// A staged page has another address now.
@@ -226,25 +231,18 @@ impl Stage {
         let s = &mut self.slots[slot as usize];
         debug_assert!(s.staged & 1 << page != 0);
         s.staged &= !(1 << page);
+        let prior = core::mem::take(&mut s.prior[page]);
         if gone {
-            s.present &= !(1 << page);
+            self.left(slot, 1 << page);
         }
-        if s.used == Use::Inactive {
-            self.inactive_pages -= 1;
-            if s.present == 0 {
-                s.used = Use::Free;
-                self.free += 1;
-            }
-        }
-        core::mem::take(&mut s.prior[page])
+        prior
     }
 
     /// The oldest inactive slot; it stays inactive until `send`.
     pub fn oldest(&mut self) -> Option<u32> {
         loop {
             let (slot, seq) = *self.inactive.front()?;
-            let s = &self.slots[slot as usize];
-            if s.used == Use::Inactive && s.seq == seq {
+            if is_inactive(&self.slots[slot as usize], seq) {
                 return Some(slot);
             }
             self.inactive.pop_front();
@@ -270,7 +268,7 @@ impl Stage {
         debug_assert!(s.used == Use::Inactive);
         s.used = Use::InFlight;
         s.sent = s.staged;
-        self.inactive_pages -= s.staged.count_ones() as usize;
+        self.inactive_pages -= s.present.count_ones() as usize;
         s.sent.count_ones() as usize
     }
 
@@ -280,7 +278,7 @@ impl Stage {
         debug_assert!(s.used == Use::InFlight);
         s.used = Use::Inactive;
         s.seq = s.seq.wrapping_add(1);
-        self.inactive_pages += s.staged.count_ones() as usize;
+        self.inactive_pages += s.present.count_ones() as usize;
         self.inactive.push_front((slot, s.seq));
     }
 
@@ -299,8 +297,12 @@ impl Stage {
 
     /// What is left of a slot could not be discarded.
     pub fn waste(&mut self, slot: u32) {
-        debug_assert!(self.slots[slot as usize].staged == 0);
-        self.slots[slot as usize].used = Use::Waste;
+        let s = &mut self.slots[slot as usize];
+        debug_assert!(s.staged == 0);
+        if s.used == Use::Inactive {
+            self.inactive_pages -= s.present.count_ones() as usize;
+        }
+        s.used = Use::Waste;
         self.waste.push(slot);
     }
 
@@ -329,14 +331,29 @@ impl Stage {
         s.used = Use::Inactive;
         s.present = pages;
         s.packed = true;
+        self.inactive_pages += pages.count_ones() as usize;
+        self.enlist(slot);
+    }
+
+    /// Enters a slot as the youngest inactive one.
+    fn enlist(&mut self, slot: u32) {
+        let s = &mut self.slots[slot as usize];
         s.seq = s.seq.wrapping_add(1);
         self.inactive.push_back((slot, s.seq));
+        // What was touched and is empty again leaves its entry behind.
+        if self.inactive.len() > 2 * self.slots.len() {
+            let slots = &self.slots;
+            self.inactive.retain(|&(slot, seq)| is_inactive(&slots[slot as usize], seq));
+        }
     }
 
     /// Pages by bit have left the slot physically; what is left is the caller's to discard or to put back.
     pub fn left(&mut self, slot: u32, pages: u16) {
         let s = &mut self.slots[slot as usize];
         debug_assert!(s.staged & pages == 0);
+        if s.used == Use::Inactive {
+            self.inactive_pages -= (s.present & pages).count_ones() as usize;
+        }
         s.present &= !pages;
         if s.present == 0 && s.used != Use::Free {
             self.free += 1;
@@ -366,7 +383,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Bytes on the stage that wait for a compressor.
+    /// Bytes on the stage that wait for a compressor, with what lies beside them that nobody needs any more and goes with them.
     pub fn inactive_bytes(&self) -> usize {
         self.inactive_pages * PAGE
     }

@@ -3,6 +3,7 @@
 //! The hand goes round the program's memory in order of address and takes what it meets; there is no accessed bit to ask.
 //! What a page did is known only from its last way out and back, and that is kept in two bits beside it, as S3-FIFO keeps it:
 //! a page that was touched on the inactive stage is hot, and so is one that came back from the pool soon after it went; a later one is cold.
+//! Soon is counted in pages that went out in between, as the kernel's workingset.c counts it.
 
 /// Two bits: how many more visits of the hand a page survives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -36,10 +37,10 @@ impl Heat {
         self.0.checked_sub(1).map(Heat)
     }
 
-    /// For a page that comes back from the pool `away_ms` after it went, while the hand takes `round_ms` for a round: one that was
-    /// away for less than a round would have stayed if memory had been a little larger (the ghost list's rule).
-    pub fn refault(away_ms: u64, round_ms: u64) -> Heat {
-        if away_ms <= round_ms { Heat::HOT } else { Heat::COLD }
+    /// For a page that comes back from the pool after `distance` other pages went out, while `resident` pages are in memory: one that
+    /// came sooner than all of them could go would have stayed if the others had not been preferred (the ghost list's rule).
+    pub fn refault(distance: usize, resident: usize) -> Heat {
+        if distance <= resident { Heat::HOT } else { Heat::COLD }
     }
 }
 
@@ -59,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refault_within_a_round_is_hotter_than_a_late_one() {
+    fn a_refault_that_comes_soon_is_hotter_than_a_late_one() {
         assert!(Heat::refault(10, 100) > Heat::refault(1000, 100));
         assert_eq!(Heat::from_bits(Heat::HOT.bits()), Heat::HOT);
     }
