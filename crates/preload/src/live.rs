@@ -414,7 +414,7 @@ impl Kernel for Live {
 
     fn move_pages(&mut self, dst: usize, src: usize, bytes: usize) -> Moved {
         // SAFETY: the pager tells where each page is before anything can ask for it (evict.rs, fault.rs of mm).
-        unsafe { self.uffd.move_pages(dst, src, bytes) }
+        unsafe { self.uffd.move_pages(&self.pagemap, dst, src, bytes) }
     }
 
     fn copy(&mut self, dst: usize, src: usize, bytes: usize) -> Moved {
@@ -480,7 +480,7 @@ impl Kernel for Live {
         while done < bytes {
             let step = (bytes - done).min(DROP_ZONE);
             // SAFETY: as above; on its way the page passes the zone, which nobody reads.
-            let moved = unsafe { self.quiet.move_pages(self.drop_zone, at + done, step) };
+            let moved = unsafe { self.quiet.move_pages(&self.pagemap, self.drop_zone, at + done, step) };
             if moved.bytes > 0 {
                 // SAFETY: the zone holds nothing else.
                 let _ = unsafe { sys::madvise(self.drop_zone, moved.bytes, MADV_DONTNEED) };

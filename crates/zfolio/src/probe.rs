@@ -76,10 +76,11 @@ pub fn moves_pages() -> Result<(), Errno> {
     // Locals go in reverse order: the descriptor is closed before the pages are unmapped. With it open the unmapping would be
     // an event, and wait for somebody to read it.
     let (source, target) = (Scratch::map()?, Scratch::map()?);
+    let pagemap = uffd::pagemap::Pagemap::open()?;
     let userfault = Userfault::open(Features::Events)?;
     userfault.register(target.0 + PAGE..target.0 + 2 * PAGE)?;
     // SAFETY: both mappings are this function's.
-    match unsafe { userfault.move_pages(target.0 + PAGE, source.0, PAGE) }.stop {
+    match unsafe { userfault.move_pages(&pagemap, target.0 + PAGE, source.0, PAGE) }.stop {
         None => Ok(()),
         Some(errno) => Err(errno),
     }
