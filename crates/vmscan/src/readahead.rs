@@ -1,7 +1,7 @@
 //! Read-ahead: how much comes in with the page that was asked for.
 //!
 //! Evidence decides. The first fault in a window brings its page alone, since random access is the common reason for a fault. A second fault
-//! in the same window brings the window if it comes soon, or if it is beside the first: a program that goes through many ranges at a time, each
+//! in the same window brings the window if it comes soon, or if it is of the next page: a program that goes through many ranges at a time, each
 //! slowly, comes to the next page of each after hundreds of other faults. A fault where a run of windows was about to go on brings the window,
 //! and starts on those after it: twice as far each time, up to 2 MiB. The same goes for fresh memory, where "bringing in" means filling with
 //! zeros.
@@ -17,6 +17,9 @@ const RECENT: usize = 1024;
 
 /// So many faults later another one in the same window is soon.
 const SOON: u64 = 32;
+
+/// So many faults later the next page may still be the next step of a slow reader.
+const SLOW: u64 = 512;
 
 /// How much to bring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,7 +82,7 @@ impl Readahead {
         if let Some(s) = self
             .streams
             .iter_mut()
-            .find(|s| s.used > 0 && window < s.next && window + s.ahead + WINDOW >= s.next)
+            .find(|s| s.used + SLOW > clock && window < s.next && window + s.ahead + WINDOW >= s.next)
         {
             s.used = clock;
             return Extent::Window { ahead: 0 };
@@ -87,7 +90,8 @@ impl Readahead {
         let place = (window / WINDOW).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         let last = core::mem::replace(&mut self.recent[place % RECENT], Recent { page: at, clock });
         let again = last.page & !(WINDOW - 1) == window && last.page != 0;
-        if again && (clock - last.clock <= SOON || last.page.abs_diff(at) == PAGE) {
+        let age = clock - last.clock;
+        if again && (age <= SOON || age <= SLOW && at == last.page + PAGE) {
             let oldest = self.streams.iter_mut().min_by_key(|s| s.used).expect("there are streams");
             *oldest = Stream { next: window + WINDOW, ahead: 0, used: clock };
             return Extent::Window { ahead: 0 };
