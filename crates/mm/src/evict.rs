@@ -30,6 +30,10 @@ const PACKED_BELOW: usize = WINDOW_PAGES / 2;
 /// How much of a crowded stage is sent to the compressors at a time.
 const CROWDED_BYTES: usize = 64 * PAGE;
 
+/// How often a search looks which pages are there, and for how many wanted pages once more.
+const LOOKS: usize = 4;
+const PAGES_PER_LOOK: usize = 8;
+
 /// How many warm pages are spared in a search, and for each page that is wanted: a bound for the time that somebody may wait for it. Each is
 /// colder afterwards, so that altogether no more are spared than were made warm, three times for a fault at most.
 const PATIENCE: usize = 4096;
@@ -85,12 +89,15 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
 
     /// Moves about `want` bytes to the stage; how many it was.
     pub(crate) fn evict(&mut self, want: usize) -> usize {
-        let (mut got, mut rounds) = (0, 0);
+        let (mut got, mut rounds, mut area) = (0, 0, 0..0);
+        // Where little is left to take, going round again and again would cost those who wait more than it brings.
+        let mut looks = LOOKS + want / PAGE / PAGES_PER_LOOK;
         // Looking for cold pages may cost so much, and not more: where nearly all are warm, one is as good as another.
         let mut patience = PATIENCE + want / PAGE * PATIENCE_PER_PAGE;
         self.release_quarantine();
         self.list_pins();
-        while got < want && rounds < 2 && !self.stage.is_full() {
+        while got < want && rounds < 2 && looks > 0 && !self.stage.is_full() {
+            looks -= 1;
             let mut runs = [Run::default(); 64];
             let Some((found, upto)) = self.kernel.occupied(self.hand, EVICT_PAGES, &mut runs) else {
                 self.hand = 0;
@@ -104,7 +111,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                     self.hand = self.hand.min(run.start);
                     break;
                 }
-                let (more, stop) = self.evict_occupied(run.start..run.end, &mut patience);
+                let (more, stop) = self.evict_occupied(run.start..run.end, &mut area, &mut patience);
                 got += more;
                 if let Some(at) = stop {
                     (self.hand, due) = (at, true);
@@ -129,11 +136,24 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     }
 
     /// Takes what is manageable and cold of a run of present pages: how many bytes it was, and where to go on once events have been read.
-    fn evict_occupied(&mut self, run: Range<usize>, patience: &mut usize) -> (usize, Option<usize>) {
+    /// `area` is that of the run before, if there was one.
+    fn evict_occupied(
+        &mut self,
+        run: Range<usize>,
+        area: &mut Range<usize>,
+        patience: &mut usize,
+    ) -> (usize, Option<usize>) {
         let (mut at, mut got) = (run.start, 0);
-        while let Some(area) = self.kernel.area(at).filter(|area| area.start < run.end) {
+        loop {
+            // The answer of the run before still holds where all is registered: what has changed since was an event.
+            if !area.contains(&at) || !covers(&self.regions, &(at..area.end)) {
+                *area = self.kernel.area(at).unwrap_or(usize::MAX..usize::MAX);
+            }
+            if area.start >= run.end {
+                break;
+            }
             let part = at.max(area.start)..run.end.min(area.end);
-            match self.enroll(&area, part.start) {
+            match self.enroll(area, part.start) {
                 Ok(()) => got += self.evict_run(part.clone(), patience),
                 Err(Errno::EAGAIN) => return (got, Some(part.start)),
                 // Somebody else's, or not of a kind that can be registered: left alone.
