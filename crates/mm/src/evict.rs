@@ -67,7 +67,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             self.discard_slot(slot);
             dropped += WINDOW;
         }
-        while self.objects.clean_bytes() > self.marks.clean && self.objects.drop_clean(&mut self.store) {}
+        let clean = self.marks.clean_at(self.store.pool_bytes());
+        while self.objects.clean_bytes() > clean && self.objects.drop_clean(&mut self.store) {}
         if self.pool_full && self.objects.drop_clean(&mut self.store) {
             self.pool_full = false;
         }

@@ -298,13 +298,16 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             return Outcome::Again;
         }
         let object = *self.objects.get(entry.id());
-        if extent == Extent::Page
-            && object.pages > 1
-            && self.objects.pick(entry.id()) > PICKS
-            && self.store.pool_bytes() < self.marks.dense
-            && let Some((first, _)) = self.stage.find_windows(1, 0)
-        {
-            return self.split(at, entry, first);
+        if extent == Extent::Page && object.pages > 1 {
+            let often = self.objects.pick(entry.id()) > PICKS;
+            let sparse = 2 * object.stored <= object.pages as u16;
+            // Where the pool is most of the memory single pages would make it larger still, but what is half empty is packed anew.
+            let dense = self.store.pool_bytes() > self.marks.dense;
+            if (if dense { sparse } else { often })
+                && let Some((first, _)) = self.stage.find_windows(1, 0)
+            {
+                return self.split(at, entry, first, !dense);
+            }
         }
         let (mut to, mut pages) = match extent {
             Extent::Page => (at, 1),
@@ -348,8 +351,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     }
 
     /// Loads all of an object whose pages are asked for one by one: this page goes to the program, the others to the stage, from where
-    /// each goes out again on its own.
-    fn split(&mut self, at: usize, entry: Entry, first: u32) -> Outcome {
+    /// they go out again, each on its own if `apart`.
+    fn split(&mut self, at: usize, entry: Entry, first: u32, apart: bool) -> Outcome {
         let (id, slot) = (entry.id(), first / WINDOW_PAGES as u32);
         let (object, nursery) = (*self.objects.get(id), self.config.nursery);
         if let Err(damaged) = self.store.load(object.body, 0, object.pages as u16, nursery) {
@@ -361,7 +364,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         if left.bytes > 0 {
             let pages = left.bytes / PAGE;
             self.footprint += left.bytes;
-            self.stage.hold(slot, bits(0, pages));
+            self.stage.hold(slot, bits(0, pages), apart);
             self.scatter(at & !(WINDOW - 1), id, slot, pages);
         }
         self.landed(at, at, 1, landed, landed.bytes > 0)

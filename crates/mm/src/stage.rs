@@ -323,14 +323,14 @@ impl Stage {
         Some(slot)
     }
 
-    /// The first `pages` pages of a free slot are present now, and those of them that are wanted are about to be `put`, each on its own account.
-    pub fn hold(&mut self, slot: u32, pages: u16) {
+    /// The first `pages` pages of a free slot are present now, and those of them that are wanted are about to be `put`; `packed` as in [`Slot`].
+    pub fn hold(&mut self, slot: u32, pages: u16, packed: bool) {
         let s = &mut self.slots[slot as usize];
         debug_assert!(s.used == Use::Free);
         self.free -= 1;
         s.used = Use::Inactive;
         s.present = pages;
-        s.packed = true;
+        s.packed = packed;
         self.inactive_pages += pages.count_ones() as usize;
         self.enlist(slot);
     }

@@ -50,7 +50,7 @@ pub struct Watermarks {
     /// How much of the pool may hold copies of pages that are in the program and unchanged.
     pub clean: usize,
     /// While the pool is larger than this, density counts for more than the time of a miss: large objects are not split, since pages on
-    /// their own take more room.
+    /// their own take more room, but packed anew when half of their pages have other copies by now.
     pub dense: usize,
     /// How much stays on the inactive stage as second chance.
     pub inactive: usize,
@@ -94,6 +94,11 @@ impl Watermarks {
             stock: 8 * WINDOW,
             in_flight: 16 * WINDOW,
         }
+    }
+
+    /// How much of a pool of `pool` bytes may hold copies of pages that are in the program and unchanged: less where there is no room for it.
+    pub fn clean_at(&self, pool: usize) -> usize {
+        if pool > self.dense { self.clean / 8 } else { self.clean }
     }
 
     /// True when fresh memory must wait: no stock to give, and no room to make any.

@@ -153,7 +153,7 @@ fn marks(pages: usize) -> Watermarks {
         high: low + 40 * PAGE,
         max: low + 60 * PAGE,
         clean: pages * PAGE / 32,
-        dense: usize::MAX,
+        dense: pages * PAGE / 12,
         inactive: 2 * WINDOW,
         stock: 2 * WINDOW,
         in_flight: 3 * WINDOW,
