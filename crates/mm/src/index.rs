@@ -14,7 +14,7 @@
 //! | `Clean` | in the program, and the same in an object when it came in | object | page within it |
 //! | `Zero` | known to be zeros, stored without data | - | - |
 //!
-//! `evicted` says when the page went out last, by the number of pages that had gone before it, in steps of [`EVICTED_STEP`].
+//! `evicted` says when the page went out last, by the number of pages that had gone before it, in steps of 64.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
