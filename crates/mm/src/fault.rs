@@ -7,31 +7,17 @@
 
 use crate::evict::order;
 use crate::index::{Entry, Kind};
-use crate::kernel::{Body, Damaged, Errno, Fetch, Kernel, Moved, Run, Store, WINDOW_PAGES};
+use crate::kernel::{Body, Damaged, Errno, Kernel, Moved, Run, Store, WINDOW_PAGES};
 use crate::pager::{Fault, Pager, bits, stage_page};
 use crate::stage::Use;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;
 use vmscan::heat::Heat;
 use vmscan::readahead::Extent;
-use vmscan::{HUGE, PAGE, WINDOW};
-
-/// A window that a worker loads ahead of its fault.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Ahead {
-    pub(crate) slot: u32,
-    /// The program's address of the first page.
-    to: usize,
-    pub(crate) object: u32,
-    first: u16,
-    pages: u16,
-}
+use vmscan::{PAGE, WINDOW};
 
 /// After so many pages of an object were asked for alone the next one splits it.
 const PICKS: u8 = 1;
-
-/// How many windows may be loaded ahead at a time.
-const FETCHES: usize = 2 * HUGE / WINDOW;
 
 /// After this many fruitless pauses for one fault the pager looks whether it can be served at all.
 const STUCK: usize = 500;
@@ -244,7 +230,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     }
 
     /// Applies a result, or helps the workers to one: they may be waiting for a page of the stage that the kernel has taken back.
-    fn await_workers(&mut self) {
+    pub(crate) fn await_workers(&mut self) {
         if let Some(done) = self.store.complete() {
             self.apply_done(done);
             return;
@@ -290,10 +276,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
 
     /// Loads the page, or its window, from its object.
     fn load(&mut self, at: usize, entry: Entry, extent: Extent) -> Outcome {
-        if let Some(ahead) =
-            self.fetches.iter().find(|f| (f.to..f.to + f.pages as usize * PAGE).contains(&at))
-        {
-            let slot = ahead.slot;
+        if let Some(slot) = self.fetch_of(at) {
             self.join_fetch(slot);
             return Outcome::Again;
         }
@@ -344,7 +327,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         }
         self.loaded(to, moved.bytes, None);
         let covered = (to..to + moved.bytes).contains(&at);
-        if let (Extent::Window { ahead }, true) = (extent, covered && ahead_wanted(extent)) {
+        if let (Extent::Window { ahead: ahead @ 1.. }, true) = (extent, covered) {
             self.fetch_ahead(to + pages as usize * PAGE, ahead);
         }
         self.landed(at, to, pages as usize, moved, covered)
@@ -393,7 +376,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     }
 
     /// Pages that were `Stored` are in the program now, and their object is a clean copy. Without a heat each has that of its own refault.
-    fn loaded(&mut self, to: usize, bytes: usize, heat: Option<Heat>) {
+    pub(crate) fn loaded(&mut self, to: usize, bytes: usize, heat: Option<Heat>) {
         for page in (to..to + bytes).step_by(PAGE) {
             let entry = self.index.get(page);
             debug_assert_eq!(entry.kind(), Kind::Stored);
@@ -434,94 +417,6 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             at += same as usize * PAGE;
         }
         Ok(())
-    }
-
-    /// The run of pages around `at`, within its window, that lie in a row in the same object: address, first page, count.
-    fn stored_run(&self, at: usize, entry: Entry) -> (usize, u16, u16) {
-        let window = at & !(WINDOW - 1);
-        let same = |page: usize, offset: u16| {
-            let e = self.index.get(page);
-            e.kind() == Kind::Stored && e.id() == entry.id() && e.offset() == offset
-        };
-        let (mut start, mut first) = (at, entry.offset());
-        while start > window && first > 0 && same(start - PAGE, first - 1) {
-            start -= PAGE;
-            first -= 1;
-        }
-        let (mut end, mut next) = (at + PAGE, entry.offset() + 1);
-        while end < window + WINDOW && same(end, next) {
-            end += PAGE;
-            next += 1;
-        }
-        (start, first, ((end - start) / PAGE) as u16)
-    }
-
-    /// Has the windows after a stream's position loaded by the workers, as long as there is stock to load them into.
-    fn fetch_ahead(&mut self, from: usize, bytes: usize) {
-        for window in (from..from + bytes).step_by(WINDOW) {
-            let entry = self.index.get(window);
-            if entry.kind() != Kind::Stored || self.fetches.iter().any(|f| f.to == window) {
-                continue;
-            }
-            let body = self.objects.get(entry.id()).body;
-            let (to, first, pages) = self.stored_run(window, entry);
-            if to != window || pages as usize != WINDOW_PAGES || !matches!(body, Body::Blob { .. }) {
-                continue;
-            }
-            if self.fetches.len() >= FETCHES {
-                return;
-            }
-            let Some(slot) = self.stage.take_stock() else { return };
-            self.objects.retain(entry.id(), true);
-            self.fetches.push(Ahead { slot, to, object: entry.id(), first, pages });
-            self.store.fetch(Fetch { slot, at: self.stage.at(slot), body, first, pages });
-        }
-    }
-
-    /// A fault came for a window that is being loaded: takes the job over, or waits for its end.
-    fn join_fetch(&mut self, slot: u32) {
-        if self.store.withdraw(slot) {
-            self.end_fetch(slot);
-            self.discard_slot(slot);
-            return;
-        }
-        while self.fetches.iter().any(|f| f.slot == slot) {
-            self.await_workers();
-        }
-    }
-
-    fn end_fetch(&mut self, slot: u32) -> Ahead {
-        let index = self.fetches.iter().position(|f| f.slot == slot).expect("a fetch ends once");
-        let ahead = self.fetches.swap_remove(index);
-        self.objects.release(ahead.object, true, &mut self.store);
-        ahead
-    }
-
-    /// A window was loaded: what is still out, and still the same, goes in.
-    pub(crate) fn fetched(&mut self, slot: u32, sound: bool) {
-        let ahead = self.end_fetch(slot);
-        // A damaged object is reported at the fault that needs it.
-        let fits = |this: &Self| {
-            sound
-                && (0..ahead.pages).all(|p| {
-                    let e = this.index.get(ahead.to + p as usize * PAGE);
-                    e.kind() == Kind::Stored && e.id() == ahead.object && e.offset() == ahead.first + p
-                })
-        };
-        let mut pauses = 0;
-        while fits(self) {
-            let moved = self.kernel.move_pages(ahead.to, self.stage.at(slot), ahead.pages as usize * PAGE);
-            self.stage.left(slot, bits(0, moved.bytes / PAGE));
-            self.loaded(ahead.to, moved.bytes, Some(Heat::WARM));
-            self.stat.readahead.fetch_add((moved.bytes / PAGE) as u64, Relaxed);
-            if moved.bytes > 0 || moved.stop != Some(Errno::EAGAIN) {
-                break;
-            }
-            self.wait_for_events(&mut pauses);
-        }
-        if self.stage.slot(slot).used == Use::Fetching {
-            self.discard_slot(slot);
-        }
     }
 
     /// An object cannot be restored: the program is told, never given anything else.
@@ -650,8 +545,4 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
 /// True when a page cannot be moved to where it belongs, but may be copied: another protection by now, or locked.
 fn refused(moved: &Moved) -> bool {
     moved.bytes == 0 && !matches!(moved.stop, None | Some(Errno::EAGAIN | Errno::EEXIST | Errno::ENOENT))
-}
-
-fn ahead_wanted(extent: Extent) -> bool {
-    matches!(extent, Extent::Window { ahead } if ahead > 0)
 }

@@ -12,7 +12,7 @@
 //! - [`kernel`]: the two traits, and what passes between
 //! - [`index`]: a page table of our own
 //! - [`stage`], [`object`]: what the index points to
-//! - [`pager`]: the state and its turn; [`event`]: unmap, remap, remove; [`evict`]: out; [`fault`]: in
+//! - [`pager`]: the state and its turn; [`event`]: unmap, remap, remove; [`evict`]: out; [`fault`]: in; [`fetch`]: in, ahead
 //! - [`check`]: an invariant walker
 
 #![cfg_attr(not(test), no_std)]
@@ -24,6 +24,7 @@ pub mod check;
 pub mod event;
 pub mod evict;
 pub mod fault;
+pub mod fetch;
 pub mod index;
 pub mod kernel;
 pub mod object;

@@ -70,7 +70,7 @@ pub struct Pager<'a, K, S> {
     /// Registered ranges, sorted and apart.
     pub(crate) regions: Vec<Range<usize>>,
     /// Windows that a worker loads ahead of the fault.
-    pub(crate) fetches: Vec<crate::fault::Ahead>,
+    pub(crate) fetches: Vec<crate::fetch::Ahead>,
     /// Where the clock hand stands.
     pub(crate) hand: usize,
     /// How many pages have gone to the stage.

@@ -1,0 +1,106 @@
+//! In, ahead of the fault: a stream's next windows are loaded by the workers, each onto a slot of stock, and moved in whole.
+//!
+//! This is safe because
+//! 1. a fetch under way depends on its object, which is kept until it ends;
+//! 2. a fault on a window that is being loaded takes the fetch back, or waits for its end (`join_fetch`): nobody else loads it meanwhile;
+//! 3. what was loaded goes in only where every page of the window is still out, in the same place of the same object (`fetched`).
+
+use crate::index::Kind;
+use crate::kernel::{Body, Errno, Fetch, Kernel, Store, WINDOW_PAGES};
+use crate::pager::{Pager, bits};
+use crate::stage::Use;
+use core::sync::atomic::Ordering::Relaxed;
+use vmscan::heat::Heat;
+use vmscan::{HUGE, PAGE, WINDOW};
+
+/// A window that a worker loads ahead of its fault.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ahead {
+    pub(crate) slot: u32,
+    /// The program's address.
+    to: usize,
+    pub(crate) object: u32,
+    /// Where the window begins in the object.
+    first: u16,
+}
+
+/// How many windows may be loaded ahead at a time.
+const FETCHES: usize = 2 * HUGE / WINDOW;
+
+impl<K: Kernel, S: Store> Pager<'_, K, S> {
+    /// True when all pages of a window are out, and lie in a row in one object from page `first` on.
+    fn is_whole(&self, window: usize, object: u32, first: u16) -> bool {
+        (window..window + WINDOW).step_by(PAGE).zip(first..).all(|(page, offset)| {
+            let e = self.index.get(page);
+            e.kind() == Kind::Stored && e.id() == object && e.offset() == offset
+        })
+    }
+
+    /// Has the windows after a stream's position loaded by the workers, as long as there is stock to load them into.
+    pub(crate) fn fetch_ahead(&mut self, from: usize, bytes: usize) {
+        for window in (from..from + bytes).step_by(WINDOW) {
+            let entry = self.index.get(window);
+            if entry.kind() != Kind::Stored || self.fetches.iter().any(|f| f.to == window) {
+                continue;
+            }
+            let (object, first) = (entry.id(), entry.offset());
+            let body = self.objects.get(object).body;
+            if !self.is_whole(window, object, first) || !matches!(body, Body::Blob { .. }) {
+                continue;
+            }
+            if self.fetches.len() >= FETCHES {
+                return;
+            }
+            let Some(slot) = self.stage.take_stock() else { return };
+            self.objects.retain(object, true);
+            self.fetches.push(Ahead { slot, to: window, object, first });
+            let pages = WINDOW_PAGES as u16;
+            self.store.fetch(Fetch { slot, at: self.stage.at(slot), body, first, pages });
+        }
+    }
+
+    /// The slot onto which the page at `at` is being loaded, if it is.
+    pub(crate) fn fetch_of(&self, at: usize) -> Option<u32> {
+        let holds = |f: &&Ahead| (f.to..f.to + WINDOW).contains(&at);
+        self.fetches.iter().find(holds).map(|f| f.slot)
+    }
+
+    /// A fault came for a window that is being loaded: takes the job over, or waits for its end.
+    pub(crate) fn join_fetch(&mut self, slot: u32) {
+        if self.store.withdraw(slot) {
+            self.end_fetch(slot);
+            self.discard_slot(slot);
+            return;
+        }
+        while self.fetches.iter().any(|f| f.slot == slot) {
+            self.await_workers();
+        }
+    }
+
+    fn end_fetch(&mut self, slot: u32) -> Ahead {
+        let index = self.fetches.iter().position(|f| f.slot == slot).expect("a fetch ends once");
+        let ahead = self.fetches.swap_remove(index);
+        self.objects.release(ahead.object, true, &mut self.store);
+        ahead
+    }
+
+    /// A window was loaded: what is still out, and still the same, goes in.
+    pub(crate) fn fetched(&mut self, slot: u32, sound: bool) {
+        let ahead = self.end_fetch(slot);
+        // A damaged object is reported at the fault that needs it.
+        let mut pauses = 0;
+        while sound && self.is_whole(ahead.to, ahead.object, ahead.first) {
+            let moved = self.kernel.move_pages(ahead.to, self.stage.at(slot), WINDOW);
+            self.stage.left(slot, bits(0, moved.bytes / PAGE));
+            self.loaded(ahead.to, moved.bytes, Some(Heat::WARM));
+            self.stat.readahead.fetch_add((moved.bytes / PAGE) as u64, Relaxed);
+            if moved.bytes > 0 || moved.stop != Some(Errno::EAGAIN) {
+                break;
+            }
+            self.wait_for_events(&mut pauses);
+        }
+        if self.stage.slot(slot).used == Use::Fetching {
+            self.discard_slot(slot);
+        }
+    }
+}
