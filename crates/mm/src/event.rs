@@ -23,6 +23,9 @@ use alloc::vec::Vec;
 use core::ops::Range;
 use core::sync::atomic::Ordering::Relaxed;
 
+/// So many moved mappings are remembered until it is known how far they reach.
+const GROWING: usize = 64;
+
 impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// Reads all messages and applies all events. Faults are left in the queue.
     pub(crate) fn settle(&mut self) {
@@ -94,6 +97,27 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         self.quarantine.lift(&target);
         subtract(&mut self.regions, &target);
         insert(&mut self.regions, target);
+        self.remapped.push(to);
+    }
+
+    /// What mremap has added to a mapping is registered with it, and no event tells how much it is. With no event under way the mapping that
+    /// lies at a known address is the one that we know of, and all of it is registered.
+    pub(crate) fn learn_growth(&mut self) {
+        if self.remapped.is_empty() {
+            return;
+        }
+        let mut grown = Vec::new();
+        for &to in &self.remapped {
+            let area = self.kernel.area(to).filter(|area| area.contains(&to));
+            grown.extend(area.filter(|_| covers(&self.regions, &(to..to + 1))).map(|area| to..area.end));
+        }
+        if self.is_quiet() {
+            self.remapped.clear();
+            grown.into_iter().for_each(|range| insert(&mut self.regions, range));
+        } else if self.remapped.len() > GROWING {
+            // Never quiet: the hand will come to them.
+            self.remapped.clear();
+        }
     }
 
     /// A range is gone. Where somebody else has moved to already, what was there before is aside.

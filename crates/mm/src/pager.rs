@@ -69,6 +69,8 @@ pub struct Pager<'a, K, S> {
     pub(crate) displaced: Vec<Range<usize>>,
     /// Registered ranges, sorted and apart.
     pub(crate) regions: Vec<Range<usize>>,
+    /// Where mremap has moved something whose size is not known yet.
+    pub(crate) remapped: Vec<usize>,
     /// Windows that a worker loads ahead of the fault.
     pub(crate) fetches: Vec<crate::fetch::Ahead>,
     /// Where the clock hand stands.
@@ -123,6 +125,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
             quarantine: Quarantine::default(),
             displaced: Vec::new(),
             regions: Vec::new(),
+            remapped: Vec::new(),
             fetches: Vec::new(),
             hand: 0,
             evictions: 0,
@@ -155,6 +158,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
     pub fn turn(&mut self, footprint: usize) -> bool {
         self.footprint = footprint;
         self.settle();
+        self.learn_growth();
         let mut busy = self.collect();
         if !self.waiting.is_empty() && !self.marks.gated(&self.usage()) {
             self.faults.extend(self.waiting.drain(..));
