@@ -12,8 +12,8 @@
 //!
 //! The events of one thread come in order, those of different threads do not: when one unmaps a range, and mremap gives its address to
 //! another at once, the REMAP may be read before the UNMAP. That is seen by the target being registered still: what was there is put aside
-//! (`displaced`), and the late event finds it there. A limit: an UNMAP names all of what munmap was given, and where nothing was registered
-//! before, one that is late cannot be told from one that is due. The thread that unmaps would have to lose its processor between the end of
+//! (`displaced`), and the late event finds it there. A limit: an UNMAP names all of what munmap was given, and where nothing was known to be
+//! registered before, one that is late cannot be told from one that is due. The thread that unmaps would have to lose its processor between the end of
 //! munmap and its event for as long as another's mremap takes.
 
 use crate::index::{ASIDE, Entry, Kind};
