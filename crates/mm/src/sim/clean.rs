@@ -3,12 +3,13 @@
 use super::run::{Plan, Tally, run};
 
 /// Seeds of each test. `ZFOLIO_SEEDS=from..to` runs others.
-fn seeds() -> std::ops::RangeInclusive<u64> {
+fn seeds() -> Vec<u64> {
     let given = std::env::var("ZFOLIO_SEEDS").ok();
     let bounds = given.as_deref().and_then(|s| s.split_once("..")).map(|(a, b)| (a.parse(), b.parse()));
     match bounds {
-        Some((Ok(from), Ok(to))) => from..=to,
-        _ => 1..=100,
+        Some((Ok(from), Ok(to))) => (from..=to).collect(),
+        // And those that fail where a REMAP does not say that its source was registered (812), or what mremap adds is not learnt (1149).
+        _ => (1..=100).chain([812, 1149]).collect(),
     }
 }
 
