@@ -97,6 +97,8 @@ pub struct Stat {
     pub events: AtomicU64,
     /// Objects moved by compaction of the pool.
     pub compacted: AtomicU64,
+    /// Pages that were out already and were made part of a larger object.
+    pub packed: AtomicU64,
     /// Fault latency in nanoseconds.
     pub fault_ns: Histogram,
 }
@@ -201,6 +203,7 @@ impl Stat {
             (&self.busy, &other.busy),
             (&self.events, &other.events),
             (&self.compacted, &other.compacted),
+            (&self.packed, &other.packed),
         ];
         for (mine, theirs) in pairs {
             mine.fetch_add(theirs.load(Relaxed), Relaxed);

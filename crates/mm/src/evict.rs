@@ -77,6 +77,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         let crowded = self.stage.is_crowded() && actions.evict > 0;
         let deflate = if crowded { actions.deflate.max(CROWDED_BYTES) } else { actions.deflate };
         let deflated = self.deflate(deflate);
+        let packed = actions.evict > 0 && self.pack();
         if actions.evict > 0
             && evicted + deflated + self.in_flight == 0
             && self.faults.is_empty()
@@ -85,7 +86,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             // Nothing left to take: clean copies are memory too.
             return self.objects.drop_clean(&mut self.store) || dropped > 0;
         }
-        dropped + evicted + deflated > 0
+        packed || dropped + evicted + deflated > 0
     }
 
     /// Moves about `want` bytes to the stage; how many it was.

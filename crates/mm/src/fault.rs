@@ -281,16 +281,12 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             return Outcome::Again;
         }
         let object = *self.objects.get(entry.id());
-        if extent == Extent::Page && object.pages > 1 {
-            let often = self.objects.pick(entry.id()) > PICKS;
-            let sparse = 2 * object.stored <= object.pages as u16;
-            // Where the pool is most of the memory single pages would make it larger still, but what is half empty is packed anew.
-            let dense = self.store.pool_bytes() > self.marks.dense;
-            if (if dense { sparse } else { often })
-                && let Some((first, _)) = self.stage.find_windows(1, 0)
-            {
-                return self.split(at, entry, first, !dense);
-            }
+        if extent == Extent::Page
+            && object.pages > 1
+            && self.objects.pick(entry.id()) > PICKS
+            && let Some((first, _)) = self.stage.find_windows(1, 0)
+        {
+            return self.split(at, entry, first);
         }
         let (mut to, mut pages) = match extent {
             Extent::Page => (at, 1),
@@ -334,8 +330,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     }
 
     /// Loads all of an object whose pages are asked for one by one: this page goes to the program, the others to the stage, from where
-    /// they go out again, each on its own if `apart`.
-    fn split(&mut self, at: usize, entry: Entry, first: u32, apart: bool) -> Outcome {
+    /// they go out again, each on its own.
+    fn split(&mut self, at: usize, entry: Entry, first: u32) -> Outcome {
         let (id, slot) = (entry.id(), first / WINDOW_PAGES as u32);
         let (object, nursery) = (*self.objects.get(id), self.config.nursery);
         if let Err(damaged) = self.store.load(object.body, 0, object.pages as u16, nursery) {
@@ -347,7 +343,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         if left.bytes > 0 {
             let pages = left.bytes / PAGE;
             self.footprint += left.bytes;
-            self.stage.hold(slot, bits(0, pages), apart);
+            self.stage.hold(slot, bits(0, pages), true);
             self.scatter(at & !(WINDOW - 1), id, slot, pages);
         }
         self.landed(at, at, 1, landed, landed.bytes > 0)
@@ -380,9 +376,14 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         for page in (to..to + bytes).step_by(PAGE) {
             let entry = self.index.get(page);
             debug_assert_eq!(entry.kind(), Kind::Stored);
-            self.objects.clean(entry.id());
             self.count_stored(0, 1);
             let heat = heat.unwrap_or_else(|| self.refault(entry));
+            if self.objects.get(entry.id()).pages == 1 {
+                self.objects.release(entry.id(), true, &mut self.store);
+                self.index.set(page, Entry::NONE.with_heat(heat));
+                continue;
+            }
+            self.objects.clean(entry.id());
             self.index.set(page, entry.with_kind(Kind::Clean).with_heat(heat));
         }
         if bytes > 0 {
@@ -401,7 +402,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     }
 
     /// Loads a run of stored pages to engine memory at `buffer`, object by object.
-    fn load_run(&mut self, from: usize, pages: u16, buffer: usize) -> Result<(), Damaged> {
+    pub(crate) fn load_run(&mut self, from: usize, pages: u16, buffer: usize) -> Result<(), Damaged> {
         let (mut at, end) = (from, from + pages as usize * PAGE);
         while at < end {
             let entry = self.index.get(at);

@@ -12,7 +12,8 @@
 //! - [`kernel`]: the two traits, and what passes between
 //! - [`index`]: a page table of our own
 //! - [`stage`], [`object`]: what the index points to
-//! - [`pager`]: the state and its turn; [`event`]: unmap, remap, remove; [`evict`]: out; [`fault`]: in; [`fetch`]: in, ahead
+//! - [`pager`]: the state and its turn; [`event`]: unmap, remap, remove; [`evict`]: out; [`pack`]: out once more, and smaller; [`fault`]: in;
+//!   [`fetch`]: in, ahead
 //! - [`check`]: an invariant walker
 
 #![cfg_attr(not(test), no_std)]
@@ -28,6 +29,7 @@ pub mod fetch;
 pub mod index;
 pub mod kernel;
 pub mod object;
+pub mod pack;
 pub mod pager;
 pub mod stage;
 

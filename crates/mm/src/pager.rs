@@ -75,6 +75,9 @@ pub struct Pager<'a, K, S> {
     pub(crate) fetches: Vec<crate::fetch::Ahead>,
     /// Where the clock hand stands.
     pub(crate) hand: usize,
+    /// Where the hand stands that packs windows, and when it goes on.
+    pub(crate) packer: usize,
+    pub(crate) pack_next_ns: u64,
     /// How many pages have gone to the stage.
     pub(crate) evictions: usize,
     /// When all mappings are to be registered next, if the size of the address space changes, and if not.
@@ -128,6 +131,8 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
             remapped: Vec::new(),
             fetches: Vec::new(),
             hand: 0,
+            packer: 0,
+            pack_next_ns: 0,
             evictions: 0,
             enroll_next_ms: [0; 2],
             mapped_more: true,
@@ -210,6 +215,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
             inactive: self.stage.inactive_bytes(),
             in_flight: self.in_flight_pages * PAGE,
             stock: self.stage.stock_bytes(),
+            pool: self.store.pool_bytes(),
             waiting: !self.waiting.is_empty(),
         }
     }
@@ -217,7 +223,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
     /// How hot a page is that comes back from the pool.
     pub(crate) fn refault(&self, entry: Entry) -> Heat {
         let usage = self.usage();
-        let apart = self.store.pool_bytes() + usage.inactive + usage.in_flight + usage.stock;
+        let apart = usage.pool + usage.inactive + usage.in_flight + usage.stock;
         Heat::refault(entry.distance(self.evictions), usage.footprint.saturating_sub(apart) / PAGE)
     }
 

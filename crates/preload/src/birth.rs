@@ -18,6 +18,22 @@ struct Order {
     entry: extern "C" fn(usize) -> !,
     argument: usize,
     result: Result<u32, Errno>,
+    may_yield: bool,
+}
+
+/// A process that `detached` has made.
+pub struct Born {
+    /// Its number.
+    pub pid: u32,
+    /// It may become SCHED_IDLE and leave that again.
+    pub may_yield: bool,
+}
+
+/// Tries it out on the calling process, which has the same rights and ends at once.
+fn may_yield() -> bool {
+    sys::sched_getscheduler() == Ok(SCHED_OTHER)
+        && sys::sched_setscheduler(0, SCHED_IDLE).is_ok()
+        && sys::sched_setscheduler(0, SCHED_OTHER).is_ok()
 }
 
 extern "C" fn midwife(order: usize) -> ! {
@@ -25,6 +41,7 @@ extern "C" fn midwife(order: usize) -> ! {
     let order = unsafe { &mut *(order as *mut Order) };
     // SAFETY: the stack is new; what the entry does is its own contract.
     order.result = unsafe { sys::clone(order.flags, order.stack_top, order.entry, order.argument) };
+    order.may_yield = may_yield();
     sys::exit(0)
 }
 
@@ -62,9 +79,10 @@ impl Drop for Unseen {
 ///
 /// # Safety
 /// `entry` must be fit to run beside the program: no libc, no thread-local storage.
-pub unsafe fn detached(entry: extern "C" fn(usize) -> !, argument: usize) -> Result<u32, Errno> {
+pub unsafe fn detached(entry: extern "C" fn(usize) -> !, argument: usize) -> Result<Born, Errno> {
     let stack_top = new_stack()?;
-    let mut order = Order { flags: CLONE_VM, stack_top, entry, argument, result: Err(Errno::ECHILD) };
+    let mut order =
+        Order { flags: CLONE_VM, stack_top, entry, argument, result: Err(Errno::ECHILD), may_yield: false };
     let own_top = new_stack()?;
     let unseen = Unseen::begin();
     // Only children that end with SIGCHLD are reaped by its being ignored.
@@ -77,7 +95,8 @@ pub unsafe fn detached(entry: extern "C" fn(usize) -> !, argument: usize) -> Res
     while sys::wait4(pid, &mut status, __WALL) == Err(Errno::EINTR) {}
     // SAFETY: the midwife has ended.
     unsafe { arena::unmap(own_top - STACK, STACK) };
-    order.result
+    let Order { result, may_yield, .. } = order;
+    result.map(|pid| Born { pid, may_yield })
 }
 
 /// Starts `entry(argument)` in a process that shares this one's memory and descriptors; it is this process's child.

@@ -56,6 +56,8 @@ pub struct Control {
     /// Address of the main thread's exit word and what it says while the thread lives; 0 where it is not known.
     exit_word: AtomicUsize,
     exit_value: AtomicU32,
+    /// 1 when the engine may become SCHED_IDLE and leave that again.
+    pub may_yield: AtomicU32,
 }
 
 /// What a thread of the program can ask the engine for, beside a fork.
@@ -101,6 +103,7 @@ impl Control {
             pid: AtomicU32::new(0),
             exit_word: AtomicUsize::new(0),
             exit_value: AtomicU32::new(0),
+            may_yield: AtomicU32::new(0),
         }
     }
 
@@ -374,7 +377,7 @@ struct Ground {
 
 impl Ground {
     fn map(limit: usize) -> Option<Ground> {
-        let stage = (limit / 2).clamp(64 << 20, 1 << 30) / WINDOW * WINDOW;
+        let stage = (limit / 4).clamp(16 << 20, 1 << 30) / WINDOW * WINDOW;
         let at = arena::map(stage + WINDOW, 2 << 20)?;
         let nursery = arena::map(WINDOW, WINDOW)?;
         Some(Ground { stage: (at, stage), doorbell: at + stage, nursery })
@@ -407,7 +410,7 @@ fn awake(watch: &mut Watch) -> Result<(), (&'static str, Errno)> {
     CONTROL.doorbell.store(ground.doorbell, Release);
     CONTROL.state.store(State::Awake as u32, SeqCst);
     slot.state.store(memcg::State::Awake as u32, Release);
-    run(watch, board, &mut pager, Seat::new(&workers));
+    run(watch, board, &mut pager, Seat::new(&workers, CONTROL.may_yield.load(Relaxed) != 0));
     watch.count_cpu();
     board.end();
     for worker in workers {
@@ -530,6 +533,7 @@ fn run(watch: &mut Watch, board: &Board, pager: &mut Pager<'_, Live, Counter>, m
             let urgent = pager.waiting_since_ns().is_some() || pager.paused;
             let room = (watch.limit(footprint) - footprint.min(watch.limit(footprint))) as u64;
             let time = if urgent { 500_000 } else { (room / 4).clamp(1_000_000, 20_000_000) };
+            seat.follow(|| pager.kernel.cpu_of(thread));
             board.pager_sleeps.store(pager.expects_results() as u32, SeqCst);
             let woken = sys::poll([pager.kernel.fd(), board.bell(), &watch.program], time);
             board.pager_sleeps.store(0, SeqCst);

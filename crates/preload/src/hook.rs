@@ -95,7 +95,8 @@ fn start_engine() {
     match born {
         Ok(engine) => {
             memcg.managed.fetch_add(1, Relaxed);
-            slot.engine_pid.store(engine, Release);
+            slot.engine_pid.store(engine.pid, Release);
+            CONTROL.may_yield.store(engine.may_yield as u32, Relaxed);
         }
         Err(errno) => {
             engine::unmanaged(&order, format_args!("the engine could not be started: clone says {errno}"));

@@ -2,13 +2,22 @@
 //!
 //! A thread that touches a page here and a page there waits for the engine at each, and on another CPU that is two wake-ups across CPUs, dearer than
 //! all the engine does for it. On the same CPU they are two switches: the thread sleeps while it is served, so the CPU is free, and no other
-//! CPU has to be told which pages have gone. The compressors stay off it. Zipf access was twice as fast so on two CPUs.
+//! CPU has to be told which pages have gone.
+//!
+//! To be bound to that CPU is not enough: the scheduler wakes the thread on any other CPU that is idle, since the engine is running on its own.
+//! Only a CPU that runs nothing but SCHED_IDLE counts as idle too, and so engine and workers are that as long as the seat is taken. (Linux
+//! 6.18 on two virtual CPUs: 10 us for a miss so, 50 us bound and not SCHED_IDLE, 20 to 30 us polling on another CPU.) Where it all the same wakes
+//! the thread elsewhere, which happens while a worker runs, the engine goes after it before it sleeps (`follow`).
+//!
+//! SCHED_IDLE gets next to nothing where others want the CPU. So the seat is given up as soon as misses are no longer frequent, for
+//! whatever reason, and not taken again for a while, twice as long each time until it has proved good. Who may not leave SCHED_IDLE
+//! again (that takes CAP_SYS_NICE, or an RLIMIT_NICE of 20) never takes it.
 //!
 //! Where misses are rare, come from several threads at a time, or come as a stream, which the engine works ahead of, it is better on a CPU of its
 //! own, and the scheduler says where.
 
 use alloc::vec::Vec;
-use uffd::sys::{self, CpuSet};
+use uffd::sys::{self, CpuSet, consts::*};
 
 /// After so many faults the seat is thought over.
 const FAULTS: u64 = 64;
@@ -18,6 +27,12 @@ const OFTEN_NS: u64 = 20_000_000;
 
 /// How many faults of another thread than the last one there may be among them.
 const SWITCHES: u64 = FAULTS / 8;
+
+/// How long no seat is taken after the first one that did not prove good, and at most.
+const REST_NS: [u64; 2] = [10_000_000, 2_000_000_000];
+
+/// After so many times that it was thought over and kept a seat is good.
+const GOOD: u32 = 16;
 
 /// What has happened so far.
 #[derive(Clone, Copy, Default)]
@@ -37,17 +52,34 @@ pub struct Seat {
     /// CPUs that engine and workers may use.
     all: CpuSet,
     workers: Vec<u32>,
+    /// None may be taken: SCHED_IDLE would be for ever.
+    barred: bool,
     taken: Option<usize>,
     /// When it was last thought over, and what had happened by then.
     since_ns: u64,
     before: Faults,
+    /// How often the seat was kept.
+    kept: u32,
+    /// When the next one may be taken, and how long that takes.
+    next_ns: u64,
+    rest_ns: u64,
 }
 
 impl Seat {
-    /// Nowhere in particular yet.
-    pub fn new(workers: &[u32]) -> Seat {
+    /// Nowhere in particular yet. `may_yield`: this process may be SCHED_IDLE and leave it again.
+    pub fn new(workers: &[u32], may_yield: bool) -> Seat {
         let all = CpuSet::of_this_thread();
-        Seat { all, workers: workers.to_vec(), taken: None, since_ns: 0, before: Faults::default() }
+        Seat {
+            all,
+            workers: workers.to_vec(),
+            barred: !may_yield || all.count() < 2,
+            taken: None,
+            since_ns: 0,
+            before: Faults::default(),
+            kept: 0,
+            next_ns: 0,
+            rest_ns: REST_NS[0],
+        }
     }
 
     /// True when the engine may use a CPU while the program does: it may poll for the next fault without sleeping.
@@ -59,7 +91,7 @@ impl Seat {
     pub fn choose(&mut self, now_ns: u64, faults: Faults, cpu_of: impl FnOnce(u32) -> Option<usize>) {
         let took = now_ns - self.since_ns;
         let count = faults.all - self.before.all;
-        if count < FAULTS && (took < OFTEN_NS || self.taken.is_none() && count > 0) {
+        if self.barred || count < FAULTS && (took < OFTEN_NS || self.taken.is_none() && count > 0) {
             return;
         }
         let dense = count >= FAULTS
@@ -67,26 +99,47 @@ impl Seat {
             && (faults.single - self.before.single) * 2 > count
             && faults.switches - self.before.switches <= SWITCHES;
         (self.since_ns, self.before) = (now_ns, faults);
-        let seat = if dense && self.all.count() > 1 {
-            cpu_of(faults.thread).filter(|&cpu| self.all.contains(cpu))
-        } else {
-            None
-        };
-        if seat != self.taken {
-            self.take(seat);
+        match (self.taken, dense) {
+            (Some(_), true) => {
+                self.kept += 1;
+                if self.kept == GOOD {
+                    self.rest_ns = REST_NS[0];
+                }
+            }
+            (Some(_), false) => {
+                self.take(None);
+                self.next_ns = now_ns + self.rest_ns;
+                self.rest_ns = (2 * self.rest_ns).min(REST_NS[1]);
+            }
+            (None, true) if now_ns >= self.next_ns => {
+                self.kept = 0;
+                self.take(cpu_of(faults.thread).filter(|&cpu| self.all.contains(cpu)));
+            }
+            (None, _) => {}
         }
     }
 
+    /// The engine is about to sleep: goes where the thread that missed last has gone.
+    pub fn follow(&mut self, cpu_of: impl FnOnce() -> Option<usize>) {
+        if self.taken.is_some()
+            && let Some(cpu) = cpu_of().filter(|&cpu| self.all.contains(cpu))
+            && self.taken != Some(cpu)
+        {
+            self.take(Some(cpu));
+        }
+    }
+
+    /// Refused where a cpuset has changed meanwhile, or a privilege was given up: then what is stays.
     fn take(&mut self, seat: Option<usize>) {
         self.taken = seat;
-        let (mine, theirs) = match seat {
-            Some(cpu) => (CpuSet::only(cpu), self.all.without(cpu)),
-            None => (self.all, self.all),
+        let (mine, theirs, policy) = match seat {
+            Some(cpu) => (CpuSet::only(cpu), self.all.without(cpu), SCHED_IDLE),
+            None => (self.all, self.all, SCHED_OTHER),
         };
-        // Refused where a cpuset has changed meanwhile: then the scheduler's choice stays.
-        let _ = sys::sched_setaffinity(0, &mine);
-        for &worker in &self.workers {
-            let _ = sys::sched_setaffinity(worker, &theirs);
+        // Policies first, so that a worker that was waiting behind others does not go on waiting.
+        for (&task, cpus) in [0].iter().map(|t| (t, &mine)).chain(self.workers.iter().map(|w| (w, &theirs))) {
+            let _ = sys::sched_setscheduler(task, policy);
+            let _ = sys::sched_setaffinity(task, cpus);
         }
     }
 }

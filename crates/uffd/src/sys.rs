@@ -397,6 +397,17 @@ pub fn sched_setaffinity(tid: u32, cpus: &CpuSet) -> Result<()> {
     call!(__NR_sched_setaffinity, tid, size_of_val(&cpus.0), cpus.0.as_ptr()).map(drop)
 }
 
+/// The calling thread's scheduling policy.
+pub fn sched_getscheduler() -> Result<u32> {
+    call!(__NR_sched_getscheduler, 0).map(|policy| policy as u32)
+}
+
+/// Sets a thread's scheduling policy, with priority 0; 0 is the calling one.
+pub fn sched_setscheduler(tid: u32, policy: u32) -> Result<()> {
+    let priority = 0u32;
+    call!(__NR_sched_setscheduler, tid, policy, &raw const priority).map(drop)
+}
+
 /// Ends the calling thread.
 pub fn exit(code: u32) -> ! {
     let _ = call!(__NR_exit, code);
@@ -441,8 +452,10 @@ pub mod consts {
         __WALL, CLONE_FILES, CLONE_FS, CLONE_VFORK, CLONE_VM, MADV_DODUMP, MADV_DOFORK, MADV_DONTDUMP,
         MADV_DONTFORK, MADV_DONTNEED, MADV_FREE, MADV_HUGEPAGE, MADV_NOHUGEPAGE, MAP_ANONYMOUS,
         MAP_NORESERVE, MAP_PRIVATE, MAP_SHARED, MS_INVALIDATE, O_CLOEXEC, O_DIRECTORY, O_RDONLY, O_RDWR,
-        O_WRONLY, PROT_NONE, PROT_READ, PROT_WRITE, SIGBUS, SIGCHLD, SIGKILL, WNOHANG,
+        O_WRONLY, PROT_NONE, PROT_READ, PROT_WRITE, SCHED_IDLE, SIGBUS, SIGCHLD, SIGKILL, WNOHANG,
     };
+    /// The scheduling policy of nearly all programs, in the kernel's headers SCHED_NORMAL.
+    pub const SCHED_OTHER: u32 = 0;
     /// prctl's PR_SET_NAME.
     pub const PR_SET_NAME: u32 = 15;
     /// prctl's PR_GET_CHILD_SUBREAPER.

@@ -23,6 +23,8 @@ pub struct Usage {
     pub in_flight: usize,
     /// Emptied pages, ready to be used again.
     pub stock: usize,
+    /// In the pool, compressed.
+    pub pool: usize,
     /// A thread waits for fresh memory.
     pub waiting: bool,
 }
@@ -41,6 +43,8 @@ pub struct Actions {
 /// The marks of one process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Watermarks {
+    /// All memory that may be used.
+    pub limit: usize,
     /// Below this nothing is done.
     pub low: usize,
     /// Above this fresh memory waits for stock.
@@ -52,13 +56,16 @@ pub struct Watermarks {
     /// While the pool is larger than this, density counts for more than the time of a miss: large objects are not split, since pages on
     /// their own take more room, but packed anew when half of their pages have other copies by now.
     pub dense: usize,
-    /// How much stays on the inactive stage as second chance.
+    /// How much stays on the inactive stage as second chance, while the pool is empty; less as it takes more of the limit. So with the two below.
     pub inactive: usize,
     /// How much stock is kept ready.
     pub stock: usize,
     /// How much may be with the compressors at a time.
     pub in_flight: usize,
 }
+
+/// None of the three is less.
+const LEAST: usize = 8 * WINDOW;
 
 /// The most that one decision evicts, so that a fault never waits behind more.
 const EVICT_STEP: usize = 2 * HUGE;
@@ -71,27 +78,29 @@ impl Watermarks {
         let high = limit.saturating_sub(slack);
         let gap = (limit / 64).clamp(1 << 20, 64 << 20);
         Watermarks {
+            limit,
             low: high.saturating_sub(gap),
             high,
             max: limit - slack / 2,
             clean: limit / 8,
             dense: limit / 3 * 2,
-            inactive: (limit / 16).clamp(8 * WINDOW, 256 << 20),
-            stock: (limit / 128).clamp(8 * WINDOW, 16 << 20),
-            in_flight: (limit / 32).clamp(8 * WINDOW, 16 << 20),
+            inactive: (limit / 16).clamp(LEAST, 256 << 20),
+            stock: (limit / 128).clamp(LEAST, 16 << 20),
+            in_flight: (limit / 32).clamp(LEAST, 16 << 20),
         }
     }
 
     /// Marks that evict everything all the time: the test mode.
     pub fn evict_all() -> Watermarks {
         Watermarks {
+            limit: usize::MAX,
             low: 0,
             high: usize::MAX,
             max: usize::MAX,
             clean: usize::MAX,
-            dense: usize::MAX,
-            inactive: 8 * WINDOW,
-            stock: 8 * WINDOW,
+            dense: 4 << 20,
+            inactive: LEAST,
+            stock: LEAST,
             in_flight: 16 * WINDOW,
         }
     }
@@ -106,25 +115,34 @@ impl Watermarks {
         usage.footprint >= self.high && usage.stock < WINDOW
     }
 
+    /// The part of `most` that a pool of `pool` bytes leaves: what lies on the stage is taken from the program, which has the less the larger
+    /// the pool is.
+    fn beside(&self, pool: usize, most: usize) -> usize {
+        let left = self.limit.saturating_sub(pool) as u128;
+        ((most as u128 * left / self.limit as u128) as usize).max(LEAST.min(most))
+    }
+
     /// What to do.
     pub fn decide(&self, usage: &Usage) -> Actions {
+        let [inactive, stock, in_flight] =
+            [self.inactive, self.stock, self.in_flight].map(|most| self.beside(usage.pool, most));
         // Stock is free memory that is at hand: what must come down is the rest, far enough to leave room for some stock.
         let used = usage.footprint.saturating_sub(usage.stock);
-        let over = (used + self.stock).saturating_sub(self.low);
+        let over = (used + stock).saturating_sub(self.low);
         // Between the marks a little stock is worth more than free memory: dropping it would only make the next fault allocate.
         let middle = (self.low / 2).saturating_add(self.high / 2);
-        let excess = usage.stock.saturating_sub(self.stock.saturating_mul(2));
+        let excess = usage.stock.saturating_sub(stock.saturating_mul(2));
         let drop = usage.footprint.saturating_sub(middle).max(excess).min(usage.stock);
         if over == 0 && !usage.waiting {
             return Actions { drop, ..Actions::default() };
         }
-        let need = over.max(WINDOW).min(self.in_flight);
-        let room = self.in_flight.saturating_sub(usage.in_flight);
+        let need = over.max(WINDOW).min(in_flight);
+        let room = in_flight.saturating_sub(usage.in_flight);
         let deflate = need.saturating_sub(usage.in_flight).min(room);
         // At the high mark nothing has a second chance any more: what is on the stage goes.
-        let keep = if usage.footprint >= self.high { 0 } else { self.inactive };
+        let keep = if usage.footprint >= self.high { 0 } else { inactive };
         let deflate = deflate.min(usage.inactive.saturating_sub(keep));
-        let evict = (self.inactive + need).saturating_sub(usage.inactive - deflate).min(EVICT_STEP);
+        let evict = (inactive + need).saturating_sub(usage.inactive - deflate).min(EVICT_STEP);
         Actions { evict, deflate, drop }
     }
 }
@@ -193,6 +211,7 @@ mod tests {
             };
             let (mut usage, mut resident, mut pool, mut written) = (Usage::default(), 0, 0, 0);
             for _ in 0..20_000 {
+                usage.pool = pool;
                 usage.footprint = resident + usage.inactive + usage.in_flight + usage.stock + pool;
                 assert!(usage.footprint <= limit, "seed {seed}: {usage:?}");
                 for _ in 0..next(4) {

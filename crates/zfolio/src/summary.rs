@@ -81,6 +81,8 @@ pub struct Figures {
     pub events: u64,
     /// Objects moved to compact the pool.
     pub compacted: u64,
+    /// Pages that were out already and were made part of a larger object.
+    pub packed: u64,
     /// What engines had to say, each with its process id.
     pub words: Vec<(u32, String)>,
 }
@@ -131,6 +133,7 @@ impl Figures {
             busy: load(&stat.busy),
             events: load(&stat.events),
             compacted: load(&stat.compacted),
+            packed: load(&stat.packed),
             words,
             ..Figures::default()
         }
@@ -244,6 +247,7 @@ impl Figures {
                 "out_bytes": self.compressed_out_bytes,
                 "incompressible_objects": self.incompressible,
                 "compacted_objects": self.compacted,
+                "packed_pages": self.packed,
             },
             "faults": {
                 "count": self.faults,

@@ -84,6 +84,7 @@ pub struct Tally {
     pub loaded: u64,
     pub reused: u64,
     pub ahead: u64,
+    pub packed: u64,
     pub events: u64,
     pub lost: usize,
 }
@@ -97,6 +98,7 @@ impl std::ops::AddAssign for Tally {
         self.loaded += other.loaded;
         self.reused += other.reused;
         self.ahead += other.ahead;
+        self.packed += other.packed;
         self.events += other.events;
         self.lost += other.lost;
     }
@@ -149,6 +151,7 @@ pub fn world(seed: u64, plan: &Plan) -> World {
 fn marks(pages: usize) -> Watermarks {
     let low = (pages / 3 + 40) * PAGE;
     Watermarks {
+        limit: usize::MAX,
         low,
         high: low + 40 * PAGE,
         max: low + 60 * PAGE,
@@ -174,7 +177,10 @@ pub fn pager<'a>(world: &Shared, plan: &Plan, stat: &'a Stat) -> Simulated<'a> {
     let mut pager = Pager::new(SimKernel(world.clone()), SimStore(world.clone()), stat, config, 1 << 30);
     pager.set_limit(1 << 30);
     pager.marks = match plan.evict_all {
-        true => Watermarks { inactive: plan.inactive * WINDOW, ..pager.marks },
+        true => {
+            let dense = plan.pages * PAGE / 12;
+            Watermarks { inactive: plan.inactive * WINDOW, dense, ..pager.marks }
+        }
         false => marks(plan.pages),
     };
     pager
@@ -230,6 +236,7 @@ fn live(world: Shared, plan: &Plan) -> Tally {
         loaded: sum(&stat.zswpin),
         reused: read(&stat.clean_reused),
         ahead: read(&stat.readahead),
+        packed: read(&stat.packed),
         events: read(&stat.events),
         lost: world.borrow().program.lost.len(),
     }

@@ -11,6 +11,7 @@ use crate::kernel::Message;
 use crate::stage::Use;
 use memcg::Stat;
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::rc::Rc;
 use vmscan::PAGE;
@@ -386,4 +387,34 @@ fn pages_from_here_and_there_share_a_slot_and_become_objects_of_their_own() {
     for page in [77, 2, 40, 41, 21] {
         scene.reads_back(pages(page..page + 1), 0);
     }
+}
+
+/// Pages that went out one by one lie in an object each. Once nobody has asked for them in a long time, and the pool is most of the memory, they
+/// are one object, like a window that went out whole.
+#[test]
+fn a_window_in_pieces_becomes_one_object_when_it_is_cold() {
+    let mut scene = Scene::new();
+    scene.pager.marks.dense = usize::MAX;
+    for page in 0..16 {
+        scene.write(pages(page..page + 1));
+        scene.go_on();
+    }
+    let objects = |scene: &Scene| {
+        let ids = pages(0..16).step_by(PAGE).map(|at| {
+            let entry = scene.pager.index.get(at);
+            assert_eq!(entry.kind(), Kind::Stored, "{at:#x}");
+            entry.id()
+        });
+        ids.collect::<BTreeSet<u32>>().len()
+    };
+    assert_eq!(objects(&scene), 16);
+    scene.pager.marks.dense = 0;
+    scene.go_on();
+    assert_eq!(objects(&scene), 16, "they went out a short time ago");
+    for _ in 0..8 {
+        scene.write(pages(32..64));
+        scene.go_on();
+    }
+    assert_eq!(objects(&scene), 1);
+    scene.reads_back(pages(0..16), 0);
 }

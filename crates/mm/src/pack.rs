@@ -1,0 +1,117 @@
+//! Packing: windows whose pages have come to lie in many objects, or in objects of which a part is dead, are made one object again.
+//!
+//! Pages that go out one by one are kept one by one, and shrink less than a window does; a window from which pages were taken one by one keeps
+//! their copies, which nobody needs. Both are paid for with time that a miss takes. Where the pool is most of the memory a second hand goes
+//! round behind the clock hand, looks for such windows among those that nobody has asked for in a long time, and puts them on the stage, from
+//! where they go out as one. zram's recompression of idle pages is the same idea.
+//!
+//! This is safe because
+//! 1. no message is read between the look at the entries and their change, so that they still say where the pages are;
+//! 2. the bytes are checked against their hashes before the objects are given up; of a damaged object nothing is touched.
+
+use crate::index::{Entry, Kind};
+use crate::kernel::{Kernel, Store, WINDOW_PAGES};
+use crate::pager::{Pager, bits, runs};
+use core::sync::atomic::Ordering::Relaxed;
+use vmscan::heat::Heat;
+use vmscan::{PAGE, WINDOW};
+
+/// How many windows are looked at for one that is packed.
+const LOOKS: usize = 64;
+
+/// One part of the engine's time in so many goes into packing.
+const SHARE: u64 = 8;
+
+/// With fewer pages than this a window shrinks no better than its pages do.
+const FEWEST: u32 = 4;
+
+impl<K: Kernel, S: Store> Pager<'_, K, S> {
+    /// Packs a window, if the pool is large enough for that to matter and it is time for it. True when there was one.
+    pub(crate) fn pack(&mut self) -> bool {
+        let now = self.kernel.now_ns();
+        if now < self.pack_next_ns
+            || self.store.pool_bytes() <= self.marks.dense
+            || self.stage.is_crowded()
+            || !self.displaced.is_empty()
+        {
+            return false;
+        }
+        let mut packed = false;
+        for _ in 0..LOOKS {
+            // Once round in an evicting program is soon enough, and a short program is passed in one call.
+            let Some((page, _)) = self.index.next_used(self.packer, 1 << 47) else {
+                self.packer = 0;
+                break;
+            };
+            let window = page & !(WINDOW - 1);
+            self.packer = window + WINDOW;
+            let mask = self.worth_packing(window);
+            if mask != 0 && self.fetches.iter().all(|f| f.to != window) {
+                packed = self.gather(window, mask);
+                break;
+            }
+        }
+        self.pack_next_ns = now + (self.kernel.now_ns() - now) * SHARE;
+        packed
+    }
+
+    /// The pages of a window that are to be one object, by bit; 0 when it is well as it is, or has pages that went out a short time ago.
+    fn worth_packing(&self, window: usize) -> u16 {
+        let (mut mask, mut objects, mut held, mut last) = (0u16, 0, 0, None);
+        for index in 0..WINDOW_PAGES {
+            let entry = self.index.get(window + index * PAGE);
+            match entry.kind() {
+                Kind::Stored if entry.distance(self.evictions) > self.stored_pages => {}
+                // So lately out that it may soon be asked for again.
+                Kind::Stored | Kind::Staged => return 0,
+                Kind::None | Kind::Clean | Kind::Zero => continue,
+            }
+            mask |= 1 << index;
+            if last != Some(entry.id()) {
+                last = Some(entry.id());
+                objects += 1;
+                held += self.objects.get(entry.id()).pages as u32;
+            }
+        }
+        let pages = mask.count_ones();
+        let is_scattered = 4 * objects >= pages;
+        let is_sparse = 4 * held >= 5 * pages;
+        if pages >= FEWEST && objects + held > pages + 1 && (is_scattered || is_sparse) { mask } else { 0 }
+    }
+
+    /// Loads the pages of `mask` and puts them on a slot of the stage, each in its place.
+    fn gather(&mut self, window: usize, mask: u16) -> bool {
+        let Some((first, _)) = self.stage.find_windows(1, 0) else { return false };
+        let slot = first / WINDOW_PAGES as u32;
+        let (nursery, to) = (self.config.nursery, self.stage.at(slot));
+        for (start, count) in runs(mask) {
+            let offset = start * PAGE;
+            if self.load_run(window + offset, count as u16, nursery + offset).is_err() {
+                // Reported at the fault that needs it.
+                return false;
+            }
+        }
+        let mut present = 0;
+        for (start, count) in runs(mask) {
+            let offset = start * PAGE;
+            let moved = self.kernel.move_pages(to + offset, nursery + offset, count * PAGE);
+            present |= bits(start, moved.bytes / PAGE);
+        }
+        if present == 0 {
+            return false;
+        }
+        self.footprint += present.count_ones() as usize * PAGE;
+        self.stage.hold(slot, present, false);
+        for index in (0..WINDOW_PAGES).filter(|i| present & 1 << i != 0) {
+            let page = window + index * PAGE;
+            let entry = self.index.get(page);
+            self.stage.put(slot, index, page, Entry::NONE);
+            let staged = slot * WINDOW_PAGES as u32 + index as u32;
+            self.index.set(page, Entry::new(Kind::Staged, staged, 0, Heat::COLD).evicted_with(entry));
+            self.count_stored(0, 1);
+            self.objects.release(entry.id(), true, &mut self.store);
+        }
+        self.stat.packed.fetch_add(present.count_ones() as u64, Relaxed);
+        true
+    }
+}
