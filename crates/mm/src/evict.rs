@@ -39,11 +39,11 @@ const PAGES_PER_LOOK: usize = 8;
 const PATIENCE: usize = 4096;
 const PATIENCE_PER_PAGE: usize = 64;
 
-/// Milliseconds between two looks for mappings that are not registered yet; how many areas make it one more, since a program can have ten
-/// thousands of them; and between two looks while the address space keeps its size.
-const ENROLL_MS: u64 = 4;
+/// Milliseconds between two looks for mappings that are not registered yet: while the address space grows fast, slowly, and not at all. Fast is
+/// more than this part of the limit since the last look. And how many areas make it one more, since a program can have ten thousand of them.
+const ENROLL_MS: [u64; 3] = [1, 4, 200];
+const FAST: usize = 64;
 const ENROLL_AREAS: u64 = 64;
-const ENROLL_ALL_THE_SAME_MS: u64 = 200;
 
 /// How often one run of pages is tried again while events come.
 const TRIES: usize = 200;
@@ -189,10 +189,11 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// mappings, and so this is done again and again while the footprint is high.
     fn enroll_all(&mut self) {
         let now = self.kernel.now_ms();
-        if now < self.enroll_next_ms[!self.mapped_more as usize] {
+        let pace = if !self.mapped_more { 2 } else { (self.grown <= self.marks.limit / FAST) as usize };
+        if now < self.enrolled_ms + ENROLL_MS[pace] + self.areas / ENROLL_AREAS {
             return;
         }
-        self.mapped_more = false;
+        (self.mapped_more, self.grown) = (false, 0);
         let (mut at, mut areas) = (0, 0);
         while let Some(area) = self.kernel.area(at) {
             at = area.end;
@@ -200,7 +201,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             // What must wait for an event now comes round again soon, what is refused with the next look.
             self.mapped_more |= self.enroll(&area, area.start) == Err(Errno::EAGAIN);
         }
-        self.enroll_next_ms = [ENROLL_MS, ENROLL_ALL_THE_SAME_MS].map(|ms| now + ms + areas / ENROLL_AREAS);
+        (self.enrolled_ms, self.areas) = (now, areas);
     }
 
     /// Takes the pages of a run of present ones that are cold, as long as there is patience to spare the others.

@@ -80,9 +80,12 @@ pub struct Pager<'a, K, S> {
     pub(crate) pack_next_ns: u64,
     /// How many pages have gone to the stage.
     pub(crate) evictions: usize,
-    /// When all mappings are to be registered next, if the size of the address space changes, and if not.
-    pub(crate) enroll_next_ms: [u64; 2],
+    /// When all mappings were registered last, and how many there were; whether the address space has changed its size since, and by how much it
+    /// has grown.
+    pub(crate) enrolled_ms: u64,
+    pub(crate) areas: u64,
     pub(crate) mapped_more: bool,
+    pub(crate) grown: usize,
     mapped: usize,
     pub(crate) pins: Vec<usize>,
     pub(crate) footprint: usize,
@@ -134,8 +137,10 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
             packer: 0,
             pack_next_ns: 0,
             evictions: 0,
-            enroll_next_ms: [0; 2],
+            enrolled_ms: 0,
+            areas: 0,
             mapped_more: true,
+            grown: 0,
             mapped: 0,
             pins: Vec::new(),
             footprint: 0,
@@ -154,9 +159,16 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
         self.marks = if self.config.evict_all { Watermarks::evict_all() } else { Watermarks::new(limit) };
     }
 
+    /// The footprint in bytes above which whoever faults waits until something has gone out.
+    pub fn max_bytes(&self) -> usize {
+        self.marks.max
+    }
+
     /// The size of the address space in bytes: where it changes there may be mappings that nobody has told of.
     pub fn mapped(&mut self, bytes: usize) {
-        self.mapped_more |= core::mem::replace(&mut self.mapped, bytes) != bytes;
+        let before = core::mem::replace(&mut self.mapped, bytes);
+        self.mapped_more |= before != bytes;
+        self.grown += bytes.saturating_sub(before);
     }
 
     /// One turn. `footprint` is what the process holds now, in bytes. True when there may be more to do at once.

@@ -95,6 +95,10 @@ pub struct Board {
     pub pager_sleeps: AtomicU32,
     /// Set to end the workers.
     pub stop: AtomicU32,
+    /// Above 0 while the engine runs only when nobody else wants to (seat.rs): a footprint in bytes at which a worker calls it.
+    pub alarm: AtomicUsize,
+    /// Set when a worker has called the engine.
+    pub called: AtomicU32,
     bell: Fd,
     cache: Cache<crate::arena::PoolMemory>,
     stat: &'static Stat,
@@ -125,6 +129,8 @@ impl Board {
             sleepers: AtomicU32::new(0),
             pager_sleeps: AtomicU32::new(0),
             stop: AtomicU32::new(0),
+            alarm: AtomicUsize::new(0),
+            called: AtomicU32::new(0),
             bell,
             cache,
             stat,
@@ -133,7 +139,7 @@ impl Board {
         }
     }
 
-    /// Readable when a job was done while the pager slept.
+    /// Readable when the pager is to wake: a job was done while it slept.
     pub fn bell(&self) -> &Fd {
         &self.bell
     }
@@ -176,9 +182,14 @@ impl Board {
         unsafe { *cell.done.get() = Some(done) };
         cell.state.store(DONE, SeqCst);
         if self.pager_sleeps.swap(0, SeqCst) != 0 {
-            let _ = sys::write(&self.bell, &1u64.to_ne_bytes());
+            self.wake_pager();
         }
         true
+    }
+
+    /// Ends the pager's sleep.
+    pub fn wake_pager(&self) {
+        let _ = sys::write(&self.bell, &1u64.to_ne_bytes());
     }
 
     /// With nothing better to do, compacts the pool a little where holes take a sixteenth of it. False when that was not needed.

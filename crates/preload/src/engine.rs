@@ -3,6 +3,7 @@
 use crate::arena::{self, PoolMemory};
 use crate::birth;
 use crate::board::{Board, Counter};
+use crate::footprint::{footprint, sizes};
 use crate::live::Live;
 use crate::seat::{Faults, Seat};
 use crate::worker;
@@ -14,8 +15,8 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering::*};
 use memcg::{Memcg, Slot};
 use mm::kernel::Store;
 use mm::{Config, Pager};
+use uffd::maps::Maps;
 use uffd::sys::{self, Errno, Fd, consts::*};
-use uffd::{PAGE, maps::Maps};
 use vmscan::WINDOW;
 use zswap::{Cache, Worker};
 
@@ -223,23 +224,6 @@ pub fn unmanaged(order: &Order, why: fmt::Arguments<'_>) {
     order.memcg.unmanaged.fetch_add(1, Relaxed);
 }
 
-/// The size of the address space, and how much private memory is in it (resident less shared), from /proc/self/statm; in bytes.
-fn sizes(statm: &Fd) -> (usize, usize) {
-    let mut text = [0u8; 128];
-    let len = sys::pread(statm, &mut text, 0).unwrap_or(0);
-    let mut numbers = text[..len]
-        .split(|b| !b.is_ascii_digit())
-        .map(|digits| digits.iter().fold(0usize, |n, d| n * 10 + (d - b'0') as usize));
-    let mut next = || numbers.next().unwrap_or(0);
-    let (mapped, resident, shared) = (next(), next(), next());
-    (mapped * PAGE, resident.saturating_sub(shared) * PAGE)
-}
-
-/// Bytes of private memory in the address space.
-fn footprint(statm: &Fd) -> usize {
-    sizes(statm).1
-}
-
 /// The program, as seen from its engine.
 struct Watch {
     order: Order,
@@ -425,9 +409,11 @@ fn start_workers(
     board: &'static Board,
     compressor: acomp::Compressor,
 ) -> Result<Vec<u32>, (&'static str, Errno)> {
-    let count = sys::CpuSet::of_this_thread().count().clamp(1, 4);
+    let cpus = sys::CpuSet::of_this_thread();
     let mut pids = Vec::new();
-    for _ in 0..count {
+    for _ in 0..cpus.count().clamp(1, 4) {
+        // One is enough to look out.
+        let statm = if pids.is_empty() { sys::open(b"/proc/self/statm\0", O_RDONLY).ok() } else { None };
         let state = Worker::new(compressor).map_err(|_| ("mmap", Errno::ENOMEM))?;
         let duty = worker::Duty {
             board,
@@ -435,6 +421,7 @@ fn start_workers(
             slot: watch.order.slot,
             engine: watch.own_pid,
             program: watch.order.pid,
+            lookout: statm.map(|statm| worker::Lookout { statm, cpus }),
         };
         let duty = Box::into_raw(Box::new(duty));
         // SAFETY: `worker::main` is made to run beside the program, and takes the duty over.
@@ -521,7 +508,11 @@ fn run(watch: &mut Watch, board: &Board, pager: &mut Pager<'_, Live, Counter>, m
         }
         let (thread, switches) = pager.kernel.faulters();
         let single = slot.stat.zswpin[0].load(Relaxed);
+        if board.called.swap(0, AcqRel) != 0 {
+            seat.leave(now);
+        }
         seat.choose(now, Faults { all: faults, single, switches, thread }, |tid| pager.kernel.cpu_of(tid));
+        board.alarm.store(if seat.is_taken() { pager.max_bytes() } else { 0 }, Relaxed);
         if evict_all {
             if !rests_now {
                 rests.begin();
@@ -532,7 +523,7 @@ fn run(watch: &mut Watch, board: &Board, pager: &mut Pager<'_, Live, Counter>, m
         } else if !busy && (now - last_fault_ns > SPIN_NS || !seat.is_apart()) {
             let urgent = pager.waiting_since_ns().is_some() || pager.paused;
             let room = (watch.limit(footprint) - footprint.min(watch.limit(footprint))) as u64;
-            let time = if urgent { 500_000 } else { (room / 4).clamp(1_000_000, 20_000_000) };
+            let time = if urgent { 500_000 } else { (room / 4).clamp(500_000, 20_000_000) };
             seat.follow(|| pager.kernel.cpu_of(thread));
             board.pager_sleeps.store(pager.expects_results() as u32, SeqCst);
             let woken = sys::poll([pager.kernel.fd(), board.bell(), &watch.program], time);

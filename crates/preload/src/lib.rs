@@ -27,6 +27,7 @@ pub mod birth;
 pub mod board;
 pub mod dontfork;
 pub mod engine;
+pub mod footprint;
 pub mod hook;
 pub mod live;
 pub mod seat;

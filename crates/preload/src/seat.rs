@@ -9,7 +9,8 @@
 //! 6.18 on two virtual CPUs: 10 us for a miss so, 50 us bound and not SCHED_IDLE, 20 to 30 us polling on another CPU.) Where it all the same wakes
 //! the thread elsewhere, which happens while a worker runs, the engine goes after it before it sleeps (`follow`).
 //!
-//! SCHED_IDLE gets next to nothing where others want the CPU. So the seat is given up as soon as misses are no longer frequent, for
+//! SCHED_IDLE gets next to nothing where others want the CPU. A program that stops missing and writes fresh memory could so take more of it than there
+//! is: a worker looks out for that, and calls the engine (`Board::alarm`). And the seat is given up as soon as misses are no longer frequent, for
 //! whatever reason, and not taken again for a while, twice as long each time until it has proved good. Who may not leave SCHED_IDLE
 //! again (that takes CAP_SYS_NICE, or an RLIMIT_NICE of 20) never takes it.
 //!
@@ -106,17 +107,25 @@ impl Seat {
                     self.rest_ns = REST_NS[0];
                 }
             }
-            (Some(_), false) => {
-                self.take(None);
-                self.next_ns = now_ns + self.rest_ns;
-                self.rest_ns = (2 * self.rest_ns).min(REST_NS[1]);
-            }
+            (Some(_), false) => self.leave(now_ns),
             (None, true) if now_ns >= self.next_ns => {
                 self.kept = 0;
                 self.take(cpu_of(faults.thread).filter(|&cpu| self.all.contains(cpu)));
             }
             (None, _) => {}
         }
+    }
+
+    /// Gives the seat up, and takes none for a while.
+    pub fn leave(&mut self, now_ns: u64) {
+        self.take(None);
+        self.next_ns = now_ns + self.rest_ns;
+        self.rest_ns = (2 * self.rest_ns).min(REST_NS[1]);
+    }
+
+    /// True while the engine runs only when nobody else wants to.
+    pub fn is_taken(&self) -> bool {
+        self.taken.is_some()
     }
 
     /// The engine is about to sleep: goes where the thread that missed last has gone.

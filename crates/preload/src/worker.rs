@@ -4,9 +4,11 @@
 //! the engine dies before the program, a worker stops the program with a message.
 
 use crate::board::Board;
+use crate::footprint::footprint;
 use core::sync::atomic::Ordering::*;
 use memcg::Slot;
-use uffd::sys::{self, consts::*};
+use uffd::Fd;
+use uffd::sys::{self, CpuSet, consts::*};
 use zswap::Worker;
 
 /// What a worker is started with; it takes it over.
@@ -21,10 +23,23 @@ pub struct Duty {
     pub engine: u32,
     /// The program's process.
     pub program: u32,
+    /// For the worker that looks out for the footprint while the engine may not run.
+    pub lookout: Option<Lookout>,
+}
+
+/// What that takes.
+pub struct Lookout {
+    /// /proc/PID/statm.
+    pub statm: Fd,
+    /// Where the engine may run when it is called.
+    pub cpus: CpuSet,
 }
 
 /// How long a worker sleeps before it looks whether the engine is alive.
 const LOOK_NS: u64 = 100_000_000;
+
+/// How often the one that looks out does so.
+const LOOK_OUT_NS: u64 = 500_000;
 
 /// How long the engine may go on after the program has ended.
 const GRACE_NS: u64 = 3_000_000_000;
@@ -71,7 +86,18 @@ pub extern "C" fn main(duty: usize) -> ! {
             let _ = sys::kill(duty.engine, SIGKILL);
             break;
         }
-        board.wait(LOOK_NS);
+        let alarm = board.alarm.load(Relaxed);
+        match &duty.lookout {
+            Some(lookout) if alarm > 0 => {
+                if footprint(&lookout.statm) > alarm && board.called.swap(1, AcqRel) == 0 {
+                    let _ = sys::sched_setscheduler(duty.engine, SCHED_OTHER);
+                    let _ = sys::sched_setaffinity(duty.engine, &lookout.cpus);
+                    board.wake_pager();
+                }
+                board.wait(LOOK_OUT_NS);
+            }
+            _ => board.wait(LOOK_NS),
+        }
     }
     let now = sys::process_cpu_ns();
     duty.slot.stat.engine_cpu_ns.fetch_add(now - cpu_ns, Relaxed);
