@@ -68,8 +68,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             dropped += WINDOW;
         }
         let clean = self.marks.clean_at(self.store.pool_bytes());
-        while self.objects.clean_bytes() > clean && self.objects.drop_clean(&mut self.store) {}
-        if self.pool_full && self.objects.drop_clean(&mut self.store) {
+        while self.objects.clean_bytes() > clean && self.drop_clean() {}
+        if self.pool_full && self.drop_clean() {
             self.pool_full = false;
         }
         let evicted = if actions.evict > 0 { self.evict(actions.evict.min(most)) } else { 0 };
@@ -84,7 +84,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             && self.footprint > self.marks.low
         {
             // Nothing left to take: clean copies are memory too.
-            return self.objects.drop_clean(&mut self.store) || dropped > 0;
+            return self.drop_clean() || dropped > 0;
         }
         packed || dropped + evicted + deflated > 0
     }
@@ -291,6 +291,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         debug_assert!(self.displaced.is_empty(), "a move proves that no event is due");
         self.stat.pgdeactivate.fetch_add((bytes / PAGE) as u64, Relaxed);
         self.evictions += bytes / PAGE;
+        self.objects.set_clock(self.evictions);
         for (page, id) in (at..at + bytes).step_by(PAGE).zip(first..) {
             let old = self.index.get(page);
             let prior = match old.kind() {

@@ -30,6 +30,8 @@ pub struct Object {
     /// Its pages are objects of their own by now; what it still holds is not to be depended on anew.
     pub split: bool,
     queued: bool,
+    /// When nobody depended on it any more, by `Objects::clock`.
+    clean_since: u32,
     /// When it was stored, in milliseconds of the kernel's clock, which begins anew every 49 days.
     pub born_ms: u32,
 }
@@ -45,6 +47,11 @@ impl Object {
         self.body != Body::Dropped && !self.split
     }
 
+    /// Memory that nobody depends on.
+    fn is_copy(&self) -> bool {
+        self.clean && matches!(self.body, Body::Blob { .. })
+    }
+
     fn bytes(&self) -> usize {
         match self.body {
             Body::Blob { bytes, .. } => bytes as usize,
@@ -58,10 +65,15 @@ impl Object {
 pub struct Objects {
     table: Vec<Object>,
     free: Vec<u32>,
-    /// Objects that nobody depended on when they were put here, oldest first; looked at again when taken.
-    queue: VecDeque<u32>,
+    /// Objects that nobody depended on when they were put here, and since when, oldest first; looked at again when taken.
+    queue: VecDeque<(u32, u32)>,
     clean_bytes: usize,
+    /// Counts evictions, in steps of [`STEP`].
+    clock: u32,
 }
+
+/// How many evictions are one step of the objects' clock.
+const STEP: usize = 64;
 
 impl Objects {
     /// Enters a new object that nobody names yet; `retain` follows.
@@ -76,6 +88,7 @@ impl Objects {
             picked: 0,
             split: false,
             queued: false,
+            clean_since: 0,
             born_ms,
         };
         match self.free.pop() {
@@ -130,10 +143,10 @@ impl Objects {
         let o = &mut self.table[id as usize];
         o.stored -= 1;
         if o.stored == 0 {
-            o.clean = true;
+            (o.clean, o.clean_since) = (true, self.clock);
             self.clean_bytes += o.bytes();
             if !core::mem::replace(&mut o.queued, true) {
-                self.queue.push_back(id);
+                self.queue.push_back((id, self.clock));
             }
         }
     }
@@ -147,18 +160,49 @@ impl Objects {
         }
     }
 
-    /// Gives up the oldest clean copy: the pool's memory of an object on which nobody depends. False when there is none.
-    pub fn drop_clean(&mut self, store: &mut impl Store) -> bool {
-        while let Some(id) = self.queue.pop_front() {
+    /// How many pages have gone out so far.
+    pub fn set_clock(&mut self, evictions: usize) {
+        self.clock = (evictions / STEP) as u32;
+    }
+
+    /// Gives up a clean copy: the pool's memory of an object on which nobody depends. False when there is none. A copy has been of no use if its
+    /// page has not gone out again while `due` others did, and goes first. Else it is the newest: the page of an older one will be wanted again
+    /// sooner, and were the oldest given up, a program that goes round in more memory than there is room for copies would find none at all.
+    pub fn drop_clean(&mut self, due: usize, store: &mut impl Store) -> bool {
+        while let Some(&(id, since)) = self.queue.front() {
             let o = &mut self.table[id as usize];
-            o.queued = false;
-            if o.clean && matches!(o.body, Body::Blob { .. }) {
-                self.clean_bytes -= o.bytes();
-                store.free(core::mem::replace(&mut o.body, Body::Dropped));
+            if o.is_copy() && o.clean_since == since {
+                if self.clock.wrapping_sub(since) as usize * STEP <= due {
+                    break;
+                }
+                self.queue.pop_front();
+                self.forget(id, store);
                 return true;
             }
+            self.queue.pop_front();
+            if o.is_copy() {
+                // Wanted and given back since.
+                self.queue.push_back((id, o.clean_since));
+            } else {
+                o.queued = false;
+            }
+        }
+        while let Some((id, _)) = self.queue.pop_back() {
+            if self.table[id as usize].is_copy() {
+                self.forget(id, store);
+                return true;
+            }
+            self.table[id as usize].queued = false;
         }
         false
+    }
+
+    /// Gives up the memory of a clean copy that is no longer in the queue.
+    fn forget(&mut self, id: u32, store: &mut impl Store) {
+        let o = &mut self.table[id as usize];
+        o.queued = false;
+        self.clean_bytes -= o.bytes();
+        store.free(core::mem::replace(&mut o.body, Body::Dropped));
     }
 
     /// An object was split: what depends on it no more need not be kept for those that only name it, one page in a large object.

@@ -19,8 +19,9 @@ use vmscan::{PAGE, WINDOW};
 /// How many windows are looked at for one that is packed.
 const LOOKS: usize = 64;
 
-/// One part of the engine's time in so many goes into packing.
+/// One part of the engine's time in so many goes into packing, and into looking for what to pack where there is nothing.
 const SHARE: u64 = 8;
+const SHARE_IN_VAIN: u64 = 64;
 
 /// With fewer pages than this a window shrinks no better than its pages do.
 const FEWEST: u32 = 4;
@@ -51,7 +52,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 break;
             }
         }
-        self.pack_next_ns = now + (self.kernel.now_ns() - now) * SHARE;
+        let share = if packed { SHARE } else { SHARE_IN_VAIN };
+        self.pack_next_ns = now + (self.kernel.now_ns() - now) * share;
         packed
     }
 

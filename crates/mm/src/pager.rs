@@ -234,9 +234,20 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
 
     /// How hot a page is that comes back from the pool.
     pub(crate) fn refault(&self, entry: Entry) -> Heat {
+        Heat::refault(entry.distance(self.evictions), self.resident_pages())
+    }
+
+    /// Pages in the program.
+    fn resident_pages(&self) -> usize {
         let usage = self.usage();
         let apart = usage.pool + usage.inactive + usage.in_flight + usage.stock;
-        Heat::refault(entry.distance(self.evictions), usage.footprint.saturating_sub(apart) / PAGE)
+        usage.footprint.saturating_sub(apart) / PAGE
+    }
+
+    /// Gives up a clean copy: one whose page should have gone out by now, or the newest. False when there is none.
+    pub(crate) fn drop_clean(&mut self) -> bool {
+        let due = 2 * self.resident_pages();
+        self.objects.drop_clean(due, &mut self.store)
     }
 
     /// Bytes of the program that are out in the pool, uncompressed.

@@ -76,6 +76,11 @@ const RIGHTS: &[Remedy] = &[
     remedy("user", "sudo setfacl -m u:$USER:rw /dev/userfaultfd"),
     remedy("container", "docker run --device /dev/userfaultfd ..."),
 ];
+const SCHEDULING: &[Remedy] = &[
+    remedy("root", "give zfolio CAP_SYS_NICE"),
+    remedy("user", "root can allow `ulimit -e 20`: \"USER - nice 0\" in /etc/security/limits.conf"),
+    remedy("container", "docker run --cap-add SYS_NICE ...   (or --ulimit nice=20)"),
+];
 const NEWER_KERNEL: &[Remedy] = &[
     remedy("root", "Debian 12: apt install -t bookworm-backports linux-image-amd64"),
     remedy("root", "Ubuntu 24.04: apt install linux-generic-hwe-24.04"),
@@ -140,6 +145,7 @@ fn circumstances() -> Vec<Check> {
         overcommit(),
         address_space(),
         processes(),
+        scheduling(),
         seccomp(),
         memory(&Memory::of_this_process()),
     ]
@@ -388,6 +394,20 @@ fn processes() -> Check {
         }
         Some(count) => at_least("processes", count, 128, "each managed process takes one more", PROCESSES),
     }
+}
+
+/// The engine runs on the CPU of a thread that misses often, as SCHED_IDLE, and must be able to leave that again (preload's seat.rs).
+fn scheduling() -> Check {
+    // Tried by a thread that ends at once: it may not come back.
+    let trial = std::thread::spawn(|| {
+        uffd::sys::sched_setscheduler(0, g::SCHED_IDLE)?;
+        uffd::sys::sched_setscheduler(0, g::SCHED_NORMAL)
+    });
+    let (found, verdict) = match trial.join() {
+        Ok(Ok(())) => ("SCHED_IDLE can be left again".into(), Verdict::Ok),
+        _ => ("SCHED_IDLE cannot be left again: slower at random access".into(), Verdict::Note),
+    };
+    Check { name: "scheduling", found, verdict, remedies: SCHEDULING }
 }
 
 fn seccomp() -> Check {
