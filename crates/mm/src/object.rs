@@ -225,3 +225,73 @@ impl Objects {
         self.table.iter().enumerate().filter(|(_, o)| o.refs > 0).map(|(id, o)| (id as u32, o))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::{Damaged, Done, Fetch, Job};
+
+    /// Handles in the order in which they were freed.
+    #[derive(Default)]
+    struct Freed(Vec<u32>);
+
+    impl Store for Freed {
+        fn free(&mut self, body: Body) {
+            if let Body::Blob { handle, .. } = body {
+                self.0.push(handle);
+            }
+        }
+
+        fn submit(&mut self, _: Job) {
+            unreachable!("nothing is stored here")
+        }
+
+        fn fetch(&mut self, _: Fetch) {
+            unreachable!("nothing is stored here")
+        }
+
+        fn withdraw(&mut self, _: u32) -> bool {
+            false
+        }
+
+        fn complete(&mut self) -> Option<Done> {
+            None
+        }
+
+        fn load(&mut self, _: Body, _: u16, _: u16, _: usize) -> Result<(), Damaged> {
+            unreachable!("nothing is stored here")
+        }
+
+        fn pool_bytes(&self) -> usize {
+            0
+        }
+    }
+
+    #[test]
+    fn of_clean_copies_those_past_due_go_first_and_then_the_newest() {
+        let (mut objects, mut freed) = (Objects::default(), Freed::default());
+        let ids: Vec<u32> = (0..4)
+            .map(|n| {
+                objects.set_clock(n as usize * 10 * STEP);
+                let id = objects.insert(Body::Blob { handle: n, fingerprint: 0, bytes: 1000 }, 16, 0);
+                objects.retain(id, true);
+                objects.clean(id);
+                id
+            })
+            .collect();
+        assert_eq!(objects.clean_bytes(), 4000);
+        // Clean since 0, 10, 20 and 30 steps, at step 30.
+        assert!(objects.drop_clean(25 * STEP, &mut freed));
+        assert!(objects.drop_clean(25 * STEP, &mut freed));
+        assert_eq!(freed.0, [0, 3]);
+        // Wanted in between, it is as young as the last time that it was given back.
+        objects.depend(ids[1]);
+        objects.set_clock(60 * STEP);
+        objects.clean(ids[1]);
+        assert!(objects.drop_clean(35 * STEP, &mut freed));
+        assert_eq!(freed.0, [0, 3, 2]);
+        assert!(objects.drop_clean(35 * STEP, &mut freed));
+        assert_eq!((freed.0, objects.clean_bytes()), (Vec::from([0, 3, 2, 1]), 0));
+        assert!(!objects.drop_clean(35 * STEP, &mut Freed::default()));
+    }
+}

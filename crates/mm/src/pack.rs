@@ -39,7 +39,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         }
         let mut packed = false;
         for _ in 0..LOOKS {
-            // Once round in an evicting program is soon enough, and a short program is passed in one call.
+            // Once round: from the beginning with the next call.
             let Some((page, _)) = self.index.next_used(self.packer, 1 << 47) else {
                 self.packer = 0;
                 break;

@@ -152,3 +152,49 @@ impl Seat {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// In a thread of its own, which is bound and SCHED_IDLE for as long as the seat is taken.
+    #[test]
+    fn a_seat_is_taken_while_misses_are_frequent_and_not_again_at_once() {
+        let test = std::thread::spawn(|| {
+            let mut seat = Seat::new(&[], true);
+            if seat.barred {
+                println!("skipped: there is one CPU only");
+                return;
+            }
+            let cpu = (0..).find(|&cpu| seat.all.contains(cpu));
+            let (mut now, mut all) = (0, 0);
+            let mut choose = |seat: &mut Seat, ms: u64, faults: u64| {
+                (now, all) = (now + ms * 1_000_000, all + faults);
+                seat.choose(now, Faults { all, single: all, switches: 0, thread: 1 }, |_| cpu);
+                seat.is_taken()
+            };
+            assert!(choose(&mut seat, 1, FAULTS));
+            assert!(choose(&mut seat, 1, 3), "too few to tell");
+            assert!(!choose(&mut seat, 30, 3), "misses have become rare");
+            assert!(!choose(&mut seat, 1, FAULTS), "it was no good a moment ago");
+            assert!(choose(&mut seat, 10, FAULTS));
+            assert!(!choose(&mut seat, 30, 3));
+            assert!(!choose(&mut seat, 11, FAULTS), "the second time it takes longer");
+            assert!(choose(&mut seat, 10, FAULTS));
+            for _ in 0..GOOD {
+                assert!(choose(&mut seat, 1, FAULTS));
+            }
+            assert!(!choose(&mut seat, 30, 3));
+            assert!(choose(&mut seat, 11, FAULTS), "it had been good");
+            assert!(!seat.is_apart());
+        });
+        test.join().expect("the thread ends");
+    }
+
+    #[test]
+    fn who_may_not_leave_sched_idle_takes_no_seat() {
+        let mut seat = Seat::new(&[], false);
+        seat.choose(1_000_000, Faults { all: FAULTS, single: FAULTS, switches: 0, thread: 1 }, |_| Some(0));
+        assert!(!seat.is_taken());
+    }
+}

@@ -179,6 +179,19 @@ mod tests {
         assert!(a.evict > 0);
     }
 
+    /// What lies on the stage is missing in the program, which has little where the pool has much.
+    #[test]
+    fn the_stage_shrinks_as_the_pool_grows() {
+        let w = Watermarks::new(256 * MIB);
+        assert_eq!(w.beside(0, w.inactive), w.inactive);
+        assert_eq!(w.beside(224 * MIB, w.inactive), w.inactive / 8);
+        assert_eq!(w.beside(256 * MIB, w.inactive), LEAST);
+        // And what was kept for a second chance goes on.
+        let usage = Usage { footprint: w.low + 4096, inactive: w.inactive, ..Usage::default() };
+        assert_eq!(w.decide(&usage).deflate, 0);
+        assert!(w.decide(&Usage { pool: 224 * MIB, ..usage }).deflate > 0);
+    }
+
     /// Else everything would go out to make room that lies about as stock already.
     #[test]
     fn stock_counts_as_room_and_does_not_pile_up() {
