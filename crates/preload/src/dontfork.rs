@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn the_box_is_emptied_also_where_no_message_comes() {
-        let _alone = ALONE.lock();
+        let _alone = ALONE.lock().expect("the other test passes");
         for page in 0..4 * POSTS {
             advised(page..page + 1, true, || unreachable!("the box is full"));
             assert!(follow(|| false, || unreachable!("nothing is due")).is_none());
@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn what_the_program_keeps_to_itself_is_not_given_to_children() {
-        let _alone = ALONE.lock();
+        let _alone = ALONE.lock().expect("the other test passes");
         let advised = |range, keep_out| advised(range, keep_out, || true);
         let follow = |next: &dyn Fn() -> Option<Message>| follow(|| true, next);
         advised(10..20, true);
