@@ -9,6 +9,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// The library, built by build.rs from the crate `preload`.
 static LIBRARY: &[u8] = include_bytes!(env!("ZFOLIO_LIBRARY"));
@@ -128,24 +129,33 @@ fn new_file(path: &Path, mode: u32) -> std::io::Result<File> {
 fn sweep(parent: &Path) {
     let user = sys::effective_user();
     let Ok(entries) = fs::read_dir(parent) else { return };
-    let mut environments: Option<Vec<Vec<u8>>> = None;
+    let mut idle = Vec::new();
     for path in entries.flatten().map(|entry| entry.path()) {
         let ours =
             path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(PREFIX.as_bytes()))
                 && fs::symlink_metadata(&path).is_ok_and(|m| m.is_dir() && m.uid() == user);
         let page = ours.then(|| File::open(path.join("memcg")).ok()).flatten();
         // Without a page, or with an empty one, the directory is being made or taken down this moment.
-        if page.is_none_or(|page| !sys::try_lock(&page) || page.metadata().is_ok_and(|m| m.len() == 0)) {
-            continue;
+        if page.is_some_and(|page| sys::try_lock(&page) && page.metadata().is_ok_and(|m| m.len() > 0)) {
+            idle.push(path);
         }
-        let needle = path.as_os_str().as_encoded_bytes();
-        let used = environments
-            .get_or_insert_with(environments_of_all)
-            .iter()
-            .any(|text| text.windows(needle.len()).any(|part| part == needle));
-        if !used {
-            let _ = fs::remove_dir_all(&path);
+    }
+    // Twice, a moment apart: while a process executes a program it has no environment.
+    for look in 0..2 {
+        if idle.is_empty() {
+            return;
         }
+        if look > 0 {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let environments = environments_of_all();
+        idle.retain(|path| {
+            let needle = path.as_os_str().as_encoded_bytes();
+            !environments.iter().any(|text| text.windows(needle.len()).any(|part| part == needle))
+        });
+    }
+    for path in idle {
+        let _ = fs::remove_dir_all(&path);
     }
 }
 
