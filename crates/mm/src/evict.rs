@@ -12,7 +12,6 @@
 use crate::event::{covers, insert, subtract};
 use crate::index::{Entry, Kind};
 use crate::kernel::{Body, Done, Errno, Job, Kernel, Prior, Run, Store, WINDOW_PAGES};
-use crate::object::Object;
 use crate::pager::{Pager, stage_page};
 use crate::stage::Use;
 use alloc::vec::Vec;
@@ -344,14 +343,12 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         while got < want {
             let Some(slot) = self.stage.oldest() else { break };
             let s = self.stage.slot(slot);
-            let (objects, dense) = (&self.objects, self.store.pool_bytes() > self.marks.dense);
-            // Where the pool is most of the memory a window goes out as one again, however its pages came in.
-            let is_kept = |object: &Object| object.is_sound() && (!dense || s.packed || object.pages > 1);
+            let objects = &self.objects;
             let priors = core::array::from_fn(|page| {
                 let prior = s.prior[page];
                 (s.staged & 1 << page != 0 && prior.kind() == Kind::Clean)
                     .then(|| objects.get(prior.id()))
-                    .filter(|object| is_kept(object))
+                    .filter(|object| object.is_sound())
                     .map(|object| Prior { body: object.body, page: prior.offset() })
             });
             let lent = (0..WINDOW_PAGES).filter(|p| priors[*p].is_some()).map(|p| s.prior[p].id());

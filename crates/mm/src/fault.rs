@@ -357,11 +357,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             let entry = self.index.get(page);
             let offset = entry.offset() as usize;
             if entry.kind() == Kind::Stored && entry.id() == id && offset < pages {
-                self.stage.put(slot, offset, page, Entry::NONE);
-                let staged = slot * WINDOW_PAGES as u32 + offset as u32;
-                self.index.set(page, Entry::new(Kind::Staged, staged, 0, Heat::COLD).evicted_with(entry));
-                self.count_stored(0, 1);
-                self.objects.release(id, true, &mut self.store);
+                self.restage(page, slot, offset);
             }
         }
         self.objects.give_up(id, &mut self.store);
@@ -369,6 +365,16 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         if self.stage.slot(slot).staged == 0 {
             self.discard_slot(slot);
         }
+    }
+
+    /// A page that was `Stored` is on a slot of the stage now, and does not depend on its object any more.
+    pub(crate) fn restage(&mut self, page: usize, slot: u32, place: usize) {
+        let entry = self.index.get(page);
+        self.stage.put(slot, place, page, Entry::NONE);
+        let staged = slot * WINDOW_PAGES as u32 + place as u32;
+        self.index.set(page, Entry::new(Kind::Staged, staged, 0, Heat::COLD).evicted_with(entry));
+        self.count_stored(0, 1);
+        self.objects.release(entry.id(), true, &mut self.store);
     }
 
     /// Pages that were `Stored` are in the program now, and their object is a clean copy. Without a heat each has that of its own refault.

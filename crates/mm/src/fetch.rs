@@ -18,7 +18,7 @@ use vmscan::{HUGE, PAGE, WINDOW};
 pub(crate) struct Ahead {
     pub(crate) slot: u32,
     /// The program's address.
-    pub(crate) to: usize,
+    to: usize,
     pub(crate) object: u32,
     /// Where the window begins in the object.
     first: u16,

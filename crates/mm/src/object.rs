@@ -68,12 +68,9 @@ pub struct Objects {
     /// Objects that nobody depended on when they were put here, and since when, oldest first; looked at again when taken.
     queue: VecDeque<(u32, u32)>,
     clean_bytes: usize,
-    /// Counts evictions, in steps of [`STEP`].
+    /// How many pages have gone out; it begins anew after 16 TiB.
     clock: u32,
 }
-
-/// How many evictions are one step of the objects' clock.
-const STEP: usize = 64;
 
 impl Objects {
     /// Enters a new object that nobody names yet; `retain` follows.
@@ -162,7 +159,7 @@ impl Objects {
 
     /// How many pages have gone out so far.
     pub fn set_clock(&mut self, evictions: usize) {
-        self.clock = (evictions / STEP) as u32;
+        self.clock = evictions as u32;
     }
 
     /// Gives up a clean copy: the pool's memory of an object on which nobody depends. False when there is none. A copy has been of no use if its
@@ -172,7 +169,7 @@ impl Objects {
         while let Some(&(id, since)) = self.queue.front() {
             let o = &mut self.table[id as usize];
             if o.is_copy() && o.clean_since == since {
-                if self.clock.wrapping_sub(since) as usize * STEP <= due {
+                if self.clock.wrapping_sub(since) as usize <= due {
                     break;
                 }
                 self.queue.pop_front();
@@ -272,7 +269,7 @@ mod tests {
         let (mut objects, mut freed) = (Objects::default(), Freed::default());
         let ids: Vec<u32> = (0..4)
             .map(|n| {
-                objects.set_clock(n as usize * 10 * STEP);
+                objects.set_clock(n as usize * 10);
                 let id = objects.insert(Body::Blob { handle: n, fingerprint: 0, bytes: 1000 }, 16, 0);
                 objects.retain(id, true);
                 objects.clean(id);
@@ -280,18 +277,18 @@ mod tests {
             })
             .collect();
         assert_eq!(objects.clean_bytes(), 4000);
-        // Clean since 0, 10, 20 and 30 steps, at step 30.
-        assert!(objects.drop_clean(25 * STEP, &mut freed));
-        assert!(objects.drop_clean(25 * STEP, &mut freed));
+        // Clean since 0, 10, 20 and 30 evictions, after 30 of them.
+        assert!(objects.drop_clean(25, &mut freed));
+        assert!(objects.drop_clean(25, &mut freed));
         assert_eq!(freed.0, [0, 3]);
         // Wanted in between, it is as young as the last time that it was given back.
         objects.depend(ids[1]);
-        objects.set_clock(60 * STEP);
+        objects.set_clock(60);
         objects.clean(ids[1]);
-        assert!(objects.drop_clean(35 * STEP, &mut freed));
+        assert!(objects.drop_clean(35, &mut freed));
         assert_eq!(freed.0, [0, 3, 2]);
-        assert!(objects.drop_clean(35 * STEP, &mut freed));
+        assert!(objects.drop_clean(35, &mut freed));
         assert_eq!((freed.0, objects.clean_bytes()), (Vec::from([0, 3, 2, 1]), 0));
-        assert!(!objects.drop_clean(35 * STEP, &mut Freed::default()));
+        assert!(!objects.drop_clean(35, &mut Freed::default()));
     }
 }

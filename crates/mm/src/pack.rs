@@ -9,11 +9,10 @@
 //! 1. no message is read between the look at the entries and their change, so that they still say where the pages are;
 //! 2. the bytes are checked against their hashes before the objects are given up; of a damaged object nothing is touched.
 
-use crate::index::{Entry, Kind};
+use crate::index::Kind;
 use crate::kernel::{Kernel, Store, WINDOW_PAGES};
 use crate::pager::{Pager, bits, runs};
 use core::sync::atomic::Ordering::Relaxed;
-use vmscan::heat::Heat;
 use vmscan::{PAGE, WINDOW};
 
 /// How many windows are looked at for one that is packed.
@@ -47,7 +46,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             let window = page & !(WINDOW - 1);
             self.packer = window + WINDOW;
             let mask = self.worth_packing(window);
-            if mask != 0 && self.fetches.iter().all(|f| f.to != window) {
+            if mask != 0 && self.fetch_of(window).is_none() {
                 packed = self.gather(window, mask);
                 break;
             }
@@ -105,13 +104,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         self.footprint += present.count_ones() as usize * PAGE;
         self.stage.hold(slot, present, false);
         for index in (0..WINDOW_PAGES).filter(|i| present & 1 << i != 0) {
-            let page = window + index * PAGE;
-            let entry = self.index.get(page);
-            self.stage.put(slot, index, page, Entry::NONE);
-            let staged = slot * WINDOW_PAGES as u32 + index as u32;
-            self.index.set(page, Entry::new(Kind::Staged, staged, 0, Heat::COLD).evicted_with(entry));
-            self.count_stored(0, 1);
-            self.objects.release(entry.id(), true, &mut self.store);
+            self.restage(window + index * PAGE, slot, index);
         }
         self.stat.packed.fetch_add(present.count_ones() as u64, Relaxed);
         true

@@ -323,7 +323,7 @@ impl Stage {
         Some(slot)
     }
 
-    /// The first `pages` pages of a free slot are present now, and those of them that are wanted are about to be `put`; `packed` as in [`Slot`].
+    /// The pages of a free slot that `pages` names by bit are present now, and those of them that are wanted are about to be `put`; `packed` as in [`Slot`].
     pub fn hold(&mut self, slot: u32, pages: u16, packed: bool) {
         let s = &mut self.slots[slot as usize];
         debug_assert!(s.used == Use::Free);

@@ -397,15 +397,18 @@ pub fn sched_setaffinity(tid: u32, cpus: &CpuSet) -> Result<()> {
     call!(__NR_sched_setaffinity, tid, size_of_val(&cpus.0), cpus.0.as_ptr()).map(drop)
 }
 
-/// The calling thread's scheduling policy.
-pub fn sched_getscheduler() -> Result<u32> {
-    call!(__NR_sched_getscheduler, 0).map(|policy| policy as u32)
-}
-
 /// Sets a thread's scheduling policy, with priority 0; 0 is the calling one.
 pub fn sched_setscheduler(tid: u32, policy: u32) -> Result<()> {
     let priority = 0u32;
     call!(__NR_sched_setscheduler, tid, policy, &raw const priority).map(drop)
+}
+
+/// True when a thread like the calling one may become SCHED_IDLE and leave that again. It is tried out, and where it may not the caller
+/// stays SCHED_IDLE: a thread that ends soon.
+pub fn may_yield() -> bool {
+    call!(__NR_sched_getscheduler, 0) == Ok(consts::SCHED_OTHER as usize)
+        && sched_setscheduler(0, consts::SCHED_IDLE).is_ok()
+        && sched_setscheduler(0, consts::SCHED_OTHER).is_ok()
 }
 
 /// Ends the calling thread.

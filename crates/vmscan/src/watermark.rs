@@ -53,8 +53,7 @@ pub struct Watermarks {
     pub max: usize,
     /// How much of the pool may hold copies of pages that are in the program and unchanged.
     pub clean: usize,
-    /// While the pool is larger than this, density counts for more than the time of a miss: large objects are not split, since pages on
-    /// their own take more room, but packed anew when half of their pages have other copies by now.
+    /// While the pool is larger than this, its density counts for more: cold windows that lie in pieces are packed, and few clean copies kept.
     pub dense: usize,
     /// How much stays on the inactive stage as second chance, while the pool is empty; less as it takes more of the limit. So with the two below.
     pub inactive: usize,
