@@ -28,7 +28,7 @@ const GROWING: usize = 64;
 
 impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// Reads all messages and applies all events. Faults are left in the queue.
-    pub(crate) fn settle(&mut self) {
+    pub fn settle(&mut self) {
         while let Some(message) = self.kernel.next() {
             self.apply(message);
         }

@@ -51,7 +51,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// Does what the watermarks ask for, evicting about `most` bytes at most. True when there may be more to do at once.
     pub(crate) fn reclaim(&mut self, most: usize) -> bool {
         // Where everything goes out all the time no fault waits for room, and the hand registers what it comes to.
-        if self.footprint > self.marks.low && !self.config.evict_all {
+        if self.footprint > self.marks.wake && !self.config.evict_all {
             self.enroll_all();
         }
         let actions = self.marks.decide(&self.usage());
@@ -186,7 +186,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
 
     /// Registers all there is, ahead of the hand: only then does fresh memory fault to us and can be made to wait. No event tells of new
     /// mappings, and so this is done again and again while the footprint is high.
-    fn enroll_all(&mut self) {
+    pub fn enroll_all(&mut self) {
         let now = self.kernel.now_ms();
         let pace = if !self.mapped_more { 2 } else { (self.grown <= self.marks.limit / FAST) as usize };
         if now < self.enrolled_ms + ENROLL_MS[pace] + self.areas / ENROLL_AREAS {

@@ -46,12 +46,6 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     }
 
     fn try_serve(&mut self, fault: Fault, gate: bool) -> bool {
-        // A worker read a page of the stage that the kernel had taken back (MADV_FREE): it reads as zeros.
-        if self.stage.contains(fault.at) {
-            self.kernel.zero(fault.at, PAGE);
-            self.kernel.wake(fault.at..fault.at + PAGE);
-            return true;
-        }
         let (began, mut pauses) = (self.index.get(fault.at).kind(), 0);
         let extent = self.readahead.fault(fault.at);
         loop {
@@ -177,11 +171,6 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             moved = self.kernel.copy(at, self.stage.at(slot) + page * PAGE, PAGE);
         }
         if !gone {
-            if moved.stop == Some(Errno::EFAULT) {
-                // Only a hole is nothing: whatever else the kernel means by it, the page is there and waits.
-                let hole = self.is_hole(self.stage.at(slot) + page * PAGE);
-                return if hole { self.vanished(at, slot, page) } else { Outcome::Again };
-            }
             self.footprint += moved.bytes;
         }
         let done = moved.bytes / PAGE;
@@ -229,20 +218,13 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         }
     }
 
-    /// Applies a result, or helps the workers to one: they may be waiting for a page of the stage that the kernel has taken back.
+    /// Applies a result, or lets those run who come to one: a worker may wait for a call of the program's to end.
     pub(crate) fn await_workers(&mut self) {
         if let Some(done) = self.store.complete() {
             self.apply_done(done);
             return;
         }
         self.settle();
-        let stage = &self.stage;
-        let theirs = |fault: &Fault| stage.contains(fault.at);
-        while let Some(index) = self.faults.iter().position(theirs) {
-            let fault = self.faults.remove(index).expect("found");
-            self.kernel.zero(fault.at, PAGE);
-            self.kernel.wake(fault.at..fault.at + PAGE);
-        }
         self.kernel.pause();
     }
 

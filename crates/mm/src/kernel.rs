@@ -54,7 +54,7 @@ pub trait Kernel {
     fn pins(&mut self, pins: &mut Vec<usize>);
     /// Moves pages between the program and the engine, either way.
     fn move_pages(&mut self, dst: usize, src: usize, bytes: usize) -> Moved;
-    /// Copies engine memory into holes of the program, over guards too. EFAULT: the source is a hole of the stage.
+    /// Copies engine memory into holes of the program, over guards too.
     fn copy(&mut self, dst: usize, src: usize, bytes: usize) -> Moved;
     /// Fills holes with the shared zero page.
     fn zero(&mut self, dst: usize, bytes: usize) -> Moved;
@@ -193,7 +193,7 @@ impl fmt::Display for Damaged {
 /// Where folios go.
 pub trait Store {
     /// Takes a job. The pages at `job.at` stay until it is done or withdrawn, but for those that MADV_FREE gave up and the kernel takes
-    /// back: the store's worker writes to each (what it holds) before it reads it, which ends that. On a hole it waits for the pager.
+    /// back: they read as zeros.
     fn submit(&mut self, job: Job);
     /// Takes a job to load.
     fn fetch(&mut self, fetch: Fetch);

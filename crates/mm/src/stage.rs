@@ -118,11 +118,6 @@ impl Stage {
         }
     }
 
-    /// True for addresses of the stage.
-    pub fn contains(&self, at: usize) -> bool {
-        (self.base..self.base + self.slots.len() * WINDOW).contains(&at)
-    }
-
     /// A slot's address.
     pub fn at(&self, slot: u32) -> usize {
         self.base + slot as usize * WINDOW

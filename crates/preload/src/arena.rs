@@ -63,9 +63,18 @@ impl Table {
 
 /// Maps `bytes` of zeroed memory for the engine, aligned to `align` (a power of two, at least a page). `None` when there is none.
 pub fn map(bytes: usize, align: usize) -> Option<usize> {
+    map_as(MAP_PRIVATE, bytes, align)
+}
+
+/// Maps `bytes` of zeroed memory for the engine that a child shares, if it gets it.
+pub fn map_shared(bytes: usize) -> Option<usize> {
+    map_as(MAP_SHARED, bytes, PAGE)
+}
+
+fn map_as(kind: u32, bytes: usize, align: usize) -> Option<usize> {
     let bytes = bytes.next_multiple_of(PAGE);
     let extra = align.saturating_sub(PAGE);
-    let flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    let flags = kind | MAP_ANONYMOUS | MAP_NORESERVE;
     let mut own = OWN.lock();
     // Without access first: mlockall(MCL_FUTURE) would fill it with pages.
     let raw = sys::mmap(bytes + extra, PROT_NONE, flags, None).ok()?;
@@ -270,6 +279,10 @@ unsafe impl zsmalloc::Backing for PoolMemory {
     fn map(&self, bytes: usize) -> Option<NonNull<u8>> {
         let at = map(bytes, 64 << 10)?;
         NonNull::new(at as *mut u8)
+    }
+
+    fn commit(&self, at: NonNull<u8>, bytes: usize) {
+        let _ = sys::madvise_keep(at.as_ptr() as usize, bytes, MADV_POPULATE_WRITE);
     }
 
     fn decommit(&self, at: NonNull<u8>, bytes: usize) {

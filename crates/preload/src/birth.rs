@@ -1,4 +1,5 @@
-//! How the engine's processes are made: clone with CLONE_VM and nothing else shared, so that the program sees neither a thread nor a child.
+//! How the engine's processes are made: clone with CLONE_VM and nothing else shared, so that the program sees neither a thread nor a child; and
+//! workers, which share the engine's descriptors and have an address space of their own.
 //!
 //! ```text
 //!   program ── clone(VM|VFORK) ──> midwife ── clone(VM) ──> engine
@@ -6,7 +7,10 @@
 //! ```
 
 use crate::arena;
+use core::ops::Range;
 use core::ptr::null_mut;
+use memcg::Slot;
+use uffd::maps::Maps;
 use uffd::sys::{self, Errno, consts::*};
 
 /// Bytes of stack of the engine and of a worker.
@@ -93,11 +97,129 @@ pub unsafe fn detached(entry: extern "C" fn(usize) -> !, argument: usize) -> Res
     result.map(|pid| Born { pid, may_yield })
 }
 
-/// Starts `entry(argument)` in a process that shares this one's memory and descriptors; it is this process's child.
+/// Where a worker runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// In an address space of its own: a copy of this one, without all that is kept out of children.
+    Apart,
+    /// In this one.
+    Here,
+}
+
+/// Starts `entry` in a process that shares this one's descriptors, and is its child; its argument is the address of `duty`. Who is made apart gets
+/// `shared` too, a mapping of the engine's.
 ///
 /// # Safety
-/// As for [`detached`].
-pub unsafe fn helper(entry: extern "C" fn(usize) -> !, argument: usize) -> Result<u32, Errno> {
-    // SAFETY: the stack is new; the rest is the caller's contract.
-    unsafe { sys::clone(CLONE_VM | CLONE_FILES | CLONE_FS, new_stack()?, entry, argument) }
+/// As for [`detached`]. A child that somebody else makes meanwhile gets the stack and `shared` too.
+pub unsafe fn worker<T>(
+    entry: extern "C" fn(usize) -> !,
+    place: Place,
+    shared: Range<usize>,
+    duty: T,
+) -> Result<u32, Errno> {
+    const { assert!(size_of::<T>() < STACK / 2) };
+    let stack_top = new_stack()?;
+    let (stack, vm) = (stack_top - STACK, if place == Place::Here { CLONE_VM } else { 0 });
+    let inherited = [stack..stack_top, shared];
+    let advise = |advice| {
+        let all = inherited.iter().all(|r| sys::madvise_keep(r.start, r.len(), advice).is_ok());
+        all.then_some(()).ok_or(Errno::EINVAL)
+    };
+    // SAFETY: the stack is new, and grows down from its other end; the rest is the caller's contract.
+    let made = unsafe {
+        (stack as *mut T).write(duty);
+        advise(MADV_DOFORK).and_then(|()| sys::clone(vm | CLONE_FILES | CLONE_FS, stack_top, entry, stack))
+    };
+    let _ = advise(MADV_DONTFORK);
+    if place == Place::Apart || made.is_err() {
+        // SAFETY: the new process has a copy of it.
+        unsafe { arena::unmap(stack, STACK) };
+    }
+    made
+}
+
+/// What a process that was made apart needs: the mappings that hold these addresses, and the library.
+pub struct Kept([usize; 2]);
+
+impl Kept {
+    /// The board at `board`, the run's page with `slot` in it, and the stack of whoever calls [`Kept::leave_the_rest`].
+    pub fn new(board: usize, slot: &Slot) -> Kept {
+        Kept([board, core::ptr::from_ref(slot) as usize])
+    }
+
+    /// Unmaps everything else; false when there is no telling what that is.
+    ///
+    /// # Safety
+    /// The calling process must have been made apart, and use nothing else; its heap begins anew.
+    pub unsafe fn leave_the_rest(&self) -> bool {
+        let Ok(maps) = Maps::open() else { return false };
+        let (mut at, library, stack) = (0, library(), &raw const maps as usize);
+        while let Ok(Some(m)) = maps.query(at) {
+            at = m.range.end;
+            let is_kept = self.0.iter().chain([&stack]).any(|kept| m.range.contains(kept))
+                || m.range.start < library.end && m.range.end > library.start;
+            if !is_kept {
+                // SAFETY: the caller's contract.
+                let _ = unsafe { sys::munmap(m.range.start, m.range.len()) };
+            }
+        }
+        // SAFETY: this process has one thread, and none of the old heap.
+        unsafe { arena::reset() };
+        true
+    }
+}
+
+/// The addresses of the library, from its ELF header.
+fn library() -> Range<usize> {
+    unsafe extern "C" {
+        /// The linker's: where the header is.
+        static __ehdr_start: ElfHeader;
+    }
+    /// `Elf64_Ehdr`, as far as it is needed.
+    #[repr(C)]
+    struct ElfHeader {
+        _before: [u64; 4],
+        program_headers: u64,
+        _between: [u8; 14],
+        size: u16,
+        count: u16,
+    }
+    /// `Elf64_Phdr`, as far as it is needed.
+    #[repr(C)]
+    struct ProgramHeader {
+        kind: u32,
+        _flags: u32,
+        _offset: u64,
+        at: u64,
+        _physical: u64,
+        _in_file: u64,
+        bytes: u64,
+    }
+    const PT_LOAD: u32 = 1;
+    let base = &raw const __ehdr_start as usize;
+    // SAFETY: the library is mapped, and with it its headers, at the beginning of its first segment.
+    let end = unsafe {
+        let header = &*(base as *const ElfHeader);
+        (0..header.count as usize)
+            .map(|n| {
+                &*((base + header.program_headers as usize + n * header.size as usize)
+                    as *const ProgramHeader)
+            })
+            .filter(|segment| segment.kind == PT_LOAD)
+            .map(|segment| base + (segment.at + segment.bytes) as usize)
+            .max()
+    };
+    base..end.unwrap_or(base)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_library_reaches_from_its_header_past_its_data() {
+        let library = library();
+        assert!(library.contains(&(midwife as *const () as usize)));
+        assert!(library.contains(&(&raw const crate::control::CONTROL as usize)));
+    }
 }

@@ -1,96 +1,153 @@
-//! The board: where the pager puts up jobs and workers take them; the pager's [`Store`].
+//! The board: where the pager puts up jobs and workers take them. It is a mapping of its own, shared with the workers, which have none of the
+//! program's memory.
 //!
 //! Each slot of the stage has a cell, and a cell's state says whose it is:
 //!
 //! ```text
-//!   IDLE ──submit──> QUEUED ──a worker──> BUSY ──> DONE ──complete──> IDLE
-//!                      └──── withdraw ────────────────────────────────^
+//!   IDLE ──post──> QUEUED ──a worker──> BUSY ──> DONE ──the pager──> IDLE
+//!                    └──── withdraw ──────────────────────────────────^
 //! ```
 //!
+//! The objects that a worker makes lie in a parcel, of which there are a few. A worker has one before it takes a job, and gives it away with the
+//! result; the pager gives it back when it has taken the objects into the pool.
+//!
 //! This is safe because
-//! 1. a cell's job is written by the pager before QUEUED is stored, and read by the one worker that exchanges QUEUED for BUSY;
-//! 2. its result is written by that worker before DONE is stored, and read by the pager after it;
-//! 3. a ring entry is only a hint where to look: one that is stale finds no QUEUED, or finds a newer job of the same slot, which is as good.
+//! 1. a cell's work is written by the pager before QUEUED is stored, and read by the one worker that exchanges QUEUED for BUSY;
+//! 2. its result, and the parcel that this names, are written by that worker before DONE is stored, and read by the pager after it;
+//! 3. a parcel has one owner: whoever takes its bit out of `free`, then who reads the result that names it, until it puts the bit back;
+//! 4. a ring entry is only a hint where to look: one that is stale finds no QUEUED, or finds a newer job of the same slot, which is as good.
 
-use alloc::boxed::Box;
-use alloc::collections::VecDeque;
+use crate::arena;
 use core::cell::UnsafeCell;
+use core::mem::MaybeUninit;
+use core::ops::Range;
+use core::slice;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
-use memcg::Stat;
-use mm::kernel::{Body, Damaged, Done, Fetch, Job, Store, WINDOW_PAGES};
-use uffd::{Fd, sys};
-use vmscan::{PAGE, WINDOW};
-use zswap::cache::Object;
-use zswap::{Cache, LoadError, Worker};
+use uffd::{Fd, PAGE, sys};
+use zswap::{PARCEL_MAX_BYTES, Packed, Priors};
 
 const IDLE: u32 = 0;
 const QUEUED: u32 = 1;
 const BUSY: u32 = 2;
 const DONE: u32 = 3;
 
+/// The most workers that a board has room for.
+pub const WORKERS_MAX: usize = 4;
+
+/// Two for each worker, so that it goes on while the pager takes the last one's objects in.
+const PARCELS: usize = 2 * WORKERS_MAX;
+const PARCEL_BYTES: usize = PARCEL_MAX_BYTES.next_multiple_of(PAGE);
+
+/// What a worker is asked for. Addresses are the program's.
+#[derive(Clone, Copy)]
 #[expect(
     clippy::large_enum_variant,
     reason = "it lies in its cell from the start: a box would be an allocation for each job"
 )]
+pub enum Work {
+    /// To make objects of a slot's pages.
+    Pack {
+        /// Where the slot is.
+        at: usize,
+        /// Which of its pages, by bit.
+        pages: u16,
+        /// How many an object holds at most.
+        unit: usize,
+        /// What they were when they were loaded.
+        priors: Priors,
+    },
+    /// To load pages of an object.
+    Unpack {
+        /// Where it is; it stays there until the job is done.
+        object: usize,
+        /// Its length.
+        bytes: usize,
+        /// Of its contents.
+        fingerprint: u32,
+        /// First page within it.
+        first: u16,
+        /// How many.
+        pages: u16,
+        /// Where they go.
+        to: usize,
+    },
+}
+
+/// What a worker says.
 #[derive(Clone, Copy)]
-enum Work {
-    Store(Job),
-    Fetch(Fetch),
+#[expect(clippy::large_enum_variant, reason = "as for `Work`")]
+pub enum Answer {
+    /// The objects lie in a parcel.
+    Packed {
+        /// What they are.
+        packed: Packed,
+        /// Where they lie.
+        parcel: u32,
+    },
+    /// The pages are there, if this is true; else the object is damaged.
+    Unpacked(bool),
 }
 
 struct Cell {
     state: AtomicU32,
-    work: UnsafeCell<Option<Work>>,
-    done: UnsafeCell<Option<Done>>,
+    work: UnsafeCell<MaybeUninit<Work>>,
+    answer: UnsafeCell<MaybeUninit<Answer>>,
 }
 
 /// A ring of slot numbers: one writer, many readers.
-struct Ring {
-    slots: Box<[AtomicU32]>,
+#[derive(Default)]
+struct Ends {
     head: AtomicUsize,
     tail: AtomicUsize,
 }
 
-impl Ring {
-    fn new(len: usize) -> Ring {
-        let slots = (0..len.next_power_of_two()).map(|_| AtomicU32::new(0)).collect();
-        Ring { slots, head: AtomicUsize::new(0), tail: AtomicUsize::new(0) }
-    }
+#[derive(Clone, Copy)]
+struct Ring {
+    ends: &'static Ends,
+    slots: &'static [AtomicU32],
+}
 
+impl Ring {
     /// False when the ring is full.
     fn push(&self, slot: u32) -> bool {
-        let tail = self.tail.load(Relaxed);
-        if tail - self.head.load(Acquire) >= self.slots.len() {
+        let tail = self.ends.tail.load(Relaxed);
+        if tail - self.ends.head.load(Acquire) >= self.slots.len() {
             return false;
         }
         self.slots[tail & (self.slots.len() - 1)].store(slot, Relaxed);
-        self.tail.store(tail + 1, Release);
+        self.ends.tail.store(tail + 1, Release);
         true
     }
 
     fn pop(&self) -> Option<u32> {
         loop {
-            let head = self.head.load(Acquire);
-            if head == self.tail.load(Acquire) {
+            let head = self.ends.head.load(Acquire);
+            if head == self.ends.tail.load(Acquire) {
                 return None;
             }
             let slot = self.slots[head & (self.slots.len() - 1)].load(Relaxed);
-            if self.head.compare_exchange(head, head + 1, AcqRel, Relaxed).is_ok() {
+            if self.ends.head.compare_exchange(head, head + 1, AcqRel, Relaxed).is_ok() {
                 return Some(slot);
             }
         }
     }
+
+    fn is_empty(&self) -> bool {
+        self.ends.head.load(Acquire) == self.ends.tail.load(Acquire)
+    }
 }
 
-/// What pager and workers share.
-pub struct Board {
-    cells: Box<[Cell]>,
-    /// Loads come before stores: a thread may already wait for one.
-    fetches: Ring,
-    stores: Ring,
-    /// Counts submissions; workers sleep on it.
-    work: AtomicU32,
+/// The head of the mapping.
+pub struct Head {
+    /// Counts what a worker may wait for: work, and parcels that have come back. Workers sleep on it.
+    news: AtomicU32,
     sleepers: AtomicU32,
+    /// How many of them sleep for want of a parcel.
+    starving: AtomicU32,
+    /// Which parcels are nobody's, by bit.
+    free: AtomicU32,
+    /// How many workers are ready.
+    ready: AtomicU32,
     /// Set while the pager sleeps in poll, and wants `bell` rung.
     pub pager_sleeps: AtomicU32,
     /// Set to end the workers.
@@ -99,89 +156,207 @@ pub struct Board {
     pub alarm: AtomicUsize,
     /// Set when a worker has called the engine.
     pub called: AtomicU32,
+    /// Bytes of private memory of each worker, in its own address space.
+    pub private: [AtomicUsize; WORKERS_MAX],
     bell: Fd,
-    cache: Cache<crate::arena::PoolMemory>,
-    stat: &'static Stat,
-    /// Test mode: the last of so many objects is damaged; 0 is never.
-    damage_every: u32,
-    stored: AtomicU32,
+    fetches: Ends,
+    stores: Ends,
 }
 
-// SAFETY: see the list at the head of the file for the cells; the rest is atomics and shared by design.
+/// What pager and workers share.
+#[derive(Clone, Copy)]
+pub struct Board {
+    head: &'static Head,
+    cells: &'static [Cell],
+    /// Loads come before stores: a thread may already wait for one.
+    fetches: Ring,
+    stores: Ring,
+    parcels: usize,
+    bytes: usize,
+}
+
+// SAFETY: see the list at the head of the file for cells and parcels; the rest is atomics and shared by design.
 unsafe impl Sync for Board {}
+// SAFETY: as above.
+unsafe impl Send for Board {}
+
+/// Where the parts of a board lie.
+struct Layout {
+    cells: usize,
+    fetches: usize,
+    stores: usize,
+    parcels: usize,
+    bytes: usize,
+    ring: usize,
+}
+
+impl Layout {
+    fn new(slots: usize) -> Layout {
+        let ring = (slots * 2).next_power_of_two();
+        let cells = size_of::<Head>().next_multiple_of(64);
+        let fetches = cells + slots * size_of::<Cell>();
+        let stores = fetches + ring * size_of::<AtomicU32>();
+        let parcels = (stores + ring * size_of::<AtomicU32>()).next_multiple_of(PAGE);
+        Layout { cells, fetches, stores, parcels, bytes: parcels + PARCELS * PARCEL_BYTES, ring }
+    }
+}
 
 impl Board {
-    /// A board for a stage of `slots` slots.
-    pub fn new(
-        slots: usize,
-        cache: Cache<crate::arena::PoolMemory>,
-        bell: Fd,
-        stat: &'static Stat,
-        damage_every: u32,
-    ) -> Board {
-        let cell =
-            || Cell { state: AtomicU32::new(IDLE), work: UnsafeCell::new(None), done: UnsafeCell::new(None) };
-        Board {
-            cells: (0..slots).map(|_| cell()).collect(),
-            fetches: Ring::new(slots * 2),
-            stores: Ring::new(slots * 2),
-            work: AtomicU32::new(0),
-            sleepers: AtomicU32::new(0),
-            pager_sleeps: AtomicU32::new(0),
-            stop: AtomicU32::new(0),
+    /// A board for a stage of `slots` slots; `None` where there is no memory. It stays for ever.
+    pub fn map(slots: usize, bell: Fd) -> Option<Board> {
+        let layout = Layout::new(slots);
+        let at = arena::map_shared(layout.bytes)?;
+        let zero = AtomicU32::new;
+        let head = Head {
+            news: zero(0),
+            sleepers: zero(0),
+            starving: zero(0),
+            free: zero((1 << PARCELS) - 1),
+            ready: zero(0),
+            pager_sleeps: zero(0),
+            stop: zero(0),
             alarm: AtomicUsize::new(0),
-            called: AtomicU32::new(0),
+            called: zero(0),
+            private: Default::default(),
             bell,
-            cache,
-            stat,
-            damage_every,
-            stored: AtomicU32::new(0),
+            fetches: Ends::default(),
+            stores: Ends::default(),
+        };
+        // SAFETY: the mapping is new, zeroed, as long as the layout says, and stays; the parts lie apart in it, each aligned, and zeros are
+        // a value of atomics and of what is not read before it is written.
+        unsafe {
+            (at as *mut Head).write(head);
+            let head = &*(at as *const Head);
+            let ring = |offset: usize, ends| Ring {
+                ends,
+                slots: slice::from_raw_parts((at + offset) as *const AtomicU32, layout.ring),
+            };
+            Some(Board {
+                head,
+                cells: slice::from_raw_parts((at + layout.cells) as *const Cell, slots),
+                fetches: ring(layout.fetches, &head.fetches),
+                stores: ring(layout.stores, &head.stores),
+                parcels: at + layout.parcels,
+                bytes: layout.bytes,
+            })
         }
     }
 
+    /// The words that engine and workers tell each other.
+    pub fn head(&self) -> &'static Head {
+        self.head
+    }
+
+    /// Its addresses.
+    pub fn range(&self) -> Range<usize> {
+        let at = core::ptr::from_ref(self.head) as usize;
+        at..at + self.bytes
+    }
+
     /// Readable when the pager is to wake: a job was done while it slept.
-    pub fn bell(&self) -> &Fd {
-        &self.bell
+    pub fn bell(&self) -> &'static Fd {
+        &self.head.bell
     }
 
-    /// The cache.
-    pub fn cache(&self) -> &Cache<crate::arena::PoolMemory> {
-        &self.cache
+    /// Bytes that are in no private memory of the engine's: the board itself, and what the workers have.
+    pub fn apart_bytes(&self) -> usize {
+        self.bytes + self.head.private.iter().map(|p| p.load(Relaxed)).sum::<usize>()
     }
 
-    fn post(&self, ring: &Ring, slot: u32, work: Work) {
+    /// The pager puts work up for a slot that has none.
+    pub fn post(&self, slot: u32, work: Work) {
         let cell = &self.cells[slot as usize];
         debug_assert_eq!(cell.state.load(Relaxed), IDLE);
         // SAFETY: the cell is IDLE, so the pager's.
-        unsafe { *cell.work.get() = Some(work) };
+        unsafe { (*cell.work.get()).write(work) };
         cell.state.store(QUEUED, Release);
+        let ring = if matches!(work, Work::Pack { .. }) { &self.stores } else { &self.fetches };
         // Full of stale entries: the workers will have passed them in a moment.
         while !ring.push(slot) {
             core::hint::spin_loop();
         }
-        self.work.fetch_add(1, SeqCst);
-        if self.sleepers.load(SeqCst) > 0 {
-            sys::futex_wake(self.work.as_ptr(), 1, false);
+        self.tell(1);
+    }
+
+    /// The pager takes work back; false when a worker has begun it.
+    pub fn withdraw(&self, slot: u32) -> bool {
+        self.cells[slot as usize].state.compare_exchange(QUEUED, IDLE, AcqRel, Relaxed).is_ok()
+    }
+
+    /// True when a worker has done the slot's work.
+    pub fn is_done(&self, slot: u32) -> bool {
+        self.cells[slot as usize].state.load(Acquire) == DONE
+    }
+
+    /// The pager takes the answer of a slot whose work is done; `take` gets the bytes of its parcel.
+    pub fn answer<R>(&self, slot: u32, take: impl FnOnce(&Answer, &mut [u8]) -> R) -> R {
+        let cell = &self.cells[slot as usize];
+        assert_eq!(cell.state.load(Acquire), DONE, "an answer is there before it is taken");
+        // SAFETY: the cell is DONE, so the pager's, and the worker has written the answer.
+        let answer = unsafe { (*cell.answer.get()).assume_init_ref() };
+        let result = match answer {
+            Answer::Packed { parcel, .. } => {
+                // SAFETY: the answer has made it the pager's.
+                let result = take(answer, unsafe { self.parcel(*parcel) });
+                self.head.free.fetch_or(1 << parcel, SeqCst);
+                if self.head.starving.load(SeqCst) > 0 {
+                    self.tell(1);
+                }
+                result
+            }
+            Answer::Unpacked(_) => take(answer, &mut []),
+        };
+        cell.state.store(IDLE, Release);
+        result
+    }
+
+    /// The bytes of a parcel.
+    ///
+    /// # Safety
+    /// It must be the caller's.
+    #[expect(clippy::mut_from_ref, reason = "each parcel has one owner at a time")]
+    unsafe fn parcel(&self, parcel: u32) -> &mut [u8] {
+        assert!((parcel as usize) < PARCELS);
+        let at = self.parcels + parcel as usize * PARCEL_BYTES;
+        // SAFETY: inside the mapping; nobody else has it.
+        unsafe { slice::from_raw_parts_mut(at as *mut u8, PARCEL_BYTES) }
+    }
+
+    fn take_parcel(&self) -> Option<u32> {
+        loop {
+            let free = self.head.free.load(Relaxed);
+            if free == 0 {
+                return None;
+            }
+            if self.head.free.compare_exchange(free, free & (free - 1), Acquire, Relaxed).is_ok() {
+                return Some(free.trailing_zeros());
+            }
         }
     }
 
-    /// A worker's turn: takes one job and does it. False when there was none.
-    pub fn serve(&self, worker: &mut Worker) -> bool {
+    /// A worker's turn: takes one job and does it. `parcel` is the one that it has. False when there was no job, or no parcel.
+    pub fn serve(&self, parcel: &mut Option<u32>, act: impl FnOnce(&Work, &mut [u8]) -> Reply) -> bool {
+        *parcel = parcel.or_else(|| self.take_parcel());
+        let Some(own) = *parcel else { return false };
         let Some(slot) = self.fetches.pop().or_else(|| self.stores.pop()) else { return false };
         let cell = &self.cells[slot as usize];
         if cell.state.compare_exchange(QUEUED, BUSY, AcqRel, Relaxed).is_err() {
             return true;
         }
-        // SAFETY: the cell is BUSY, so this worker's.
-        let work = unsafe { (*cell.work.get()).take() };
-        let done = match work.expect("a queued cell has work") {
-            Work::Store(job) => self.store(worker, &job),
-            Work::Fetch(fetch) => self.fetch(worker, &fetch),
+        // SAFETY: the cell is BUSY, so this worker's, and the pager has written the work.
+        let work = unsafe { (*cell.work.get()).assume_init_ref() };
+        // SAFETY: this worker has taken it.
+        let answer = match act(work, unsafe { self.parcel(own) }) {
+            Reply::Packed(packed) => {
+                *parcel = None;
+                Answer::Packed { packed, parcel: own }
+            }
+            Reply::Unpacked(sound) => Answer::Unpacked(sound),
         };
         // SAFETY: as above.
-        unsafe { *cell.done.get() = Some(done) };
+        unsafe { (*cell.answer.get()).write(answer) };
         cell.state.store(DONE, SeqCst);
-        if self.pager_sleeps.swap(0, SeqCst) != 0 {
+        if self.head.pager_sleeps.swap(0, SeqCst) != 0 {
             self.wake_pager();
         }
         true
@@ -189,195 +364,58 @@ impl Board {
 
     /// Ends the pager's sleep.
     pub fn wake_pager(&self) {
-        let _ = sys::write(&self.bell, &1u64.to_ne_bytes());
+        let _ = sys::write(&self.head.bell, &1u64.to_ne_bytes());
     }
 
-    /// With nothing better to do, compacts the pool a little where holes take a sixteenth of it. False when that was not needed.
-    pub fn tidy(&self) -> bool {
-        let pool = self.cache.pool();
-        let (held, stored) = (pool.pool_bytes(), pool.stored_bytes());
-        if held < stored + held / 32 + (1 << 20) {
-            return false;
-        }
-        let compacted = pool.compact(256 << 10);
-        self.stat.compacted.fetch_add(compacted.objects_moved as u64, Relaxed);
-        compacted.objects_moved > 0
+    /// A worker is ready.
+    pub fn report_ready(&self) {
+        self.head.ready.fetch_add(1, SeqCst);
+        sys::futex_wake(self.head.ready.as_ptr(), 1, true);
     }
 
-    /// Sleeps until there is work, at most `timeout_ns`.
-    pub fn wait(&self, timeout_ns: u64) {
-        let seen = self.work.load(SeqCst);
-        self.sleepers.fetch_add(1, SeqCst);
-        if self.fetches.head.load(Acquire) == self.fetches.tail.load(Acquire)
-            && self.stores.head.load(Acquire) == self.stores.tail.load(Acquire)
-            && self.stop.load(SeqCst) == 0
-        {
-            let _ = sys::futex_wait(self.work.as_ptr(), seen, Some(timeout_ns), false);
+    /// Waits until so many workers are ready, at most `timeout_ns`; true when they are.
+    pub fn await_ready(&self, workers: u32, timeout_ns: u64) -> bool {
+        let ready = self.head.ready.load(SeqCst);
+        if ready < workers {
+            let _ = sys::futex_wait(self.head.ready.as_ptr(), ready, Some(timeout_ns), true);
         }
-        self.sleepers.fetch_sub(1, SeqCst);
+        self.head.ready.load(SeqCst) >= workers
+    }
+
+    /// Sleeps until there is work, or a parcel has come back for a worker that has none, at most `timeout_ns`.
+    pub fn wait(&self, has_parcel: bool, timeout_ns: u64) {
+        let seen = self.head.news.load(SeqCst);
+        self.head.sleepers.fetch_add(1, SeqCst);
+        let idle = self.fetches.is_empty() && self.stores.is_empty();
+        let starves = !idle && !has_parcel;
+        self.head.starving.fetch_add(starves as u32, SeqCst);
+        let nothing_to_do = idle || starves && self.head.free.load(SeqCst) == 0;
+        if nothing_to_do && self.head.stop.load(SeqCst) == 0 {
+            let _ = sys::futex_wait(self.head.news.as_ptr(), seen, Some(timeout_ns), true);
+        }
+        self.head.starving.fetch_sub(starves as u32, SeqCst);
+        self.head.sleepers.fetch_sub(1, SeqCst);
+    }
+
+    fn tell(&self, workers: u32) {
+        self.head.news.fetch_add(1, SeqCst);
+        if self.head.sleepers.load(SeqCst) > 0 {
+            sys::futex_wake(self.head.news.as_ptr(), workers, true);
+        }
     }
 
     /// Ends the workers.
     pub fn end(&self) {
-        self.stop.store(1, SeqCst);
-        self.work.fetch_add(1, SeqCst);
-        sys::futex_wake(self.work.as_ptr(), u32::MAX, false);
-    }
-
-    fn store(&self, worker: &mut Worker, job: &Job) -> Done {
-        for page in (0..WINDOW_PAGES).filter(|p| job.pages & 1 << p != 0) {
-            let word = (job.at + page * PAGE) as *mut u64;
-            // A page that the program gave up with MADV_FREE may vanish under us until it is written to: written to, it stays. The
-            // pager later uses these pages without being able to serve a fault of its own.
-            // SAFETY: the page is on the stage and staged for this job; nobody else touches it until the job is done.
-            unsafe { word.write_volatile(word.read_volatile()) };
-        }
-        // SAFETY: as above, for the pages that the job names; the others are not read, and hold nothing but bytes.
-        let window = unsafe { core::slice::from_raw_parts(job.at as *const u8, WINDOW) };
-        let priors = job.priors.map(|p| {
-            let p = p?;
-            match p.body {
-                Body::Blob { handle, .. } => {
-                    Some(zswap::Prior { handle: zsmalloc::Handle::from_raw(handle)?, page: p.page as usize })
-                }
-                _ => None,
-            }
-        });
-        let (mut bodies, mut objects) = ([None; WINDOW_PAGES], [None; WINDOW_PAGES]);
-        let stored = self.cache.store(worker, window, job.pages, job.unit, &priors, &mut objects);
-        let mut left = stored.in_objects.count_ones() as usize;
-        for (body, object) in bodies.iter_mut().zip(objects) {
-            let pages = left.min(job.unit);
-            left -= pages;
-            *body = object.map(|object| self.count(object, pages as u64));
-        }
-        Done::Stored {
-            slot: job.slot,
-            reused: stored.reused,
-            zero: stored.zero,
-            in_bodies: stored.in_objects,
-            bodies,
-        }
-    }
-
-    /// Counts a new object of so many pages, and names it as the pager does.
-    fn count(&self, object: Object, pages: u64) -> Body {
-        match object {
-            Object::Same(word) => {
-                self.stat.same_filled.fetch_add(pages, Relaxed);
-                Body::Same(word)
-            }
-            Object::Blob { handle, fingerprint, bytes, compressed } => {
-                self.stat.compressed_in_bytes.fetch_add(pages * PAGE as u64, Relaxed);
-                self.stat.compressed_out_bytes.fetch_add(bytes as u64, Relaxed);
-                self.stat.incompressible.fetch_add(!compressed as u64, Relaxed);
-                self.damage(handle);
-                Body::Blob { handle: handle.into_raw(), fingerprint, bytes }
-            }
-        }
-    }
-
-    /// Test mode: turns a bit of every so many objects, in the middle of its data.
-    fn damage(&self, handle: zsmalloc::Handle) {
-        if self.damage_every != 0 && (self.stored.fetch_add(1, Relaxed) + 1).is_multiple_of(self.damage_every)
-        {
-            self.cache
-                .pool()
-                .write(handle, |bytes| bytes[(bytes.len() / 2).max(bytes.len().min(300) - 1)] ^= 1);
-        }
-    }
-
-    fn fetch(&self, worker: &mut Worker, fetch: &Fetch) -> Done {
-        let loaded = self.load(worker, fetch.body, fetch.first, fetch.pages, fetch.at);
-        Done::Fetched { slot: fetch.slot, sound: loaded.is_ok() }
-    }
-
-    fn load(
-        &self,
-        worker: &mut Worker,
-        body: Body,
-        first: u16,
-        pages: u16,
-        to: usize,
-    ) -> Result<(), Damaged> {
-        // SAFETY: the caller owns the engine memory at `to`, all pages present or to be had by touching them.
-        let to = unsafe { core::slice::from_raw_parts_mut(to as *mut u8, pages as usize * PAGE) };
-        match body {
-            Body::Same(word) => zswap::page::fill(to, word),
-            Body::Blob { handle, fingerprint, .. } => {
-                let handle = zsmalloc::Handle::from_raw(handle).ok_or(Damaged::Stream)?;
-                self.cache.load(worker, handle, fingerprint, first as usize, to).map_err(|e| match e {
-                    LoadError::Stream => Damaged::Stream,
-                    LoadError::Checksum => Damaged::Checksum,
-                    LoadError::Object => Damaged::Object,
-                })?;
-            }
-            Body::Dropped => return Err(Damaged::Stream),
-        }
-        Ok(())
+        self.head.stop.store(1, SeqCst);
+        self.tell(u32::MAX);
     }
 }
 
-/// The pager's side of a board.
-pub struct Counter {
-    board: &'static Board,
-    /// Slots with a job, in the order in which they were given.
-    given: VecDeque<u32>,
-    worker: Worker,
-}
-
-impl Counter {
-    /// `worker` is for what the pager loads itself.
-    pub fn new(board: &'static Board, worker: Worker) -> Counter {
-        Counter { board, given: VecDeque::new(), worker }
-    }
-}
-
-impl Store for Counter {
-    fn submit(&mut self, job: Job) {
-        self.given.push_back(job.slot);
-        self.board.post(&self.board.stores, job.slot, Work::Store(job));
-    }
-
-    fn fetch(&mut self, fetch: Fetch) {
-        self.given.push_back(fetch.slot);
-        self.board.post(&self.board.fetches, fetch.slot, Work::Fetch(fetch));
-    }
-
-    fn withdraw(&mut self, slot: u32) -> bool {
-        let cell = &self.board.cells[slot as usize];
-        let withdrawn = cell.state.compare_exchange(QUEUED, IDLE, AcqRel, Relaxed).is_ok();
-        if withdrawn {
-            self.given.retain(|&s| s != slot);
-        }
-        withdrawn
-    }
-
-    fn complete(&mut self) -> Option<Done> {
-        // Workers finish out of order, but not by much; loads overtake stores.
-        let board = self.board;
-        let at = self.given.iter().position(|&s| board.cells[s as usize].state.load(Acquire) == DONE)?;
-        let slot = self.given.remove(at)?;
-        let cell = &self.board.cells[slot as usize];
-        // SAFETY: the cell is DONE, so the pager's.
-        let done = unsafe { (*cell.done.get()).take() };
-        cell.state.store(IDLE, Release);
-        done
-    }
-
-    fn load(&mut self, body: Body, first: u16, pages: u16, to: usize) -> Result<(), Damaged> {
-        self.board.load(&mut self.worker, body, first, pages, to)
-    }
-
-    fn free(&mut self, body: Body) {
-        if let Body::Blob { handle, .. } = body
-            && let Some(handle) = zsmalloc::Handle::from_raw(handle)
-        {
-            self.board.cache.invalidate(handle);
-        }
-    }
-
-    fn pool_bytes(&self) -> usize {
-        self.board.cache.pool().pool_bytes()
-    }
+/// What a worker has made of a job.
+#[expect(clippy::large_enum_variant, reason = "it is copied to its cell at once")]
+pub enum Reply {
+    /// Objects, in its parcel.
+    Packed(Packed),
+    /// Pages, or the object is damaged.
+    Unpacked(bool),
 }

@@ -1,228 +1,23 @@
 //! The engine's process: asleep while the program is far from its limit, then the pager's loop, until the program is gone.
 
-use crate::arena::{self, PoolMemory};
-use crate::birth;
-use crate::board::{Board, Counter};
+use crate::arena;
+use crate::board::Board;
+use crate::control::{CONTROL, Order, State, Wish};
+use crate::crew::{self, Crew};
 use crate::footprint::{footprint, sizes};
 use crate::live::Live;
 use crate::seat::{Faults, Seat};
-use crate::worker;
-use alloc::boxed::Box;
-use alloc::vec::Vec;
-use core::fmt::{self, Write};
-use core::ops::Range;
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering::*};
-use memcg::{Memcg, Slot};
+use crate::store::Counter;
+use crate::words::{Line, unmanaged};
+use core::fmt::Write;
+use core::sync::atomic::Ordering::*;
 use mm::kernel::Store;
 use mm::{Config, Pager};
 use uffd::maps::Maps;
 use uffd::sys::{self, Errno, Fd, consts::*};
 use vmscan::WINDOW;
-use zswap::{Cache, Worker};
-
-/// What the engine does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-pub enum State {
-    /// Nothing is registered, nothing is out.
-    Asleep = 0,
-    /// Memory may be out; the doorbell is answered.
-    Awake = 1,
-}
-
-/// What the program's threads and the engine tell each other.
-pub struct Control {
-    state: AtomicU32,
-    /// Calls of fork under way: while there are any, everything stays home.
-    pub forks: AtomicU32,
-    /// 1 when all is home since a fork asked for it, and stays.
-    pub home: AtomicU32,
-    /// 1 when the program has ever made a guard region, which a copy would overwrite.
-    pub guards: AtomicU32,
-    /// The page to touch for an answer; 0 before there is one.
-    pub doorbell: AtomicUsize,
-    /// What a thread of the program asks for by the doorbell ([`Wish`]); 0 when it is done.
-    pub wish: AtomicU32,
-    /// The range that the wish is about.
-    pub range: (AtomicUsize, AtomicUsize),
-    /// A range that the engine may not register; (0, 0) when there is none.
-    pub spared: (AtomicUsize, AtomicUsize),
-    /// 1 while a thread of the program makes guards, which a copy would overwrite.
-    pub guarding: AtomicU32,
-    /// 1 while the engine copies a page into the program: guards wait for that.
-    pub copying: AtomicU32,
-    memcg: AtomicPtr<Memcg>,
-    slot: AtomicPtr<Slot>,
-    pid: AtomicU32,
-    /// Address of the main thread's exit word and what it says while the thread lives; 0 where it is not known.
-    exit_word: AtomicUsize,
-    exit_value: AtomicU32,
-    /// 1 when the engine may become SCHED_IDLE and leave that again.
-    pub may_yield: AtomicU32,
-}
-
-/// What a thread of the program can ask the engine for, beside a fork.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-pub enum Wish {
-    /// The contents of a range were discarded without an event: they are to be forgotten.
-    Forget = 1,
-    /// Another userfaultfd is to have a range: its contents are to come home, and its registration is to end.
-    LetGo = 2,
-}
-
-/// The only one.
-pub static CONTROL: Control = Control::new();
-
-/// What an engine is started with.
-pub struct Order {
-    /// The run's page.
-    pub memcg: &'static Memcg,
-    /// This process's slot.
-    pub slot: &'static Slot,
-    /// The process.
-    pub pid: u32,
-    /// The exit word's address and value.
-    pub main_thread: Option<(usize, u32)>,
-}
-
-impl Control {
-    const fn new() -> Control {
-        Control {
-            state: AtomicU32::new(State::Asleep as u32),
-            forks: AtomicU32::new(0),
-            home: AtomicU32::new(0),
-            guards: AtomicU32::new(0),
-            doorbell: AtomicUsize::new(0),
-            wish: AtomicU32::new(0),
-            range: (AtomicUsize::new(0), AtomicUsize::new(0)),
-            spared: (AtomicUsize::new(0), AtomicUsize::new(0)),
-            guarding: AtomicU32::new(0),
-            copying: AtomicU32::new(0),
-            memcg: AtomicPtr::new(core::ptr::null_mut()),
-            slot: AtomicPtr::new(core::ptr::null_mut()),
-            pid: AtomicU32::new(0),
-            exit_word: AtomicUsize::new(0),
-            exit_value: AtomicU32::new(0),
-            may_yield: AtomicU32::new(0),
-        }
-    }
-
-    /// What the engine does now.
-    pub fn state(&self) -> State {
-        if self.state.load(SeqCst) == State::Awake as u32 { State::Awake } else { State::Asleep }
-    }
-
-    /// True when an engine lives, asleep or awake.
-    pub fn has_engine(&self) -> bool {
-        use memcg::State::*;
-        // SAFETY: null, or of static life.
-        let slot = unsafe { self.slot.load(Acquire).as_ref() };
-        slot.is_some_and(|s| {
-            [Starting, Asleep, Awake].map(|state| state as u32).contains(&s.state.load(Acquire))
-        })
-    }
-
-    /// Says for whom the engine about to be born is.
-    pub fn begin(&self, order: &Order) {
-        self.memcg.store(core::ptr::from_ref(order.memcg).cast_mut(), Relaxed);
-        self.slot.store(core::ptr::from_ref(order.slot).cast_mut(), Relaxed);
-        self.pid.store(order.pid, Relaxed);
-        let (word, value) = order.main_thread.unwrap_or((0, 0));
-        self.exit_word.store(word, Relaxed);
-        self.exit_value.store(value, Release);
-    }
-
-    /// In a child of fork: nobody's yet.
-    pub fn reset(&self) {
-        self.state.store(State::Asleep as u32, Relaxed);
-        self.forks.store(0, Relaxed);
-        self.home.store(0, Relaxed);
-        self.doorbell.store(0, Relaxed);
-        self.wish.store(0, Relaxed);
-        self.spare(0..0);
-        self.guarding.store(0, Relaxed);
-        self.copying.store(0, Relaxed);
-    }
-
-    /// Keeps the engine from registering a range; an empty one keeps it from nothing.
-    pub fn spare(&self, range: Range<usize>) {
-        // Half written it spares nothing. What the engine registers then it is asked to let go.
-        self.spared.1.store(0, SeqCst);
-        self.spared.0.store(range.start, SeqCst);
-        self.spared.1.store(range.end, SeqCst);
-    }
-
-    /// True when the engine may not register all of a range.
-    pub fn spares(&self, range: &Range<usize>) -> bool {
-        let (start, end) = (self.spared.0.load(SeqCst), self.spared.1.load(SeqCst));
-        start < range.end && end > range.start
-    }
-
-    fn order(&self) -> Order {
-        let word = self.exit_word.load(Acquire);
-        // SAFETY: set from references of static life by `begin`, before the engine is born.
-        let (memcg, slot) = unsafe { (&*self.memcg.load(Relaxed), &*self.slot.load(Relaxed)) };
-        let main_thread = (word != 0).then(|| (word, self.exit_value.load(Relaxed)));
-        Order { memcg, slot, pid: self.pid.load(Relaxed), main_thread }
-    }
-}
-
-/// A line of text without an allocation; what is too long is cut.
-pub struct Line {
-    bytes: [u8; 512],
-    len: usize,
-}
-
-impl Default for Line {
-    fn default() -> Self {
-        Line { bytes: [0; 512], len: 0 }
-    }
-}
-
-impl Line {
-    /// The text so far.
-    pub fn as_str(&self) -> &str {
-        match core::str::from_utf8(&self.bytes[..self.len]) {
-            Ok(text) => text,
-            Err(e) => core::str::from_utf8(&self.bytes[..e.valid_up_to()]).unwrap_or(""),
-        }
-    }
-}
-
-impl Write for Line {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        let take = text.len().min(self.bytes.len() - self.len);
-        self.bytes[self.len..self.len + take].copy_from_slice(&text.as_bytes()[..take]);
-        self.len += take;
-        Ok(())
-    }
-}
-
-/// Leaves a message for the user.
-pub fn last_words(text: &str) {
-    // SAFETY: null, or of static life.
-    if let Some(slot) = unsafe { CONTROL.slot.load(Acquire).as_ref() } {
-        slot.say(text);
-    }
-}
-
-/// Kills the program.
-pub fn stop_program() {
-    let pid = CONTROL.pid.load(Acquire);
-    if pid != 0 {
-        let _ = sys::kill(pid, SIGKILL);
-    }
-}
-
-/// The program runs on without an engine; says why.
-pub fn unmanaged(order: &Order, why: fmt::Arguments<'_>) {
-    let mut line = Line::default();
-    let _ = line.write_fmt(format_args!("process {} runs unmanaged: {why}", order.pid));
-    order.slot.say(line.as_str());
-    order.slot.state.store(memcg::State::Unmanaged as u32, Release);
-    order.memcg.unmanaged.fetch_add(1, Relaxed);
-}
+use vmscan::watermark::Watermarks;
+use zswap::Codec;
 
 /// The program, as seen from its engine.
 struct Watch {
@@ -289,9 +84,14 @@ impl Watch {
     }
 }
 
+/// How many descriptors engine and workers may have: more than they ever do.
+const DESCRIPTORS: u64 = 64;
+
 /// The engine's first instruction. `argument` is unused: all is in [`CONTROL`].
 pub extern "C" fn main(_argument: usize) -> ! {
     sys::close_all();
+    // The program may have few, and what cannot be opened later cannot be looked at.
+    sys::want_descriptors(DESCRIPTORS);
     let _ = sys::chdir(c"/".as_ptr().cast());
     let _ = sys::setsid();
     let _ = sys::set_name(PR_SET_NAME, c"zfolio-engine".as_ptr().cast());
@@ -341,7 +141,8 @@ fn asleep(watch: &mut Watch) -> bool {
         crate::dontfork::collect();
         let footprint = footprint(&watch.statm);
         watch.order.memcg.publish(watch.order.slot, footprint as u64, footprint as u64, 0, 0);
-        let threshold = if evict_all { 1 << 20 } else { watch.limit(footprint) / 2 };
+        let marks = if evict_all { Watermarks::evict_all() } else { Watermarks::new(watch.limit(footprint)) };
+        let threshold = marks.wake;
         if footprint > threshold {
             return true;
         }
@@ -378,56 +179,46 @@ fn awake(watch: &mut Watch) -> Result<(), (&'static str, Errno)> {
     let mut live = Live::open(pid, slot)?;
     let ground = Ground::map(watch.limit(footprint(&watch.statm))).ok_or(no_memory)?;
     let (base, bytes) = ground.stage;
-    live.register_own(base..ground.doorbell + WINDOW).map_err(|e| ("UFFDIO_REGISTER", e))?;
+    live.register_own(base..ground.doorbell, ground.doorbell..ground.doorbell + WINDOW)
+        .map_err(|e| ("UFFDIO_REGISTER", e))?;
     let mut seed = [0u8; 8];
     let _ = sys::getrandom(seed.as_mut_ptr(), seed.len(), 0);
-    let cache = Cache::new(PoolMemory, compressor, u64::from_ne_bytes(seed));
     let bell = sys::eventfd().map_err(|e| ("eventfd", e))?;
-    let board: &'static Board =
-        Box::leak(Box::new(Board::new(bytes / WINDOW, cache, bell, &slot.stat, memcg.settings.damage_every)));
-    let mine = Worker::new(compressor).map_err(|_| no_memory)?;
-    let workers = start_workers(watch, board, compressor)?;
+    let board = Board::map(bytes / WINDOW, bell).ok_or(no_memory)?;
+    let crew =
+        Crew { board, compressor, seed: u64::from_ne_bytes(seed), slot, engine: watch.own_pid, program: pid };
+    let codec = Codec::new(compressor, crew.seed).map_err(|_| no_memory)?;
+    let store = Counter::new(board, codec, &slot.stat, memcg.settings.damage_every);
     let config =
         Config { stage: ground.stage, nursery: ground.nursery, doorbell: ground.doorbell, evict_all };
     let limit = watch.limit(footprint(&watch.statm));
-    let mut pager = Pager::new(live, Counter::new(board, mine), &slot.stat, config, limit);
+    let mut pager = Pager::new(live, store, &slot.stat, config, limit);
     CONTROL.doorbell.store(ground.doorbell, Release);
     CONTROL.state.store(State::Awake as u32, SeqCst);
     slot.state.store(memcg::State::Awake as u32, Release);
-    run(watch, board, &mut pager, Seat::new(&workers, CONTROL.may_yield.load(Relaxed) != 0));
+    // A fork that began before would copy what is registered from now on, and the child have holes there.
+    if !stand_by(watch, &mut pager, || CONTROL.is_forkless()) {
+        return Ok(());
+    }
+    // What is registered is kept out of children, and so the workers need not copy it.
+    pager.settle();
+    if !evict_all {
+        pager.enroll_all();
+    }
+    match crew.start(pager.kernel.memory()) {
+        Ok(workers) => run(watch, board, &workers, &mut pager),
+        // What fails because the program has ended meanwhile is no news.
+        Err(_) if watch.gone() => {}
+        Err((what, errno)) => {
+            pager.retire();
+            unmanaged(&watch.order, format_args!("{what} says {errno}"));
+            stand_by(watch, &mut pager, || false);
+        }
+    }
     watch.count_cpu();
     board.end();
-    for worker in workers {
-        let mut status = 0;
-        while sys::wait4(worker, &mut status, __WALL) == Err(Errno::EINTR) {}
-    }
+    crew::await_end();
     Ok(())
-}
-
-fn start_workers(
-    watch: &Watch,
-    board: &'static Board,
-    compressor: acomp::Compressor,
-) -> Result<Vec<u32>, (&'static str, Errno)> {
-    let cpus = sys::CpuSet::of_this_thread();
-    let mut pids = Vec::new();
-    for _ in 0..cpus.count().clamp(1, 4) {
-        // One is enough to look out.
-        let statm = if pids.is_empty() { sys::open(b"/proc/self/statm\0", O_RDONLY).ok() } else { None };
-        let state = Worker::new(compressor).map_err(|_| ("mmap", Errno::ENOMEM))?;
-        let duty = worker::Duty {
-            board,
-            state,
-            slot: watch.order.slot,
-            engine: watch.own_pid,
-            program: watch.order.pid,
-            lookout: statm.map(|statm| worker::Lookout { statm, cpus }),
-        };
-        let duty = Box::into_raw(Box::new(duty));
-        // SAFETY: `worker::main` is made to run beside the program, and takes the duty over.
-        pids.push(unsafe { birth::helper(worker::main, duty as usize) }.map_err(|e| ("clone", e))?);
-    }
-    Ok(pids)
 }
 
 /// How long the pager polls without sleeping after it has served a fault: about what a wake-up on another CPU costs.
@@ -438,6 +229,9 @@ const LOOK_NS: u64 = 100_000;
 
 /// How often figures are published.
 const PUBLISH_NS: u64 = 2_000_000;
+
+/// How often it is looked whether there is no need to stand by any more.
+const STAND_BY_NS: u64 = 1_000_000;
 
 /// Test mode: the times between two rounds in which everything goes out. Most are short, so that pages go and come often; but a thread
 /// must come past its instruction or system call, with all the pages that this needs, however seldom it gets a processor: each time is half as
@@ -462,26 +256,26 @@ impl Rests {
     }
 }
 
-fn run(watch: &mut Watch, board: &Board, pager: &mut Pager<'_, Live, Counter>, mut seat: Seat) {
-    let (memcg, slot) = (watch.order.memcg, watch.order.slot);
+/// The pager's loop.
+fn run(watch: &mut Watch, board: Board, workers: &[u32], pager: &mut Pager<'_, Live, Counter>) {
+    let (memcg, slot, head) = (watch.order.memcg, watch.order.slot, board.head());
     let evict_all = memcg.settings.evict_all != 0;
     let full_ns = memcg.settings.full_timeout_ms.max(1000) as u64 * 1_000_000;
     let (mut looked_ns, mut published_ns, mut faults_seen, mut last_fault_ns) = (0, 0, 0, 0);
     let mut rests = Rests::new(memcg.settings.seed);
+    let mut seat = Seat::new(workers, CONTROL.may_yield.load(Relaxed) != 0);
+    let mut tidied = Tidied::default();
     loop {
         let now = sys::now_ns();
         let mut footprint = pager.usage().footprint;
         if now - looked_ns > LOOK_NS {
             let mapped;
             (looked_ns, (mapped, footprint)) = (now, sizes(&watch.statm));
+            footprint += board.apart_bytes();
             pager.mapped(mapped);
         }
-        // In this order: a thread that is about to fork counts itself first, and then looks whether all is home.
-        if CONTROL.forks.load(SeqCst) == 0 {
-            CONTROL.home.store(0, SeqCst);
-        }
         let rests_now = evict_all && now < rests.until_ns;
-        pager.paused = rests_now || CONTROL.forks.load(SeqCst) > 0;
+        pager.paused = !CONTROL.is_forkless() || rests_now;
         let mut busy = pager.turn(footprint);
         if pager.rang {
             answer(pager);
@@ -501,6 +295,12 @@ fn run(watch: &mut Watch, board: &Board, pager: &mut Pager<'_, Live, Counter>, m
             if let Some(since) = pager.waiting_since_ns() {
                 full(watch, pager, now.saturating_sub(since), full_ns);
             }
+            if workers.iter().any(|&pid| crew::has_ended(pid)) {
+                stop(
+                    watch,
+                    "a worker has died, and with it what it was about to store; the program was stopped",
+                );
+            }
         }
         let faults = slot.stat.faults.load(Relaxed) + slot.stat.fresh_faults.load(Relaxed);
         if faults != faults_seen {
@@ -508,11 +308,12 @@ fn run(watch: &mut Watch, board: &Board, pager: &mut Pager<'_, Live, Counter>, m
         }
         let (thread, switches) = pager.kernel.faulters();
         let single = slot.stat.zswpin[0].load(Relaxed);
-        if board.called.swap(0, AcqRel) != 0 {
+        if head.called.swap(0, AcqRel) != 0 {
             seat.leave(now);
         }
         seat.choose(now, Faults { all: faults, single, switches, thread }, |tid| pager.kernel.cpu_of(tid));
-        board.alarm.store(if seat.is_taken() { pager.max_bytes() } else { 0 }, Relaxed);
+        let alarm = pager.max_bytes().saturating_sub(board.apart_bytes());
+        head.alarm.store(if seat.is_taken() { alarm } else { 0 }, Relaxed);
         if evict_all {
             if !rests_now {
                 rests.begin();
@@ -520,14 +321,16 @@ fn run(watch: &mut Watch, board: &Board, pager: &mut Pager<'_, Live, Counter>, m
                 let time = rests.until_ns.saturating_sub(sys::now_ns());
                 let _ = sys::poll([pager.kernel.fd(), &watch.program], time);
             }
+        } else if tidied.tidy(now, now - last_fault_ns, &mut pager.store) {
+            continue;
         } else if !busy && (now - last_fault_ns > SPIN_NS || !seat.is_apart()) {
             let urgent = pager.waiting_since_ns().is_some() || pager.paused;
             let room = (watch.limit(footprint) - footprint.min(watch.limit(footprint))) as u64;
             let time = if urgent { 500_000 } else { (room / 4).clamp(500_000, 20_000_000) };
-            seat.follow(|| pager.kernel.cpu_of(thread));
-            board.pager_sleeps.store(pager.expects_results() as u32, SeqCst);
+            seat.follow(now, || pager.kernel.cpu_of(thread));
+            head.pager_sleeps.store(pager.expects_results() as u32, SeqCst);
             let woken = sys::poll([pager.kernel.fd(), board.bell(), &watch.program], time);
-            board.pager_sleeps.store(0, SeqCst);
+            head.pager_sleeps.store(0, SeqCst);
             if woken.is_ok_and(|[_, bell, _]| bell) {
                 let _ = sys::read(board.bell(), &mut [0; 8]);
             }
@@ -570,7 +373,51 @@ fn full(watch: &Watch, pager: &Pager<'_, Live, Counter>, waited_ns: u64, full_ns
         pager.store.pool_bytes() >> 20,
         watch.order.pid
     );
-    watch.order.slot.say(line.as_str());
+    stop(watch, line.as_str());
+}
+
+/// Stops the program, and says why.
+fn stop(watch: &Watch, why: &str) {
+    watch.order.slot.say(why);
     watch.order.slot.state.store(memcg::State::Stopped as u32, Release);
     let _ = sys::pidfd_send_signal(&watch.program, SIGKILL);
+}
+
+/// Nothing goes out, and the doorbell is answered, until `done`; false when the program has ended before.
+fn stand_by(watch: &Watch, pager: &mut Pager<'_, Live, Counter>, done: impl Fn() -> bool) -> bool {
+    pager.paused = true;
+    while !done() {
+        if watch.gone() {
+            return false;
+        }
+        pager.turn(0);
+        if pager.rang {
+            answer(pager);
+        }
+        let _ = sys::poll([pager.kernel.fd(), &watch.program], STAND_BY_NS);
+    }
+    true
+}
+
+/// When the pool was compacted last.
+#[derive(Default)]
+struct Tidied {
+    next_ns: u64,
+}
+
+/// After so long without a fault there is time for it; else it takes a part of the time, one in so many.
+const QUIET_NS: u64 = 1_000_000;
+const TIDY_SHARE: u64 = 8;
+
+impl Tidied {
+    /// Compacts the pool a little; false when it was not due, or not needed.
+    fn tidy(&mut self, now: u64, quiet_ns: u64, store: &mut Counter) -> bool {
+        if now < self.next_ns && quiet_ns < QUIET_NS {
+            return false;
+        }
+        let tidied = store.tidy();
+        let took = if tidied { sys::now_ns() - now } else { QUIET_NS / TIDY_SHARE };
+        self.next_ns = now + took * TIDY_SHARE;
+        tidied
+    }
 }

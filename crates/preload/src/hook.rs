@@ -6,8 +6,10 @@
 
 use crate::arena;
 use crate::birth;
+use crate::control::{CONTROL, Order, State, Wish};
 use crate::dontfork;
-use crate::engine::{self, CONTROL, Order, State, Wish};
+use crate::engine;
+use crate::words;
 use core::ops::Range;
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::*};
 use memcg::Memcg;
@@ -99,7 +101,7 @@ fn start_engine() {
             CONTROL.may_yield.store(engine.may_yield as u32, Relaxed);
         }
         Err(errno) => {
-            engine::unmanaged(&order, format_args!("the engine could not be started: clone says {errno}"));
+            words::unmanaged(&order, format_args!("the engine could not be started: clone says {errno}"));
             memcg.release(slot);
         }
     }

@@ -8,12 +8,14 @@
 //!   program's threads            engine process                       worker processes
 //!   start ── clone ────────────> engine::main: asleep, awake           worker::main
 //!   fork, madvise (hooks) ─ doorbell ─> mm::Pager <── live::Live (userfaultfd)
-//!                                          └──── board::Board ──────> compress, decompress ──> zswap::Cache
+//!                                          ├──── store::Counter ───> zswap::Cache (the pool)
+//!                                          └──── board::Board <────> compress, decompress (zswap::Codec)
 //! ```
 //!
 //! - [`arena`]: the engine's own memory, and which addresses it has
-//! - [`live`]: the pager's kernel; [`board`]: its store, and the jobs that workers take
-//! - [`engine`], [`worker`]: the processes; [`birth`]: how they are made; [`seat`]: on which CPU they run
+//! - [`live`]: the pager's kernel; [`store`]: its store; [`board`]: the jobs that workers take
+//! - [`control`]: what the program's threads and the engine tell each other; [`words`]: what is said to the user
+//! - [`engine`], [`worker`]: the processes; [`birth`], [`crew`]: how they are made; [`seat`]: on which CPU they run
 //! - [`hook`]: what the program's calls pass through; [`wait`]: those for children; [`dontfork`]: what it keeps out of them
 //!
 //! Without `panic = "abort"`, as in tests, the crate is an ordinary library: no allocator, no hooks, no constructor.
@@ -25,13 +27,17 @@ extern crate alloc;
 pub mod arena;
 pub mod birth;
 pub mod board;
+pub mod control;
+pub mod crew;
 pub mod dontfork;
 pub mod engine;
 pub mod footprint;
 pub mod hook;
 pub mod live;
 pub mod seat;
+pub mod store;
 pub mod wait;
+pub mod words;
 pub mod worker;
 
 #[cfg(panic = "abort")]
@@ -45,11 +51,11 @@ mod bare {
     /// A bug of ours: it is said on stderr with its place, and the process that met it dies by a trap.
     #[panic_handler]
     fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
-        let mut line = crate::engine::Line::default();
+        let mut line = crate::words::Line::default();
         let _ = write!(line, "internal error: {info}");
-        crate::engine::last_words(line.as_str());
+        crate::words::last_words(line.as_str());
         // What is out cannot be restored any more: the program must not go on and read zeros there.
-        crate::engine::stop_program();
+        crate::words::stop_program();
         // SAFETY: an undefined instruction ends the process by a signal; nothing runs after it.
         unsafe { core::arch::asm!("ud2", options(noreturn)) }
     }

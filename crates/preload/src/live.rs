@@ -1,8 +1,9 @@
 //! The real kernel, as the pager sees it.
 
 use crate::arena;
+use crate::control::CONTROL;
 use crate::dontfork;
-use crate::engine::{CONTROL, Line};
+use crate::words::Line;
 use alloc::vec::Vec;
 use core::fmt::{self, Write};
 use core::ops::Range;
@@ -12,7 +13,7 @@ use mm::kernel::{Kernel, Message, Moved, Run};
 use uffd::maps::{Mapping, Maps};
 use uffd::pagemap::Pagemap;
 use uffd::sys::{self, consts::*};
-use uffd::{Errno, Fd, Features, PAGE, Userfault};
+use uffd::{Errno, Fd, Features, Memory, PAGE, Userfault};
 
 /// Mappings smaller than this are left alone: their pages are few, and each registration can split a mapping.
 const SMALLEST: usize = 64 << 10;
@@ -39,16 +40,17 @@ pub struct Live {
     quiet: Userfault,
     pagemap: Pagemap,
     maps: Maps,
+    smaps: Fd,
     tasks: Fd,
-    /// The program's memory as a file. What is out is an error there: process_vm_readv would wait for the engine, which is to say for itself.
-    memory: Fd,
+    /// The program's memory, for a glance: to read what is out would be to wait for itself.
+    memory: Memory,
     pid: u32,
     drop_zone: usize,
     /// The stage, chute and doorbell: registered engine memory, dropped by way of the zone.
     registered: Range<usize>,
     slot: &'static Slot,
-    /// Threads that have not been seen outside of a call since the census began, with their user time then.
-    census: Vec<(u32, u64)>,
+    /// Threads that have not been seen outside of a call since the census began, with their user time then, as far as it is known.
+    census: Vec<(u32, Option<u64>)>,
     pauses: u32,
     /// The thread of the last fault, and how often that has changed.
     thread: u32,
@@ -61,14 +63,17 @@ impl Live {
         let quiet = Userfault::open(Features::Quiet).map_err(|e| ("userfaultfd", e))?;
         let drop_zone = arena::map(DROP_ZONE, DROP_ZONE).ok_or(("mmap", Errno::ENOMEM))?;
         quiet.register(drop_zone..drop_zone + DROP_ZONE).map_err(|e| ("UFFDIO_REGISTER", e))?;
-        let tasks = sys::open(task_path(pid, None).as_str().as_bytes(), O_RDONLY | O_DIRECTORY);
+        let mut path = Line::default();
+        let _ = write!(path, "/proc/{pid}/task\0");
+        let tasks = sys::open(path.as_str().as_bytes(), O_RDONLY | O_DIRECTORY);
         Ok(Live {
             uffd: Userfault::open(Features::Events).map_err(|e| ("userfaultfd", e))?,
             quiet,
             pagemap: Pagemap::open().map_err(|e| ("/proc/self/pagemap", e))?,
             maps: Maps::open().map_err(|e| ("/proc/self/maps", e))?,
+            smaps: sys::open(b"/proc/self/smaps\0", O_RDONLY).map_err(|e| ("/proc/self/smaps", e))?,
             tasks: tasks.map_err(|e| ("/proc/PID/task", e))?,
-            memory: sys::open(b"/proc/self/mem\0", O_RDONLY).map_err(|e| ("/proc/self/mem", e))?,
+            memory: Memory::own().map_err(|e| ("/proc/self/mem", e))?,
             pid,
             drop_zone,
             registered: 0..0,
@@ -92,13 +97,19 @@ impl Live {
 
     /// The CPU where a thread runs or last ran.
     pub fn cpu_of(&self, tid: u32) -> Option<usize> {
-        TaskStat::read(self.pid, tid)?.number(39).map(|cpu| cpu as usize)
+        TaskStat::read(&self.tasks, tid).ok()??.number(39).map(|cpu| cpu as usize)
     }
 
-    /// Registers the engine's own stage and doorbell.
-    pub fn register_own(&mut self, range: Range<usize>) -> Result<(), Errno> {
-        self.registered = range.clone();
-        self.uffd.register(range)
+    /// Registers the engine's own stage, whose holes the kernel fills, and the doorbell after it, whose touch is a message.
+    pub fn register_own(&mut self, stage: Range<usize>, bell: Range<usize>) -> Result<(), Errno> {
+        self.registered = stage.start..bell.end;
+        self.uffd.register_silent(stage)?;
+        self.uffd.register(bell)
+    }
+
+    /// The memory of program and engine.
+    pub fn memory(&self) -> &Memory {
+        &self.memory
     }
 
     /// True when the mapping at `at` is locked: the program wants it to stay. Of anonymous memory msync has nothing to write back, and only
@@ -127,13 +138,13 @@ impl Live {
 }
 
 /// True when VmFlags of the mapping at `at` in /proc/self/smaps hold `flag`.
-fn smaps_flags(at: usize, flag: [u8; 2]) -> bool {
-    let Ok(file) = sys::open(b"/proc/self/smaps\0", O_RDONLY) else { return false };
+fn smaps_flags(smaps: &Fd, at: usize, flag: [u8; 2]) -> Result<bool, Errno> {
     let (mut buffer, mut kept, mut inside) = (alloc::vec![0u8; 16 << 10], 0, false);
+    sys::rewind(smaps)?;
     loop {
-        let got = sys::read(&file, &mut buffer[kept..]).unwrap_or(0);
+        let got = sys::read(smaps, &mut buffer[kept..])?;
         if got == 0 {
-            return false;
+            return Ok(false);
         }
         let (len, mut from) = (kept + got, 0);
         while let Some(end) = buffer[from..len].iter().position(|&b| b == b'\n') {
@@ -141,7 +152,7 @@ fn smaps_flags(at: usize, flag: [u8; 2]) -> bool {
             from += end + 1;
             if let Some(flags) = line.strip_prefix(b"VmFlags:") {
                 if inside {
-                    return flags.split(|&b| b == b' ').any(|f| f == flag);
+                    return Ok(flags.split(|&b| b == b' ').any(|f| f == flag));
                 }
             } else if let Some(range) = mapping_line(line) {
                 inside = range.contains(&at);
@@ -159,16 +170,6 @@ fn mapping_line(line: &[u8]) -> Option<Range<usize>> {
     Some(usize::from_str_radix(start, 16).ok()?..usize::from_str_radix(end, 16).ok()?)
 }
 
-/// A path in /proc/PID/task, with its NUL: the folder, or the file `stat` of a thread.
-fn task_path(pid: u32, tid: Option<u32>) -> Line {
-    let mut path = Line::default();
-    let _ = match tid {
-        None => write!(path, "/proc/{pid}/task\0"),
-        Some(tid) => write!(path, "/proc/{pid}/task/{tid}/stat\0"),
-    };
-    path
-}
-
 /// The file `stat` of a thread, from proc_pid_stat(5).
 struct TaskStat {
     text: [u8; 512],
@@ -176,12 +177,18 @@ struct TaskStat {
 }
 
 impl TaskStat {
-    /// `None` when the thread is gone.
-    fn read(pid: u32, tid: u32) -> Option<TaskStat> {
-        let file = sys::open(task_path(pid, Some(tid)).as_str().as_bytes(), O_RDONLY).ok()?;
+    /// Of a thread in `tasks`, an open /proc/PID/task; `None` when it is gone. An error says nothing of the thread.
+    fn read(tasks: &Fd, tid: u32) -> Result<Option<TaskStat>, Errno> {
+        let mut path = Line::default();
+        let _ = write!(path, "{tid}/stat\0");
         let mut text = [0u8; 512];
-        let len = sys::read(&file, &mut text).ok()?;
-        Some(TaskStat { text, len })
+        let read =
+            sys::open_at(tasks, path.as_str().as_bytes(), O_RDONLY).and_then(|f| sys::read(&f, &mut text));
+        match read {
+            Ok(len) => Ok(Some(TaskStat { text, len })),
+            Err(Errno::ENOENT | Errno::ESRCH) => Ok(None),
+            Err(errno) => Err(errno),
+        }
     }
 
     /// Field number `number`, which is 3 (the state) or more.
@@ -196,10 +203,11 @@ impl TaskStat {
     }
 }
 
-/// A thread's state letter and user time; `None` when it is gone.
-fn task_state(pid: u32, tid: u32) -> Option<(u8, u64)> {
-    let stat = TaskStat::read(pid, tid)?;
-    Some((*stat.field(3)?.first()?, stat.number(14)?))
+/// A thread's state letter and user time; `None` when it is gone, an error when nothing can be said.
+fn task_state(tasks: &Fd, tid: u32) -> Result<Option<(u8, u64)>, Errno> {
+    let Some(stat) = TaskStat::read(tasks, tid)? else { return Ok(None) };
+    let state = stat.field(3).and_then(|f| f.first()).zip(stat.number(14));
+    state.map(|(&state, user)| Some((state, user))).ok_or(Errno::EINVAL)
 }
 
 fn parse_tid(name: &[u8]) -> Option<u32> {
@@ -245,7 +253,7 @@ impl Kernel for Live {
         }
         // The whole mapping, tail included: a mapping that is split cannot be given to mremap any more.
         let whole = self.mapping_of(&range).ok_or(Errno::EINVAL)?;
-        if dontfork::knows(&whole) && !smaps_flags(range.start, *b"dc") {
+        if dontfork::knows(&whole) && !smaps_flags(&self.smaps, range.start, *b"dc")? {
             dontfork::forget(&whole);
         }
         // And the gap after it, where nothing of ours may come meanwhile, since the mapping may grow in place before we are done.
@@ -382,7 +390,7 @@ impl Kernel for Live {
             pins.extend((first..=last).step_by(PAGE));
             // struct robust_list_head: next, offset of the futex word, pending entry; the list ends where it began.
             let mut words = [0u8; 24];
-            if sys::pread(memory, &mut words, head) != Ok(24) {
+            if memory.glance(head, &mut words) != Ok(24) {
                 return;
             }
             let word = |i: usize| usize::from_ne_bytes(core::array::from_fn(|b| words[i * 8 + b]));
@@ -402,7 +410,7 @@ impl Kernel for Live {
                 pin(entry);
                 let mut next = [0u8; 8];
                 // Where an entry is out the list goes on when it is home (`return_pins`).
-                if sys::pread(memory, &mut next, entry) != Ok(8) {
+                if memory.glance(entry, &mut next) != Ok(8) {
                     break;
                 }
                 entry = usize::from_ne_bytes(next) & !1;
@@ -429,12 +437,6 @@ impl Kernel for Live {
         // A thread that a signal interrupts in a fault sends its message again, and the second may be served when a guard is there already.
         if CONTROL.guards.load(SeqCst) != 0 && self.has_guard(dst..dst + bytes) {
             return Moved { bytes: 0, stop: Some(Errno::EEXIST) };
-        }
-        // A page of the stage that MADV_FREE gave up may be a hole, and to read that would be a fault that only we can serve.
-        if self.registered.contains(&src)
-            && let Err(errno) = sys::futex_touch(src)
-        {
-            return Moved { bytes: 0, stop: Some(errno) };
         }
         // SAFETY: the pager copies only to pages that it evicted, or that a thread faulted on as missing.
         unsafe { self.uffd.copy(dst, src, bytes) }
@@ -463,10 +465,8 @@ impl Kernel for Live {
         self.slot.say(line.as_str());
         self.slot.state.store(memcg::State::Stopped as u32, Release);
         self.uffd.wake(at..at + PAGE);
-        if poisoned.is_err()
-            && let Ok(program) = sys::pidfd_open(self.pid)
-        {
-            let _ = sys::pidfd_send_signal(&program, SIGBUS);
+        if poisoned.is_err() {
+            let _ = sys::kill(self.pid, SIGBUS);
         }
         true
     }
@@ -505,22 +505,25 @@ impl Kernel for Live {
 
     fn census_begin(&mut self) {
         self.census.clear();
-        let (pid, census) = (self.pid, &mut self.census);
-        let _ = sys::read_dir(&self.tasks, |name| {
-            if let Some(tid) = parse_tid(name)
-                && let Some((_, user)) = task_state(pid, tid)
-            {
-                census.push((tid, user));
+        let (tasks, census) = (&self.tasks, &mut self.census);
+        let _ = sys::read_dir(tasks, |name| {
+            let Some(tid) = parse_tid(name) else { return };
+            match task_state(tasks, tid) {
+                Ok(Some((_, user))) => census.push((tid, Some(user))),
+                Ok(None) => {}
+                Err(_) => census.push((tid, None)),
             }
         });
     }
 
     fn census_done(&mut self) -> bool {
-        let pid = self.pid;
+        let tasks = &self.tasks;
         // A thread that waits in MADV_DONTNEED or MADV_FREE sleeps uninterruptibly, or is ready to run; one that sleeps otherwise or has
         // gained user time is past it.
-        self.census.retain(|&(tid, user)| {
-            task_state(pid, tid).is_some_and(|(state, now)| matches!(state, b'R' | b'D') && now == user)
+        self.census.retain(|&(tid, user)| match task_state(tasks, tid) {
+            Ok(Some((state, now))) => matches!(state, b'R' | b'D') && now == user.unwrap_or(now),
+            Ok(None) => false,
+            Err(_) => true,
         });
         self.census.is_empty()
     }
@@ -536,5 +539,20 @@ impl Kernel for Live {
 
     fn now_ns(&mut self) -> u64 {
         sys::now_ns()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_cannot_be_looked_at_is_not_taken_for_one_that_is_gone() {
+        let tasks = sys::open(b"/proc/self/task\0", O_RDONLY | O_DIRECTORY).unwrap();
+        let tid = sys::gettid().unwrap() as u32;
+        assert!(matches!(task_state(&tasks, tid), Ok(Some((b'R', _)))));
+        assert_eq!(task_state(&tasks, u32::MAX), Ok(None));
+        let no_directory = core::mem::ManuallyDrop::new(Fd::own(u32::MAX as usize));
+        assert_eq!(task_state(&no_directory, tid), Err(Errno::EBADF));
     }
 }

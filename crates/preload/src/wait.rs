@@ -2,8 +2,8 @@
 //! engines of those descendants come to it too, as children that it does not know. They are reaped here before the program's own
 //! wait can find them. Elsewhere a wait is libc's own.
 
-use crate::engine::Line;
 use crate::hook::{Call, NO_SUCH_CALL, is_managed, real};
+use crate::words::Line;
 use core::ffi::c_void;
 use core::fmt::Write;
 use uffd::sys::{self, consts::*};

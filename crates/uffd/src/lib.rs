@@ -8,6 +8,7 @@
 //!   Pagemap    which pages of a range are present                             (pagemap.rs)
 //!   Maps       the mapping at or after an address                             (maps.rs)
 //!   sys        mmap, madvise, futex, clone, ... as functions                  (sys.rs)
+//!   Memory     the memory of a process, for another one                       (memory.rs)
 //!   Mutex      a lock on a futex, for memory that no program's thread sees    (lock.rs)
 //! ```
 
@@ -15,11 +16,13 @@
 
 pub mod lock;
 pub mod maps;
+mod memory;
 pub mod pagemap;
 pub mod sys;
 mod userfault;
 
 pub use lock::Mutex;
+pub use memory::Memory;
 pub use sys::{Errno, Fd};
 pub use userfault::{Features, Message, Moved, REGISTER, Userfault};
 

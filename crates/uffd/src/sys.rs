@@ -93,9 +93,35 @@ pub fn open(path: &[u8], flags: u32) -> Result<Fd> {
     call!(__NR_openat, g::AT_FDCWD, path.as_ptr(), flags | g::O_CLOEXEC, 0).map(Fd::own)
 }
 
+/// Opens `path`, which must end with NUL, from the directory `dir` on.
+pub fn open_at(dir: &Fd, path: &[u8], flags: u32) -> Result<Fd> {
+    assert!(path.last() == Some(&0), "a path for the kernel ends with NUL");
+    call!(__NR_openat, dir.0, path.as_ptr(), flags | g::O_CLOEXEC, 0).map(Fd::own)
+}
+
+/// Lets this process have `count` descriptors, or as many as it may.
+pub fn want_descriptors(count: u64) {
+    let mut old = [0u64; 2];
+    if call!(__NR_prlimit64, 0, g::RLIMIT_NOFILE, 0, old.as_mut_ptr()).is_err() || old[0] >= count {
+        return;
+    }
+    let set = |limits: [u64; 2]| call!(__NR_prlimit64, 0, g::RLIMIT_NOFILE, limits.as_ptr(), 0);
+    if set([count, old[1].max(count)]).is_err() {
+        let _ = set([old[1], old[1]]);
+    }
+}
+
 /// Reads at an offset.
 pub fn pread(fd: &Fd, buffer: &mut [u8], offset: usize) -> Result<usize> {
     call!(__NR_pread64, fd.0, buffer.as_mut_ptr(), buffer.len(), offset)
+}
+
+/// Writes at an offset.
+///
+/// # Safety
+/// In /proc/PID/mem: the memory must be the caller's to write.
+pub unsafe fn pwrite(fd: &Fd, bytes: &[u8], offset: usize) -> Result<usize> {
+    call!(__NR_pwrite64, fd.0, bytes.as_ptr(), bytes.len(), offset)
 }
 
 /// Reads.
@@ -274,9 +300,24 @@ pub fn peek(pid: u32, at: usize, buffer: &mut [u8]) -> Result<usize> {
     call!(__NR_process_vm_readv, pid, local.as_ptr(), 1, remote.as_ptr(), 1, 0)
 }
 
+/// Copies `bytes` to a process's memory at `at`.
+///
+/// # Safety
+/// The memory there must be the caller's to write.
+pub unsafe fn poke(pid: u32, at: usize, bytes: &[u8]) -> Result<usize> {
+    let local = [bytes.as_ptr() as usize, bytes.len()];
+    let remote = [at, bytes.len()];
+    call!(__NR_process_vm_writev, pid, local.as_ptr(), 1, remote.as_ptr(), 1, 0)
+}
+
+/// Goes back to the beginning of a file or directory.
+pub fn rewind(fd: &Fd) -> Result<()> {
+    call!(__NR_lseek, fd.0, 0, 0).map(drop)
+}
+
 /// Entries of a directory: calls `each` with every name.
 pub fn read_dir(fd: &Fd, mut each: impl FnMut(&[u8])) -> Result<()> {
-    call!(__NR_lseek, fd.0, 0, 0)?;
+    rewind(fd)?;
     let mut buffer = [0u64; 512];
     loop {
         let got = call!(__NR_getdents64, fd.0, buffer.as_mut_ptr(), size_of_val(&buffer))?;
@@ -453,9 +494,10 @@ pub unsafe fn clone(
 pub mod consts {
     pub use linux_raw_sys::general::{
         __WALL, CLONE_FILES, CLONE_FS, CLONE_VFORK, CLONE_VM, MADV_DODUMP, MADV_DOFORK, MADV_DONTDUMP,
-        MADV_DONTFORK, MADV_DONTNEED, MADV_FREE, MADV_HUGEPAGE, MADV_NOHUGEPAGE, MAP_ANONYMOUS,
-        MAP_NORESERVE, MAP_PRIVATE, MAP_SHARED, MS_INVALIDATE, O_CLOEXEC, O_DIRECTORY, O_RDONLY, O_RDWR,
-        O_WRONLY, PROT_NONE, PROT_READ, PROT_WRITE, SCHED_IDLE, SIGBUS, SIGCHLD, SIGKILL, WNOHANG,
+        MADV_DONTFORK, MADV_DONTNEED, MADV_FREE, MADV_HUGEPAGE, MADV_NOHUGEPAGE, MADV_POPULATE_WRITE,
+        MAP_ANONYMOUS, MAP_NORESERVE, MAP_PRIVATE, MAP_SHARED, MS_INVALIDATE, O_CLOEXEC, O_DIRECTORY,
+        O_RDONLY, O_RDWR, O_WRONLY, PROT_NONE, PROT_READ, PROT_WRITE, SCHED_IDLE, SIGBUS, SIGCHLD, SIGKILL,
+        WNOHANG,
     };
     /// The scheduling policy of nearly all programs, in the kernel's headers SCHED_NORMAL.
     pub const SCHED_OTHER: u32 = 0;

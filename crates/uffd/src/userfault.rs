@@ -144,11 +144,17 @@ impl Userfault {
 
     /// Registers a range for missing faults. EBUSY: another descriptor has it; EINVAL: it cannot be registered; ENOMEM: a hole.
     pub fn register(&self, range: Range<usize>) -> Result<()> {
-        let mut arg = g::uffdio_register {
-            range: uffdio_range(&range),
-            mode: g::UFFDIO_REGISTER_MODE_MISSING as u64,
-            ioctls: 0,
-        };
+        self.register_as(range, g::UFFDIO_REGISTER_MODE_MISSING)
+    }
+
+    /// Registers a range so that pages can be moved there, and faults are served by the kernel as ever: a mode is needed, and nothing is ever
+    /// write-protected.
+    pub fn register_silent(&self, range: Range<usize>) -> Result<()> {
+        self.register_as(range, g::UFFDIO_REGISTER_MODE_WP)
+    }
+
+    fn register_as(&self, range: Range<usize>, mode: u32) -> Result<()> {
+        let mut arg = g::uffdio_register { range: uffdio_range(&range), mode: mode as u64, ioctls: 0 };
         // SAFETY: registering changes how faults are served, not what memory holds.
         unsafe { sys::ioctl(&self.0, n::UFFDIO_REGISTER, &mut arg) }.map(drop)
     }
@@ -288,6 +294,30 @@ mod tests {
             assert_eq!(unsafe { u.move_pages(&pagemap, program + PAGE, stage, PAGE) }.stop, None);
             assert_eq!(reader.join().unwrap(), 42);
         });
+    }
+
+    #[test]
+    fn a_silent_range_takes_pages_and_raises_no_fault() {
+        let Some(u) = userfault() else { return };
+        let pagemap = Pagemap::open().unwrap();
+        let (program, stage) = (map(2), map(2));
+        // SAFETY: inside the mapping.
+        unsafe { (program as *mut u64).write(42) };
+        u.register_silent(stage..stage + 2 * PAGE).unwrap();
+        // SAFETY: nobody but this test uses the mappings.
+        unsafe {
+            assert_eq!(u.move_pages(&pagemap, stage, program, PAGE), Moved { bytes: PAGE, stop: None });
+            assert_eq!((stage as *const u64).read_volatile(), 42);
+            let hole = (stage + PAGE) as *mut u64;
+            assert_eq!(hole.read_volatile(), 0, "nobody waits");
+            hole.write_volatile(7);
+            // What the kernel has put there, a zero page written to, can be moved on.
+            u.register(program..program + 2 * PAGE).unwrap();
+            let on = u.move_pages(&pagemap, program + PAGE, stage + PAGE, PAGE);
+            assert_eq!(on, Moved { bytes: PAGE, stop: None });
+            assert_eq!(((program + PAGE) as *const u64).read_volatile(), 7);
+        }
+        assert_eq!(u.next(), None);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Watermarks: what to do about a footprint.
 //!
 //! ```text
-//!        0 ............ low ........... high ...... limit
+//!        0 .... wake .... low ........... high ...... limit
 //!          nothing to do │ evict and     │ fresh memory waits,
 //!                        │ compress      │ stock is given back
 //! ```
@@ -45,7 +45,9 @@ pub struct Actions {
 pub struct Watermarks {
     /// All memory that may be used.
     pub limit: usize,
-    /// Below this nothing is done.
+    /// From here on memory is registered, so that fresh memory comes through the pager, which can make it wait.
+    pub wake: usize,
+    /// Below this nothing goes out.
     pub low: usize,
     /// Above this fresh memory waits for stock.
     pub high: usize,
@@ -66,6 +68,10 @@ pub struct Watermarks {
 /// None of the three is less.
 const LEAST: usize = 8 * WINDOW;
 
+/// So far below `low` everything is made ready: memory grows by 3 or 4 bytes a nanosecond, it takes some milliseconds, and where others want the
+/// CPUs too a look can be as late again.
+const AHEAD: usize = 32 << 20;
+
 /// The most that one decision evicts, so that a fault never waits behind more.
 const EVICT_STEP: usize = 2 * HUGE;
 
@@ -77,9 +83,11 @@ impl Watermarks {
         let slack = (limit / 64).clamp((limit / 16).min(4 << 20), 64 << 20);
         let high = limit.saturating_sub(slack);
         let gap = (limit / 64).clamp(1 << 20, 64 << 20);
+        let low = high.saturating_sub(gap);
         Watermarks {
             limit,
-            low: high.saturating_sub(gap),
+            wake: low.saturating_sub(AHEAD).max(limit / 2),
+            low,
             high,
             max: limit - slack / 2,
             clean: limit / 8,
@@ -94,6 +102,7 @@ impl Watermarks {
     pub fn evict_all() -> Watermarks {
         Watermarks {
             limit: usize::MAX,
+            wake: 1 << 20,
             low: 0,
             high: usize::MAX,
             max: usize::MAX,

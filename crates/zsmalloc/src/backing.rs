@@ -16,6 +16,11 @@ pub unsafe trait Backing {
     /// Maps `bytes`, a multiple of 64 KiB. `None` when there is no more.
     fn map(&self, bytes: usize) -> Option<NonNull<u8>>;
 
+    /// Says that all of a page-aligned part of a mapping is about to be written: several pages at once cost less than one by one.
+    fn commit(&self, at: NonNull<u8>, bytes: usize) {
+        let _ = (at, bytes);
+    }
+
     /// Gives the physical pages of a page-aligned part of a mapping back to the kernel (MADV_DONTNEED), and keeps the addresses.
     fn decommit(&self, at: NonNull<u8>, bytes: usize);
 
@@ -27,6 +32,9 @@ pub unsafe trait Backing {
 unsafe impl<B: Backing + ?Sized> Backing for &B {
     fn map(&self, bytes: usize) -> Option<NonNull<u8>> {
         (**self).map(bytes)
+    }
+    fn commit(&self, at: NonNull<u8>, bytes: usize) {
+        (**self).commit(at, bytes)
     }
     fn decommit(&self, at: NonNull<u8>, bytes: usize) {
         (**self).decommit(at, bytes)

@@ -82,11 +82,14 @@ impl<B: Backing> Pool<B> {
             Some(id) => id,
             None => self.new_zspage(class, &mut zspages)?,
         };
-        let (at, grown) = zspages.change(id, |zspage| {
+        let (at, end, grown) = zspages.change(id, |zspage| {
             let slot = zspage.lowest_free()?;
             let grown = zspage.take(slot, handle.into_raw(), class.size);
-            Some((zspage.span.at + slot * class.size, grown))
+            Some((zspage.span.at + slot * class.size, zspage.span.at + zspage.span.committed, grown))
         })?;
+        if grown > PAGE {
+            self.backing.commit(pointer(end - grown), grown);
+        }
         zspages.objects += 1;
         zspages.stored += len;
         // Under the lock, so that compaction never meets an owner without an object.

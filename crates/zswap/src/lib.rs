@@ -11,7 +11,8 @@
 //! The hashes are keyed with a seed of the process, and serve twice: what is loaded is checked against them, and a page that
 //! goes out again is recognised by them as unchanged, so that it need not be compressed again.
 //!
-//! - [`cache`]: [`Cache`], shared by all workers, and [`Worker`], the state of one
+//! - [`codec`]: [`Codec`], pages to objects and back, for those who have the bytes and not the pool
+//! - [`cache`]: [`Cache`], the objects in the pool
 //! - [`object`]: the layout of an object
 //! - [`page`]: what can be said of a page without compressing it
 
@@ -21,10 +22,12 @@
 extern crate alloc;
 
 pub mod cache;
+pub mod codec;
 pub mod object;
 pub mod page;
 
-pub use cache::{Cache, LoadError, Prior, Stored, Worker};
+pub use cache::Cache;
+pub use codec::{Codec, LoadError, New, PARCEL_MAX_BYTES, Packed, Priors};
 
 /// Bytes of a base page.
 pub const PAGE: usize = 4096;

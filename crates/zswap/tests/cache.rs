@@ -3,8 +3,7 @@
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
 use zsmalloc::{Backing, Handle};
-use zswap::cache::Object;
-use zswap::{Cache, LoadError, PAGE, Prior, Stored, WINDOW_PAGES, Worker};
+use zswap::{Cache, Codec, LoadError, New, PAGE, PARCEL_MAX_BYTES, Packed, Priors, WINDOW_PAGES};
 
 struct Heap;
 
@@ -25,8 +24,8 @@ unsafe impl Backing for Heap {
     }
 }
 
-/// A cache, a worker, and a window whose page `n` is text-like for `n` < 8, then noise, then one word, then zeros.
-fn cache(compressor: &str) -> (Cache<Heap>, Worker, Vec<u8>) {
+/// A cache, a codec, and a window whose page `n` is text-like for `n` < 8, then noise, then one word, then zeros.
+fn cache(compressor: &str) -> (Cache<Heap>, Codec, Vec<u8>) {
     let compressor = acomp::Compressor::parse(compressor).unwrap();
     let mut window = vec![0; WINDOW_PAGES * PAGE];
     let mut noise = 1u64;
@@ -41,97 +40,120 @@ fn cache(compressor: &str) -> (Cache<Heap>, Worker, Vec<u8>) {
             };
         }
     }
-    (Cache::new(Heap, compressor, 7), Worker::new(compressor).unwrap(), window)
+    (Cache::new(Heap), Codec::new(compressor, 7).unwrap(), window)
 }
 
-const NO_PRIORS: [Option<Prior>; WINDOW_PAGES] = [None; WINDOW_PAGES];
+/// An object in the cache: its handle, its fingerprint, and whether it shrank.
+type Blob = (Handle, u32, bool);
 
-fn blob(object: Option<Object>) -> (Handle, u32, bool) {
-    match object {
-        Some(Object::Blob { handle, fingerprint, compressed, .. }) => (handle, fingerprint, compressed),
-        other => panic!("no blob: {other:?}"),
+/// Packs a window and takes its objects in.
+fn store(
+    cache: &Cache<Heap>,
+    codec: &mut Codec,
+    window: &[u8],
+    pages: u16,
+    unit: usize,
+    priors: &Priors,
+) -> (Packed, Vec<Blob>) {
+    let mut parcel = vec![0xaa; PARCEL_MAX_BYTES];
+    let packed = codec.pack(window, pages, unit, priors, &mut parcel);
+    let (mut at, mut blobs) = (0, Vec::new());
+    for new in packed.objects.into_iter().flatten() {
+        if let New::Blob { fingerprint, bytes, compressed } = new {
+            let object = &parcel[at..at + bytes as usize];
+            at += bytes as usize;
+            blobs.push((cache.store(object).unwrap(), fingerprint, compressed));
+        }
     }
+    (packed, blobs)
+}
+
+/// The masks: reused, zero, in objects.
+fn masks(packed: &Packed) -> (u16, u16, u16) {
+    (packed.reused, packed.zero, packed.in_objects)
 }
 
 #[test]
 fn a_window_comes_back_whole_in_parts_and_page_by_page() {
     for name in ["lz4", "zstd:1", "zstd:-3"] {
-        let (cache, mut worker, window) = cache(name);
-        let mut objects = [None; WINDOW_PAGES];
+        let (cache, mut codec, window) = cache(name);
         let pages = 0b0011_0000_1111_1111;
-        let stored = cache.store(&mut worker, &window, pages, WINDOW_PAGES, &NO_PRIORS, &mut objects);
-        assert_eq!(stored, Stored { reused: 0, zero: 0, in_objects: pages });
-        let (handle, fingerprint, compressed) = blob(objects[0]);
-        assert!(compressed && objects[1..].iter().all(Option::is_none), "{name}");
+        let (packed, blobs) = store(&cache, &mut codec, &window, pages, WINDOW_PAGES, &Priors::default());
+        assert_eq!(masks(&packed), (0, 0, pages));
+        let [(handle, fingerprint, compressed)] = blobs[..] else { panic!("{name}: {blobs:?}") };
+        assert!(compressed, "{name}");
         let expected = [&window[..8 * PAGE], &window[12 * PAGE..14 * PAGE]].concat();
         for (first, count) in [(0, 10), (0, 1), (9, 1), (3, 4), (7, 3)] {
             let mut to = vec![0xaa; count * PAGE];
-            cache.load(&mut worker, handle, fingerprint, first, &mut to).unwrap();
+            cache.load(&mut codec, handle, fingerprint, first, &mut to).unwrap();
             assert_eq!(to, expected[first * PAGE..][..count * PAGE], "{name}: {count} from {first}");
         }
-        let past_the_end = cache.load(&mut worker, handle, fingerprint, 9, &mut [0; 2 * PAGE]);
+        let past_the_end = cache.load(&mut codec, handle, fingerprint, 9, &mut [0; 2 * PAGE]);
         assert_eq!(past_the_end, Err(LoadError::Stream));
     }
 }
 
 #[test]
 fn each_page_is_an_object_of_its_own_if_asked_so() {
-    let (cache, mut worker, window) = cache("zstd:1");
-    let mut objects = [None; WINDOW_PAGES];
-    let stored = cache.store(&mut worker, &window, u16::MAX, 1, &NO_PRIORS, &mut objects);
-    assert_eq!((stored.zero, stored.in_objects), (0b1100_0000_0000_0000, 0b0011_1111_1111_1111));
-    for (index, object) in objects[..12].iter().enumerate() {
-        let (handle, fingerprint, compressed) = blob(*object);
+    let (cache, mut codec, window) = cache("zstd:1");
+    let (packed, blobs) = store(&cache, &mut codec, &window, u16::MAX, 1, &Priors::default());
+    assert_eq!(masks(&packed), (0, 0b1100_0000_0000_0000, 0b0011_1111_1111_1111));
+    assert_eq!(blobs.len(), 12);
+    for (index, (handle, fingerprint, compressed)) in blobs.into_iter().enumerate() {
         assert_eq!(compressed, index < 8, "noise does not shrink");
         let mut to = vec![0xaa; PAGE];
-        cache.load(&mut worker, handle, fingerprint, 0, &mut to).unwrap();
+        cache.load(&mut codec, handle, fingerprint, 0, &mut to).unwrap();
         assert_eq!(to, window[index * PAGE..][..PAGE], "page {index}");
     }
-    assert_eq!(objects[12..14], [Some(Object::Same(0x0101_0101_0101_0101)); 2]);
-    assert_eq!(objects[14..], [None; 2]);
+    assert_eq!(packed.objects[12..14], [Some(New::Same(0x0101_0101_0101_0101)); 2]);
+    assert_eq!(packed.objects[14..], [None; 2]);
+}
+
+#[test]
+fn noise_page_by_page_fits_into_a_parcel() {
+    let (cache, mut codec, mut window) = cache("lz4");
+    let noise = window[8 * PAGE..9 * PAGE].to_vec();
+    window.chunks_exact_mut(PAGE).for_each(|page| page.copy_from_slice(&noise));
+    let (packed, blobs) = store(&cache, &mut codec, &window, u16::MAX, 1, &Priors::default());
+    assert_eq!(masks(&packed), (0, 0, u16::MAX));
+    let bytes: usize = blobs.iter().map(|b| cache.object(b.0).len()).sum();
+    assert_eq!(bytes, PARCEL_MAX_BYTES);
 }
 
 #[test]
 fn an_unchanged_page_is_not_stored_again_and_a_changed_one_is() {
-    let (cache, mut worker, mut window) = cache("lz4");
-    let mut objects = [None; WINDOW_PAGES];
-    cache.store(&mut worker, &window, 0b1111, WINDOW_PAGES, &NO_PRIORS, &mut objects);
-    let (handle, ..) = blob(objects[0]);
-    let mut priors = NO_PRIORS;
-    for (page, prior) in priors[..4].iter_mut().enumerate() {
-        *prior = Some(Prior { handle, page });
-    }
+    let (cache, mut codec, mut window) = cache("lz4");
+    let (_, blobs) = store(&cache, &mut codec, &window, 0b1111, WINDOW_PAGES, &Priors::default());
+    let handle = blobs[0].0;
+    let mut priors = Priors::default();
+    (0..4).for_each(|page| priors.set(page, cache.hash(handle, page).unwrap()));
     window[2 * PAGE + 77] ^= 1;
-    let stored = cache.store(&mut worker, &window, 0b1111, WINDOW_PAGES, &priors, &mut objects);
-    assert_eq!(stored, Stored { reused: 0b1011, zero: 0, in_objects: 0b0100 });
-    // A prior that names a page which the object does not have says nothing.
-    priors[0] = Some(Prior { handle, page: 4 });
-    let stored = cache.store(&mut worker, &window, 0b0001, WINDOW_PAGES, &priors, &mut objects);
-    assert_eq!((stored.reused, stored.in_objects), (0, 1));
+    let (packed, blobs) = store(&cache, &mut codec, &window, 0b1111, WINDOW_PAGES, &priors);
+    assert_eq!((masks(&packed), blobs.len()), ((0b1011, 0, 0b0100), 1));
+    assert_eq!(cache.hash(handle, 4), None, "a page that the object does not have");
 }
 
 #[test]
 fn damage_and_another_object_in_its_place_are_errors() {
-    let (cache, mut worker, window) = cache("zstd:1");
-    let mut objects = [None; 2];
-    cache.store(&mut worker, &window, 0b11, 1, &NO_PRIORS, &mut objects);
-    let [(one, print, _), (two, ..)] = objects.map(blob);
+    let (cache, mut codec, window) = cache("zstd:1");
+    let (_, blobs) = store(&cache, &mut codec, &window, 0b11, 1, &Priors::default());
+    let [(one, print, _), (two, ..)] = blobs[..] else { panic!("{blobs:?}") };
     let mut to = vec![0; PAGE];
-    assert_eq!(cache.load(&mut worker, two, print, 0, &mut to), Err(LoadError::Object));
+    assert_eq!(cache.load(&mut codec, two, print, 0, &mut to), Err(LoadError::Object));
     let (bytes, mut errors) = (cache.pool().len(one), 0);
     for byte in 0..bytes {
         cache.pool().write(one, |object| object[byte] ^= 0x10);
         // Some bits of a frame's header say nothing about the contents.
-        let loaded = cache.load(&mut worker, one, print, 0, &mut to);
+        let loaded = cache.load(&mut codec, one, print, 0, &mut to);
         assert!(loaded.is_err() || to == window[..PAGE], "byte {byte} is damaged");
         errors += loaded.is_err() as usize;
         cache.pool().write(one, |object| object[byte] ^= 0x10);
     }
     assert!(errors > bytes - 8, "{errors} errors of {bytes}");
-    cache.load(&mut worker, one, print, 0, &mut to).unwrap();
+    cache.load(&mut codec, one, print, 0, &mut to).unwrap();
     // Freed, the handle goes to the next object.
     cache.invalidate(one);
-    cache.store(&mut worker, &window, 0b100, 1, &NO_PRIORS, &mut objects);
-    assert_eq!(blob(objects[0]).0, one);
-    assert_eq!(cache.load(&mut worker, one, print, 0, &mut to), Err(LoadError::Object));
+    let (_, blobs) = store(&cache, &mut codec, &window, 0b100, 1, &Priors::default());
+    assert_eq!(blobs[0].0, one);
+    assert_eq!(cache.load(&mut codec, one, print, 0, &mut to), Err(LoadError::Object));
 }

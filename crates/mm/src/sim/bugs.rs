@@ -21,8 +21,6 @@ pub struct Bugs {
     pub credulous: bool,
     /// Those who wait are woken by what is put in their place alone, never by a call.
     pub mute_wake: bool,
-    /// The workers read pages of the stage without having written to them, so that the kernel may still take them back.
-    pub light_hands: bool,
     /// A page is unshared by a call that waits for it to be there.
     pub populates: bool,
     /// Events that were read and not handed on, and how many calls each still waits.
@@ -145,9 +143,4 @@ fn a_lost_wake_is_found() {
 #[test]
 fn an_engine_that_waits_for_itself_is_found() {
     is_found(Bugs { populates: true, ..Bugs::default() }, Habit::Forks, &["only itself can fill"]);
-}
-
-#[test]
-fn a_page_that_the_kernel_may_still_take_from_the_stage_is_found() {
-    is_found(Bugs { light_hands: true, ..Bugs::default() }, Habit::Discards, &["faults on its own stage"]);
 }

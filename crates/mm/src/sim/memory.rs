@@ -26,8 +26,10 @@ pub struct Vma {
     pub locked: bool,
     /// The engine's own memory.
     pub engine: bool,
-    /// Registered for missing faults, and kept out of children.
+    /// Registered, so that pages can be moved there, and kept out of children.
     pub registered: bool,
+    /// Registered, but the kernel fills holes itself: the stage.
+    pub silent: bool,
     /// How far it was moved from where it was made: neighbours merge only if they moved alike.
     pub moved: isize,
 }
@@ -265,7 +267,7 @@ impl Memory {
         if write.is_some() && !vma.writable {
             return Access::Segv;
         }
-        let registered = vma.registered;
+        let waits = vma.registered && !vma.silent;
         match self.markers.get(&at) {
             Some(Marker::Guard) => return Access::Segv,
             Some(Marker::Poison) => return Access::Sigbus,
@@ -283,7 +285,7 @@ impl Memory {
                 self.fill(at, content);
                 Access::Done(content)
             }
-            (None, _) if registered => {
+            (None, _) if waits => {
                 self.pending.push_back(Waiter { task, at, write: write.is_some() });
                 self.blocked.insert(task);
                 Access::Fault
@@ -303,23 +305,19 @@ impl Memory {
     pub fn engine_writes(&mut self, at: usize, content: Content) {
         let (_, vma) = self.vma(at).expect("the engine writes to its own mappings");
         assert!(vma.engine, "the engine writes to the program's memory at {at:#x}");
-        let registered = vma.registered;
         match self.pages.get_mut(&at) {
             Some(page) if page.exclusive => (page.content, page.lazy) = (content, false),
-            None if registered => {
-                panic!("the engine faults on its own stage at {at:#x}: nobody is left to serve that")
-            }
             _ => self.fill(at, content),
         }
     }
 
-    /// What the engine reads from its own memory without a fault; `None` for a hole of the stage.
-    pub fn engine_reads(&self, at: usize) -> Option<Content> {
-        let (_, vma) = self.vma(at).expect("the engine reads its own mappings");
-        match self.pages.get(&at) {
-            Some(page) => Some(page.content),
-            None => (!vma.registered).then_some(0),
-        }
+    /// What the engine reads from its own memory.
+    pub fn engine_reads(&self, at: usize) -> Content {
+        assert!(
+            self.vma(at).is_some_and(|(_, vma)| vma.engine),
+            "the engine reads the program's memory at {at:#x}"
+        );
+        self.pages.get(&at).map_or(0, |page| page.content)
     }
 
     /// An event is to be read; its causer waits for that.

@@ -183,7 +183,7 @@ impl Program {
 
 /// A new mapping of the program's.
 pub fn fresh() -> Vma {
-    Vma { end: 0, writable: true, locked: false, engine: false, registered: false, moved: 0 }
+    Vma { end: 0, writable: true, locked: false, engine: false, registered: false, silent: false, moved: 0 }
 }
 
 impl World {

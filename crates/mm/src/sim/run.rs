@@ -125,7 +125,7 @@ pub fn run(seed: u64, plan: &Plan) -> Result<Tally, String> {
 pub fn world(seed: u64, plan: &Plan) -> World {
     let mut memory = Memory::default();
     let engine = |registered| Vma { engine: true, registered, ..program::fresh() };
-    memory.map(STAGE..STAGE + plan.stage * WINDOW, engine(true));
+    memory.map(STAGE..STAGE + plan.stage * WINDOW, Vma { silent: true, ..engine(true) });
     memory.map(NURSERY..NURSERY + WINDOW, engine(false));
     memory.map(ZEROS..ZEROS + WINDOW, engine(false));
     memory.map(DOORBELL..DOORBELL + PAGE, engine(true));
@@ -152,6 +152,7 @@ fn marks(pages: usize) -> Watermarks {
     let low = (pages / 3 + 40) * PAGE;
     Watermarks {
         limit: usize::MAX,
+        wake: low,
         low,
         high: low + 40 * PAGE,
         max: low + 60 * PAGE,

@@ -135,18 +135,13 @@ impl World {
         }
     }
 
-    /// Reads one page of a job, having written to it first: the kernel may not take it back any more (MADV_FREE) then.
+    /// Reads one page of a job.
     fn read_page(&mut self, worker: usize, begun: &mut Begun, job: Job) -> Option<Done> {
         let Some(page) = (begun.page..WINDOW_PAGES).find(|p| job.pages & 1 << p != 0) else {
             return Some(self.put(begun, job));
         };
         let at = job.at + page * PAGE;
-        let content = match self.memory.page(at) {
-            Some(p) => p.content,
-            None => 0,
-        };
-        let touch = (!self.bugs.light_hands).then_some(content);
-        if let Access::Done(content) = self.memory.access(Task::Worker(worker), at, touch) {
+        if let Access::Done(content) = self.memory.access(Task::Worker(worker), at, None) {
             begun.seen[page] = content;
             let same = job.priors[page].is_some_and(|prior| self.shelves.prior(prior) == content);
             begun.reused |= ((same || self.bugs.credulous && job.priors[page].is_some()) as u16) << page;

@@ -1,0 +1,164 @@
+//! What the program's threads and the engine tell each other.
+
+use core::ops::Range;
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering::*};
+use memcg::{Memcg, Slot};
+
+/// What the engine does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum State {
+    /// Nothing is registered, nothing is out.
+    Asleep = 0,
+    /// Memory may be out; the doorbell is answered.
+    Awake = 1,
+}
+
+/// What the program's threads and the engine tell each other.
+pub struct Control {
+    /// A [`State`].
+    pub state: AtomicU32,
+    /// Calls of fork under way: while there are any, everything stays home.
+    pub forks: AtomicU32,
+    /// 1 when all is home since a fork asked for it, and stays.
+    pub home: AtomicU32,
+    /// 1 when the program has ever made a guard region, which a copy would overwrite.
+    pub guards: AtomicU32,
+    /// The page to touch for an answer; 0 before there is one.
+    pub doorbell: AtomicUsize,
+    /// What a thread of the program asks for by the doorbell ([`Wish`]); 0 when it is done.
+    pub wish: AtomicU32,
+    /// The range that the wish is about.
+    pub range: (AtomicUsize, AtomicUsize),
+    /// A range that the engine may not register; (0, 0) when there is none.
+    pub spared: (AtomicUsize, AtomicUsize),
+    /// 1 while a thread of the program makes guards, which a copy would overwrite.
+    pub guarding: AtomicU32,
+    /// 1 while the engine copies a page into the program: guards wait for that.
+    pub copying: AtomicU32,
+    memcg: AtomicPtr<Memcg>,
+    pub(crate) slot: AtomicPtr<Slot>,
+    pub(crate) pid: AtomicU32,
+    /// Address of the main thread's exit word and what it says while the thread lives; 0 where it is not known.
+    exit_word: AtomicUsize,
+    exit_value: AtomicU32,
+    /// 1 when the engine may become SCHED_IDLE and leave that again.
+    pub may_yield: AtomicU32,
+}
+
+/// What a thread of the program can ask the engine for, beside a fork.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Wish {
+    /// The contents of a range were discarded without an event: they are to be forgotten.
+    Forget = 1,
+    /// Another userfaultfd is to have a range: its contents are to come home, and its registration is to end.
+    LetGo = 2,
+}
+
+/// The only one.
+pub static CONTROL: Control = Control::new();
+
+/// What an engine is started with.
+pub struct Order {
+    /// The run's page.
+    pub memcg: &'static Memcg,
+    /// This process's slot.
+    pub slot: &'static Slot,
+    /// The process.
+    pub pid: u32,
+    /// The exit word's address and value.
+    pub main_thread: Option<(usize, u32)>,
+}
+
+impl Control {
+    const fn new() -> Control {
+        Control {
+            state: AtomicU32::new(State::Asleep as u32),
+            forks: AtomicU32::new(0),
+            home: AtomicU32::new(0),
+            guards: AtomicU32::new(0),
+            doorbell: AtomicUsize::new(0),
+            wish: AtomicU32::new(0),
+            range: (AtomicUsize::new(0), AtomicUsize::new(0)),
+            spared: (AtomicUsize::new(0), AtomicUsize::new(0)),
+            guarding: AtomicU32::new(0),
+            copying: AtomicU32::new(0),
+            memcg: AtomicPtr::new(core::ptr::null_mut()),
+            slot: AtomicPtr::new(core::ptr::null_mut()),
+            pid: AtomicU32::new(0),
+            exit_word: AtomicUsize::new(0),
+            exit_value: AtomicU32::new(0),
+            may_yield: AtomicU32::new(0),
+        }
+    }
+
+    /// What the engine does now.
+    pub fn state(&self) -> State {
+        if self.state.load(SeqCst) == State::Awake as u32 { State::Awake } else { State::Asleep }
+    }
+
+    /// True when an engine lives, asleep or awake.
+    pub fn has_engine(&self) -> bool {
+        use memcg::State::*;
+        // SAFETY: null, or of static life.
+        let slot = unsafe { self.slot.load(Acquire).as_ref() };
+        slot.is_some_and(|s| {
+            [Starting, Asleep, Awake].map(|state| state as u32).contains(&s.state.load(Acquire))
+        })
+    }
+
+    /// Says for whom the engine about to be born is.
+    pub fn begin(&self, order: &Order) {
+        self.memcg.store(core::ptr::from_ref(order.memcg).cast_mut(), Relaxed);
+        self.slot.store(core::ptr::from_ref(order.slot).cast_mut(), Relaxed);
+        self.pid.store(order.pid, Relaxed);
+        let (word, value) = order.main_thread.unwrap_or((0, 0));
+        self.exit_word.store(word, Relaxed);
+        self.exit_value.store(value, Release);
+    }
+
+    /// In a child of fork: nobody's yet.
+    pub fn reset(&self) {
+        self.state.store(State::Asleep as u32, Relaxed);
+        self.forks.store(0, Relaxed);
+        self.home.store(0, Relaxed);
+        self.doorbell.store(0, Relaxed);
+        self.wish.store(0, Relaxed);
+        self.spare(0..0);
+        self.guarding.store(0, Relaxed);
+        self.copying.store(0, Relaxed);
+    }
+
+    /// Keeps the engine from registering a range; an empty one keeps it from nothing.
+    pub fn spare(&self, range: Range<usize>) {
+        // Half written it spares nothing. What the engine registers then it is asked to let go.
+        self.spared.1.store(0, SeqCst);
+        self.spared.0.store(range.start, SeqCst);
+        self.spared.1.store(range.end, SeqCst);
+    }
+
+    /// True when the engine may not register all of a range.
+    pub fn spares(&self, range: &Range<usize>) -> bool {
+        let (start, end) = (self.spared.0.load(SeqCst), self.spared.1.load(SeqCst));
+        start < range.end && end > range.start
+    }
+
+    /// For the engine: true when no fork is under way, and the next one finds that not all is home.
+    pub fn is_forkless(&self) -> bool {
+        // In this order: a thread that is about to fork counts itself first, and then looks whether all is home.
+        if self.forks.load(SeqCst) == 0 {
+            self.home.store(0, SeqCst);
+        }
+        self.forks.load(SeqCst) == 0
+    }
+
+    /// What was given to `begin`.
+    pub fn order(&self) -> Order {
+        let word = self.exit_word.load(Acquire);
+        // SAFETY: set from references of static life by `begin`, before the engine is born.
+        let (memcg, slot) = unsafe { (&*self.memcg.load(Relaxed), &*self.slot.load(Relaxed)) };
+        let main_thread = (word != 0).then(|| (word, self.exit_value.load(Relaxed)));
+        Order { memcg, slot, pid: self.pid.load(Relaxed), main_thread }
+    }
+}

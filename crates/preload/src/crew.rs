@@ -1,0 +1,98 @@
+//! The workers: how they are started, and whether they live.
+
+use crate::birth::{self, Kept, Place};
+use crate::board::{Board, WORKERS_MAX};
+use crate::worker::{self, Duty, Lookout};
+use alloc::vec::Vec;
+use memcg::Slot;
+use uffd::sys::{self, CpuSet, Errno, consts::*};
+use uffd::{Fd, Memory};
+
+/// What all workers are started with.
+pub struct Crew {
+    /// Where jobs are.
+    pub board: Board,
+    /// How objects are made.
+    pub compressor: acomp::Compressor,
+    /// What keys their hashes.
+    pub seed: u64,
+    /// The process's slot.
+    pub slot: &'static Slot,
+    /// The engine's process, which is the calling one.
+    pub engine: u32,
+    /// The program's process.
+    pub program: u32,
+}
+
+/// How long a worker may take until it is ready, in looks of so many nanoseconds.
+const READY_LOOKS: usize = 1000;
+const READY_LOOK_NS: u64 = 10_000_000;
+
+impl Crew {
+    /// Starts the workers: each apart, or here where that is refused. Meanwhile the caller sees to it that what is registered stays out of
+    /// children, and nobody is served; `memory` is the program's.
+    pub fn start(&self, memory: &Memory) -> Result<Vec<u32>, (&'static str, Errno)> {
+        let count = CpuSet::of_this_thread().count().clamp(1, WORKERS_MAX);
+        let start = |number| {
+            let apart = self.start_one(memory, number, Place::Apart);
+            apart.or_else(|_| self.start_one(memory, number, Place::Here))
+        };
+        (0..count).map(start).collect()
+    }
+
+    /// Starts one, and waits until it is ready.
+    fn start_one(&self, memory: &Memory, number: usize, place: Place) -> Result<u32, (&'static str, Errno)> {
+        let &Crew { board, compressor, seed, slot, engine, program } = self;
+        // One is enough to look out.
+        let lookout = (number == 0).then(Lookout::open).and_then(Result::ok);
+        let duty = Duty {
+            board,
+            number,
+            kept: (place == Place::Apart).then(|| Kept::new(board.range().start, slot)),
+            memory: memory.share(),
+            compressor,
+            seed,
+            slot,
+            engine,
+            program,
+            lookout,
+        };
+        // SAFETY: `worker::main` is made to run beside the program, and takes the duty over. A child of the program's that comes meanwhile may
+        // get the stack and the board too, and uses neither.
+        let pid = unsafe { birth::worker(worker::main, place, board.range(), duty) };
+        let pid = pid.map_err(|e| ("clone", e))?;
+        for _ in 0..READY_LOOKS {
+            if board.await_ready(number as u32 + 1, READY_LOOK_NS) {
+                return Ok(pid);
+            }
+            if has_ended(pid) {
+                return Err(("a worker", Errno::ECHILD));
+            }
+        }
+        let _ = sys::kill(pid, SIGKILL);
+        while !has_ended(pid) {
+            sys::sched_yield();
+        }
+        Err(("a worker", Errno::ETIMEDOUT))
+    }
+}
+
+impl Lookout {
+    /// For the calling process.
+    fn open() -> Result<Lookout, Errno> {
+        let statm: Fd = sys::open(b"/proc/self/statm\0", O_RDONLY)?;
+        Ok(Lookout { statm, cpus: CpuSet::of_this_thread() })
+    }
+}
+
+/// True when this child has ended.
+pub fn has_ended(pid: u32) -> bool {
+    let mut status = 0;
+    sys::wait4(pid, &mut status, __WALL | WNOHANG) != Ok(0)
+}
+
+/// Waits for the end of all children.
+pub fn await_end() {
+    let (mut status, any) = (0, u32::MAX);
+    while sys::wait4(any, &mut status, __WALL) != Err(Errno::ECHILD) {}
+}

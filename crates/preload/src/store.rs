@@ -1,0 +1,193 @@
+//! The pager's store: objects in the pool of the engine's own memory, made and loaded ahead by the workers.
+//!
+//! The pool is the engine's alone. Workers get addresses and give bytes, and hold nothing that could be left locked.
+
+use crate::arena::PoolMemory;
+use crate::board::{Answer, Board, Work};
+use alloc::collections::VecDeque;
+use core::sync::atomic::Ordering::Relaxed;
+use memcg::Stat;
+use mm::kernel::{Body, Damaged, Done, Fetch, Job, Prior, Store, WINDOW_PAGES};
+use vmscan::PAGE;
+use zsmalloc::Handle;
+use zswap::{Cache, Codec, LoadError, New, Packed, Priors};
+
+/// How much compaction moves at a time, in bytes: somebody may fault meanwhile.
+const COMPACT_BYTES: usize = 64 << 10;
+
+/// A job given to the board.
+#[derive(Clone, Copy)]
+struct Given {
+    slot: u32,
+    unit: usize,
+    is_fetch: bool,
+}
+
+/// See the head of the file.
+pub struct Counter {
+    board: Board,
+    cache: Cache<PoolMemory>,
+    /// For what the pager loads itself.
+    codec: Codec,
+    stat: &'static Stat,
+    /// In the order in which they were given.
+    given: VecDeque<Given>,
+    /// How many of them load.
+    fetches: usize,
+    /// Test mode: the last of so many objects is damaged; 0 is never.
+    damage_every: u32,
+    stored: u32,
+}
+
+impl Counter {
+    /// An empty store.
+    pub fn new(board: Board, codec: Codec, stat: &'static Stat, damage_every: u32) -> Counter {
+        let cache = Cache::new(PoolMemory);
+        Counter { board, cache, codec, stat, given: VecDeque::new(), fetches: 0, damage_every, stored: 0 }
+    }
+
+    /// With nothing better to do, compacts the pool a little where holes take a thirty-second of it. False when that was not needed.
+    pub fn tidy(&mut self) -> bool {
+        let pool = self.cache.pool();
+        let (held, stored) = (pool.pool_bytes(), pool.stored_bytes());
+        // A worker that loads an object has its address.
+        if self.fetches > 0 || held < stored + held / 32 + (1 << 20) {
+            return false;
+        }
+        let compacted = pool.compact(COMPACT_BYTES);
+        self.stat.compacted.fetch_add(compacted.objects_moved as u64, Relaxed);
+        compacted.objects_moved > 0
+    }
+
+    fn prior(&self, prior: Prior) -> Option<u128> {
+        match prior.body {
+            Body::Blob { handle, .. } => self.cache.hash(Handle::from_raw(handle)?, prior.page as usize),
+            _ => None,
+        }
+    }
+
+    /// Takes new objects into the pool.
+    fn take_in(&mut self, given: Given, packed: &Packed, parcel: &mut [u8]) -> Done {
+        let (mut bodies, mut at) = ([None; WINDOW_PAGES], 0);
+        let mut left = packed.in_objects.count_ones() as usize;
+        for (body, new) in bodies.iter_mut().zip(packed.objects.into_iter().flatten()) {
+            let pages = left.min(given.unit);
+            left -= pages;
+            *body = match new {
+                New::Same(word) => {
+                    self.stat.same_filled.fetch_add(pages as u64, Relaxed);
+                    Some(Body::Same(word))
+                }
+                New::Blob { fingerprint, bytes, compressed } => {
+                    let object = &mut parcel[at..][..bytes as usize];
+                    at += bytes as usize;
+                    self.damage(object);
+                    self.cache.store(object).map(|handle| {
+                        self.stat.compressed_in_bytes.fetch_add((pages * PAGE) as u64, Relaxed);
+                        self.stat.compressed_out_bytes.fetch_add(bytes as u64, Relaxed);
+                        self.stat.incompressible.fetch_add(!compressed as u64, Relaxed);
+                        Body::Blob { handle: handle.into_raw(), fingerprint, bytes }
+                    })
+                }
+            };
+        }
+        let Packed { reused, zero, in_objects, .. } = *packed;
+        Done::Stored { slot: given.slot, reused, zero, in_bodies: in_objects, bodies }
+    }
+
+    /// Test mode: turns a bit of every so many objects, in the middle of its data.
+    fn damage(&mut self, object: &mut [u8]) {
+        self.stored += 1;
+        if self.damage_every != 0 && self.stored.is_multiple_of(self.damage_every) {
+            object[(object.len() / 2).max(object.len().min(300) - 1)] ^= 1;
+        }
+    }
+
+    fn put_up(&mut self, slot: u32, unit: usize, is_fetch: bool, work: Work) {
+        self.given.push_back(Given { slot, unit, is_fetch });
+        self.fetches += is_fetch as usize;
+        self.board.post(slot, work);
+    }
+}
+
+impl Store for Counter {
+    fn submit(&mut self, job: Job) {
+        let mut priors = Priors::default();
+        for (page, prior) in job.priors.iter().enumerate() {
+            if let Some(hash) = prior.and_then(|prior| self.prior(prior)) {
+                priors.set(page, hash);
+            }
+        }
+        let Job { slot, at, pages, unit, .. } = job;
+        self.put_up(slot, unit, false, Work::Pack { at, pages, unit, priors });
+    }
+
+    fn fetch(&mut self, fetch: Fetch) {
+        let Fetch { slot, at: to, first, pages, body } = fetch;
+        let (object, bytes, fingerprint) = match body {
+            Body::Blob { handle, fingerprint, .. } => {
+                let handle = Handle::from_raw(handle).expect("a body names an object");
+                let object = self.cache.object(handle);
+                (object.as_ptr() as usize, object.len(), fingerprint)
+            }
+            // Of no bytes: it will be said to be damaged, and loaded by whoever asks for it.
+            Body::Same(_) | Body::Dropped => (0, 0, 0),
+        };
+        let work = Work::Unpack { object, bytes, fingerprint, first, pages, to };
+        self.put_up(slot, WINDOW_PAGES, true, work);
+    }
+
+    fn withdraw(&mut self, slot: u32) -> bool {
+        let withdrawn = self.board.withdraw(slot);
+        if withdrawn && let Some(at) = self.given.iter().position(|g| g.slot == slot) {
+            self.fetches -= self.given[at].is_fetch as usize;
+            self.given.remove(at);
+        }
+        withdrawn
+    }
+
+    fn complete(&mut self) -> Option<Done> {
+        // Workers finish out of order, but not by much; loads overtake stores.
+        let board = self.board;
+        let at = self.given.iter().position(|g| board.is_done(g.slot))?;
+        let given = self.given.remove(at)?;
+        self.fetches -= given.is_fetch as usize;
+        Some(board.answer(given.slot, |answer, parcel| match answer {
+            Answer::Packed { packed, .. } => self.take_in(given, packed, parcel),
+            Answer::Unpacked(sound) => Done::Fetched { slot: given.slot, sound: *sound },
+        }))
+    }
+
+    fn load(&mut self, body: Body, first: u16, pages: u16, to: usize) -> Result<(), Damaged> {
+        // SAFETY: the pager owns the engine memory at `to`, all pages present or to be had by touching them.
+        let to = unsafe { core::slice::from_raw_parts_mut(to as *mut u8, pages as usize * PAGE) };
+        match body {
+            Body::Same(word) => {
+                zswap::page::fill(to, word);
+                Ok(())
+            }
+            Body::Blob { handle, fingerprint, .. } => {
+                let handle = Handle::from_raw(handle).ok_or(Damaged::Stream)?;
+                let loaded = self.cache.load(&mut self.codec, handle, fingerprint, first as usize, to);
+                loaded.map_err(|e| match e {
+                    LoadError::Stream => Damaged::Stream,
+                    LoadError::Checksum => Damaged::Checksum,
+                    LoadError::Object => Damaged::Object,
+                })
+            }
+            Body::Dropped => Err(Damaged::Stream),
+        }
+    }
+
+    fn free(&mut self, body: Body) {
+        if let Body::Blob { handle, .. } = body
+            && let Some(handle) = Handle::from_raw(handle)
+        {
+            self.cache.invalidate(handle);
+        }
+    }
+
+    fn pool_bytes(&self) -> usize {
+        self.cache.pool().pool_bytes()
+    }
+}

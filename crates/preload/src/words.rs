@@ -1,0 +1,62 @@
+//! What is said to the user: through the process's slot of the run's page.
+
+use crate::control::{CONTROL, Order};
+use core::fmt::{self, Write};
+use core::sync::atomic::Ordering::*;
+use uffd::sys::{self, consts::*};
+
+/// A line of text without an allocation; what is too long is cut.
+pub struct Line {
+    bytes: [u8; 512],
+    len: usize,
+}
+
+impl Default for Line {
+    fn default() -> Self {
+        Line { bytes: [0; 512], len: 0 }
+    }
+}
+
+impl Line {
+    /// The text so far.
+    pub fn as_str(&self) -> &str {
+        match core::str::from_utf8(&self.bytes[..self.len]) {
+            Ok(text) => text,
+            Err(e) => core::str::from_utf8(&self.bytes[..e.valid_up_to()]).unwrap_or(""),
+        }
+    }
+}
+
+impl Write for Line {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let take = text.len().min(self.bytes.len() - self.len);
+        self.bytes[self.len..self.len + take].copy_from_slice(&text.as_bytes()[..take]);
+        self.len += take;
+        Ok(())
+    }
+}
+
+/// Leaves a message for the user.
+pub fn last_words(text: &str) {
+    // SAFETY: null, or of static life.
+    if let Some(slot) = unsafe { CONTROL.slot.load(Acquire).as_ref() } {
+        slot.say(text);
+    }
+}
+
+/// Kills the program.
+pub fn stop_program() {
+    let pid = CONTROL.pid.load(Acquire);
+    if pid != 0 {
+        let _ = sys::kill(pid, SIGKILL);
+    }
+}
+
+/// The program runs on without an engine; says why.
+pub fn unmanaged(order: &Order, why: fmt::Arguments<'_>) {
+    let mut line = Line::default();
+    let _ = line.write_fmt(format_args!("process {} runs unmanaged: {why}", order.pid));
+    order.slot.say(line.as_str());
+    order.slot.state.store(memcg::State::Unmanaged as u32, Release);
+    order.memcg.unmanaged.fetch_add(1, Relaxed);
+}

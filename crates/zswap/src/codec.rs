@@ -1,0 +1,220 @@
+//! Pages to objects, and back: what can be done without the pool, by whoever has the bytes.
+
+use crate::object::{self, Format, View, prefix};
+use crate::page::{self, Hash};
+use crate::{PAGE, WINDOW_PAGES};
+use acomp::{CompressRequest, Compressor, Context, DecompressRequest, Outcome};
+use alloc::vec;
+use alloc::vec::Vec;
+use core::fmt;
+
+/// The most bytes that the objects of one window can have: each page kept as it is, in an object of its own.
+pub const PARCEL_MAX_BYTES: usize = WINDOW_PAGES * (PAGE + prefix(1));
+
+/// A compressor's context and a buffer, made before the first page goes out; for one thread.
+pub struct Codec {
+    context: Context,
+    seed: u64,
+    plain: Vec<u8>,
+}
+
+/// The hashes that pages of a window had when they were loaded.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Priors {
+    known: u16,
+    hashes: [Hash; WINDOW_PAGES],
+}
+
+impl Priors {
+    /// Page `page` of the window was loaded with this hash.
+    pub fn set(&mut self, page: usize, hash: Hash) {
+        self.known |= 1 << page;
+        self.hashes[page] = hash;
+    }
+
+    fn is(&self, page: usize, hash: Hash) -> bool {
+        self.known & 1 << page != 0 && self.hashes[page] == hash
+    }
+}
+
+/// A new object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum New {
+    /// The next `bytes` of the parcel.
+    Blob {
+        /// Of its pages, in order.
+        fingerprint: u32,
+        /// How many bytes.
+        bytes: u32,
+        /// False when the pages did not shrink and are kept as they are.
+        compressed: bool,
+    },
+    /// One word fills all pages.
+    Same(u64),
+}
+
+/// What has become of a window's pages; masks by bit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Packed {
+    /// Equal to their priors.
+    pub reused: u16,
+    /// All zeros.
+    pub zero: u16,
+    /// In new objects, in order.
+    pub in_objects: u16,
+    /// The new objects: as many pages in each as was asked for, in the last what is left.
+    pub objects: [Option<New>; WINDOW_PAGES],
+}
+
+/// A page that goes into a new object.
+#[derive(Clone, Copy, Default)]
+struct Fresh {
+    /// Page of the window.
+    index: usize,
+    /// The word that fills it, if one does.
+    word: Option<u64>,
+    hash: Hash,
+}
+
+/// Why an object could not be loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LoadError {
+    /// The object's header or compressed bytes are damaged.
+    Stream,
+    /// The pages are not those that were stored.
+    Checksum,
+    /// It is another object.
+    Object,
+}
+
+impl fmt::Display for LoadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            LoadError::Stream => "the stored bytes are damaged",
+            LoadError::Checksum => "the checksum does not match",
+            LoadError::Object => "another object is in its place",
+        })
+    }
+}
+
+impl Codec {
+    /// A codec for `compressor`; allocates all that it will ever need. `seed` keys the hashes: objects are read by codecs of the same seed.
+    pub fn new(compressor: Compressor, seed: u64) -> Result<Codec, acomp::Error> {
+        let window = WINDOW_PAGES * PAGE;
+        Ok(Codec { context: Context::new(compressor, window)?, seed, plain: vec![0; window] })
+    }
+
+    /// Makes objects of up to `unit` pages out of those pages of `window` that `pages` names by bit, one after the other in `parcel`, which has
+    /// [`PARCEL_MAX_BYTES`].
+    pub fn pack(
+        &mut self,
+        window: &[u8],
+        pages: u16,
+        unit: usize,
+        priors: &Priors,
+        parcel: &mut [u8],
+    ) -> Packed {
+        let mut packed = Packed::default();
+        let mut fresh = [Fresh::default(); WINDOW_PAGES];
+        let mut count = 0;
+        for index in (0..WINDOW_PAGES).filter(|i| pages & 1 << i != 0) {
+            let bytes = &window[index * PAGE..][..PAGE];
+            let word = page::same_filled(bytes);
+            if word == Some(0) {
+                packed.zero |= 1 << index;
+                continue;
+            }
+            let hash = page::hash(bytes, self.seed);
+            if priors.is(index, hash) {
+                packed.reused |= 1 << index;
+                continue;
+            }
+            packed.in_objects |= 1 << index;
+            fresh[count] = Fresh { index, word, hash };
+            count += 1;
+        }
+        let mut at = 0;
+        for (object, pages) in packed.objects.iter_mut().zip(fresh[..count].chunks(unit)) {
+            let new = match pages[0].word {
+                Some(word) if pages.iter().all(|p| p.word == Some(word)) => New::Same(word),
+                _ => self.compress(window, pages, &mut parcel[at..]),
+            };
+            if let New::Blob { bytes, .. } = new {
+                at += bytes as usize;
+            }
+            *object = Some(new);
+        }
+        packed
+    }
+
+    /// Makes one object of some pages at the beginning of `to`.
+    fn compress(&mut self, window: &[u8], pages: &[Fresh], to: &mut [u8]) -> New {
+        let Codec { context, plain, .. } = self;
+        let len = pages.len() * PAGE;
+        let first = pages[0].index;
+        // Pages in a row are compressed where they lie.
+        let plain: &[u8] = if pages[pages.len() - 1].index - first + 1 == pages.len() {
+            &window[first * PAGE..][..len]
+        } else {
+            for (to, page) in plain.chunks_exact_mut(PAGE).zip(pages) {
+                to.copy_from_slice(&window[page.index * PAGE..][..PAGE]);
+            }
+            &plain[..len]
+        };
+        let (head, payload) = to.split_at_mut(prefix(pages.len()));
+        // What saves less than a thirty-second is not worth a decompression.
+        let mut batch = [CompressRequest::new(plain, &mut payload[..len - len / 32])];
+        context.compress(&mut batch);
+        let [request] = batch;
+        let (bytes, format) = match request.result {
+            Ok(Outcome::Shrunk(bytes)) => (bytes, Format::Compressed),
+            Ok(Outcome::Incompressible) | Err(_) => (len, Format::Plain),
+        };
+        if format == Format::Plain {
+            payload[..len].copy_from_slice(plain);
+        }
+        object::write(head, format, pages.iter().map(|p| p.hash));
+        New::Blob {
+            fingerprint: object::fingerprint(pages.iter().map(|p| p.hash)),
+            bytes: (head.len() + bytes) as u32,
+            compressed: format == Format::Compressed,
+        }
+    }
+
+    /// Restores pages `first..` of an object, as many as `to` holds, and checks each, and that it is the object of this fingerprint.
+    pub fn unpack(
+        &mut self,
+        object: &[u8],
+        fingerprint: u32,
+        first: usize,
+        to: &mut [u8],
+    ) -> Result<(), LoadError> {
+        let view = View::read(object).ok_or(LoadError::Stream)?;
+        let count = to.len() / PAGE;
+        if view.fingerprint() != fingerprint {
+            return Err(LoadError::Object);
+        }
+        if first + count > view.pages {
+            return Err(LoadError::Stream);
+        }
+        let (start, end) = (first * PAGE, first * PAGE + to.len());
+        match view.format {
+            Format::Plain => to.copy_from_slice(&view.payload[start..end]),
+            Format::Compressed if count == view.pages => {
+                let mut batch = [DecompressRequest::new(view.payload, to)];
+                self.context.decompress(&mut batch);
+                batch[0].result.map_err(|_| LoadError::Stream)?;
+            }
+            Format::Compressed => {
+                // Only as far as the last page that is wanted.
+                let plain = &mut self.plain[..end];
+                let full = view.pages * PAGE;
+                self.context.decompress_prefix(view.payload, plain, full).map_err(|_| LoadError::Stream)?;
+                to.copy_from_slice(&plain[start..]);
+            }
+        }
+        let sound =
+            to.chunks_exact(PAGE).enumerate().all(|(i, p)| page::hash(p, self.seed) == view.hash(first + i));
+        if sound { Ok(()) } else { Err(LoadError::Checksum) }
+    }
+}
