@@ -15,7 +15,9 @@
 //! 1. a cell's work is written by the pager before QUEUED is stored, and read by the one worker that exchanges QUEUED for BUSY;
 //! 2. its result, and the parcel that this names, are written by that worker before DONE is stored, and read by the pager after it;
 //! 3. a parcel has one owner: whoever takes its bit out of `free`, then who reads the result that names it, until it puts the bit back;
-//! 4. a ring entry is only a hint where to look: one that is stale finds no QUEUED, or finds a newer job of the same slot, which is as good.
+//! 4. a ring entry is only a hint where to look: one that is stale finds no QUEUED, or finds a newer job of the same slot, which is as good;
+//! 5. no slot is in a ring twice, so that there is always room, and the pager, on whom workers wait for parcels, never waits for them to make
+//!    some: who has posted finds either that the slot is not listed, or that a worker will look at its cell after this.
 
 use crate::arena;
 use core::cell::UnsafeCell;
@@ -90,6 +92,8 @@ pub enum Answer {
 
 struct Cell {
     state: AtomicU32,
+    /// 1 while the slot is in a ring.
+    listed: AtomicU32,
     work: UnsafeCell<MaybeUninit<Work>>,
     answer: UnsafeCell<MaybeUninit<Answer>>,
 }
@@ -108,15 +112,11 @@ struct Ring {
 }
 
 impl Ring {
-    /// False when the ring is full.
-    fn push(&self, slot: u32) -> bool {
+    fn push(&self, slot: u32) {
         let tail = self.ends.tail.load(Relaxed);
-        if tail - self.ends.head.load(Acquire) >= self.slots.len() {
-            return false;
-        }
+        assert!(tail - self.ends.head.load(Acquire) < self.slots.len(), "no slot is in a ring twice");
         self.slots[tail & (self.slots.len() - 1)].store(slot, Relaxed);
         self.ends.tail.store(tail + 1, Release);
-        true
     }
 
     fn pop(&self) -> Option<u32> {
@@ -192,7 +192,7 @@ struct Layout {
 
 impl Layout {
     fn new(slots: usize) -> Layout {
-        let ring = (slots * 2).next_power_of_two();
+        let ring = slots.next_power_of_two();
         let cells = size_of::<Head>().next_multiple_of(64);
         let fetches = cells + slots * size_of::<Cell>();
         let stores = fetches + ring * size_of::<AtomicU32>();
@@ -269,11 +269,10 @@ impl Board {
         debug_assert_eq!(cell.state.load(Relaxed), IDLE);
         // SAFETY: the cell is IDLE, so the pager's.
         unsafe { (*cell.work.get()).write(work) };
-        cell.state.store(QUEUED, Release);
-        let ring = if matches!(work, Work::Pack { .. }) { &self.stores } else { &self.fetches };
-        // Full of stale entries: the workers will have passed them in a moment.
-        while !ring.push(slot) {
-            core::hint::spin_loop();
+        cell.state.store(QUEUED, SeqCst);
+        if cell.listed.swap(1, SeqCst) == 0 {
+            let ring = if matches!(work, Work::Pack { .. }) { &self.stores } else { &self.fetches };
+            ring.push(slot);
         }
         self.tell(1);
     }
@@ -340,7 +339,8 @@ impl Board {
         let Some(own) = *parcel else { return false };
         let Some(slot) = self.fetches.pop().or_else(|| self.stores.pop()) else { return false };
         let cell = &self.cells[slot as usize];
-        if cell.state.compare_exchange(QUEUED, BUSY, AcqRel, Relaxed).is_err() {
+        cell.listed.swap(0, SeqCst);
+        if cell.state.compare_exchange(QUEUED, BUSY, SeqCst, Relaxed).is_err() {
             return true;
         }
         // SAFETY: the cell is BUSY, so this worker's, and the pager has written the work.
@@ -418,4 +418,115 @@ pub enum Reply {
     Packed(Packed),
     /// Pages, or the object is damaged.
     Unpacked(bool),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    fn board(slots: usize) -> Board {
+        Board::map(slots, sys::eventfd().unwrap()).unwrap()
+    }
+
+    /// A job by its number: even ones are packed, odd ones unpacked.
+    fn work(number: usize) -> Work {
+        match number % 2 {
+            0 => Work::Pack { at: number, pages: 1, unit: 1, priors: Priors::default() },
+            _ => Work::Unpack { object: number, bytes: 0, fingerprint: 0, first: 0, pages: 0, to: 0 },
+        }
+    }
+
+    /// What a worker makes of it: the number, in its parcel.
+    fn act(work: &Work, parcel: &mut [u8]) -> Reply {
+        match *work {
+            Work::Pack { at, .. } => {
+                parcel[..8].copy_from_slice(&at.to_le_bytes());
+                Reply::Packed(Packed::default())
+            }
+            Work::Unpack { object, .. } => Reply::Unpacked(object.is_multiple_of(3)),
+        }
+    }
+
+    fn is_answer(number: usize, answer: &Answer, parcel: &[u8]) -> bool {
+        match answer {
+            Answer::Packed { .. } => number.is_multiple_of(2) && parcel[..8] == number.to_le_bytes(),
+            Answer::Unpacked(sound) => number % 2 == 1 && *sound == number.is_multiple_of(3),
+        }
+    }
+
+    #[test]
+    fn a_job_that_is_given_and_withdrawn_many_times_needs_no_worker() {
+        let board = board(4);
+        for number in 0..100 {
+            board.post(3, work(number));
+            assert!(board.withdraw(3));
+        }
+        board.post(3, work(100));
+        let mut parcel = None;
+        assert!(board.serve(&mut parcel, act));
+        assert!(!board.serve(&mut parcel, act), "it was listed once");
+        assert!(board.is_done(3) && !board.withdraw(3));
+        assert!(board.answer(3, |answer, parcel| is_answer(100, answer, parcel)));
+    }
+
+    #[test]
+    fn without_a_parcel_no_job_is_begun() {
+        let board = board(2 * PARCELS);
+        for slot in 0..=PARCELS {
+            board.post(slot as u32, work(2 * slot));
+        }
+        for _ in 0..PARCELS {
+            assert!(board.serve(&mut None, act));
+        }
+        assert!(!board.serve(&mut None, act));
+        assert!(board.withdraw(PARCELS as u32));
+        board.post(PARCELS as u32, work(2 * PARCELS));
+        assert!(board.answer(0, |answer, parcel| is_answer(0, answer, parcel)));
+        assert!(board.serve(&mut None, act));
+    }
+
+    #[test]
+    fn every_job_is_done_once_by_whoever_takes_it() {
+        const SLOTS: usize = 12;
+        let board = board(SLOTS);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    let mut parcel = None;
+                    while board.head().stop.load(SeqCst) == 0 {
+                        if !board.serve(&mut parcel, act) {
+                            board.wait(parcel.is_some(), 1_000_000);
+                        }
+                    }
+                });
+            }
+            let (mut given, mut random, mut answered) = (BTreeMap::new(), 1u64, 0);
+            let mut next = 0;
+            while next < 100_000 || !given.is_empty() {
+                random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                let slot = (random >> 33) as usize % SLOTS;
+                match given.get(&slot) {
+                    None if next < 100_000 => {
+                        next += 1;
+                        given.insert(slot, next);
+                        board.post(slot as u32, work(next));
+                    }
+                    Some(&number) if board.is_done(slot as u32) => {
+                        assert!(
+                            board.answer(slot as u32, |answer, parcel| is_answer(number, answer, parcel))
+                        );
+                        given.remove(&slot);
+                        answered += 1;
+                    }
+                    Some(_) if random >> 60 == 0 && board.withdraw(slot as u32) => {
+                        given.remove(&slot);
+                    }
+                    _ => std::thread::yield_now(),
+                }
+            }
+            board.end();
+            assert!(answered > 10_000, "{answered} of {next} were done");
+        });
+    }
 }

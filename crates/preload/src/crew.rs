@@ -85,14 +85,25 @@ impl Lookout {
     }
 }
 
+/// What is said then.
+pub const DEATH: &str = "a worker has died, and with it what it was about to store; the program was stopped";
+
 /// True when this child has ended.
-pub fn has_ended(pid: u32) -> bool {
+fn has_ended(pid: u32) -> bool {
     let mut status = 0;
     sys::wait4(pid, &mut status, __WALL | WNOHANG) != Ok(0)
 }
 
+/// True when one of the workers has ended: what it had begun is lost.
+pub fn one_has_died() -> bool {
+    has_ended(ANY)
+}
+
+/// What wait4 takes for any child.
+const ANY: u32 = u32::MAX;
+
 /// Waits for the end of all children.
 pub fn await_end() {
-    let (mut status, any) = (0, u32::MAX);
-    while sys::wait4(any, &mut status, __WALL) != Err(Errno::ECHILD) {}
+    let mut status = 0;
+    while sys::wait4(ANY, &mut status, __WALL) != Err(Errno::ECHILD) {}
 }

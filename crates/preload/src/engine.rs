@@ -295,11 +295,8 @@ fn run(watch: &mut Watch, board: Board, workers: &[u32], pager: &mut Pager<'_, L
             if let Some(since) = pager.waiting_since_ns() {
                 full(watch, pager, now.saturating_sub(since), full_ns);
             }
-            if workers.iter().any(|&pid| crew::has_ended(pid)) {
-                stop(
-                    watch,
-                    "a worker has died, and with it what it was about to store; the program was stopped",
-                );
+            if crew::one_has_died() {
+                stop(watch, crew::DEATH);
             }
         }
         let faults = slot.stat.faults.load(Relaxed) + slot.stat.fresh_faults.load(Relaxed);

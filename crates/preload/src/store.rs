@@ -4,16 +4,21 @@
 
 use crate::arena::PoolMemory;
 use crate::board::{Answer, Board, Work};
+use crate::{crew, words};
 use alloc::collections::VecDeque;
 use core::sync::atomic::Ordering::Relaxed;
 use memcg::Stat;
 use mm::kernel::{Body, Damaged, Done, Fetch, Job, Prior, Store, WINDOW_PAGES};
+use uffd::sys;
 use vmscan::PAGE;
 use zsmalloc::Handle;
 use zswap::{Cache, Codec, LoadError, New, Packed, Priors};
 
 /// How much compaction moves at a time, in bytes: somebody may fault meanwhile.
 const COMPACT_BYTES: usize = 64 << 10;
+
+/// How often the pager asks in vain before it is looked whether the workers live.
+const LOOK_EVERY: u32 = 1000;
 
 /// A job given to the board.
 #[derive(Clone, Copy)]
@@ -34,6 +39,8 @@ pub struct Counter {
     given: VecDeque<Given>,
     /// How many of them load.
     fetches: usize,
+    /// How often in a row nothing was done.
+    in_vain: u32,
     /// Test mode: the last of so many objects is damaged; 0 is never.
     damage_every: u32,
     stored: u32,
@@ -43,7 +50,17 @@ impl Counter {
     /// An empty store.
     pub fn new(board: Board, codec: Codec, stat: &'static Stat, damage_every: u32) -> Counter {
         let cache = Cache::new(PoolMemory);
-        Counter { board, cache, codec, stat, given: VecDeque::new(), fetches: 0, damage_every, stored: 0 }
+        Counter {
+            board,
+            cache,
+            codec,
+            stat,
+            given: VecDeque::new(),
+            fetches: 0,
+            in_vain: 0,
+            damage_every,
+            stored: 0,
+        }
     }
 
     /// With nothing better to do, compacts the pool a little where holes take a thirty-second of it. False when that was not needed.
@@ -149,7 +166,17 @@ impl Store for Counter {
     fn complete(&mut self) -> Option<Done> {
         // Workers finish out of order, but not by much; loads overtake stores.
         let board = self.board;
-        let at = self.given.iter().position(|g| board.is_done(g.slot))?;
+        let Some(at) = self.given.iter().position(|g| board.is_done(g.slot)) else {
+            self.in_vain = self.in_vain.wrapping_add(1);
+            // The pager may wait for this very job, and look at nothing else meanwhile.
+            if self.in_vain.is_multiple_of(LOOK_EVERY) && !self.given.is_empty() && crew::one_has_died() {
+                words::last_words(crew::DEATH);
+                words::stop_program();
+                sys::exit(1);
+            }
+            return None;
+        };
+        self.in_vain = 0;
         let given = self.given.remove(at)?;
         self.fetches -= given.is_fetch as usize;
         Some(board.answer(given.slot, |answer, parcel| match answer {

@@ -64,19 +64,24 @@ fn signal(pid: i32, number: i32) {
     assert_eq!(unsafe { libc::kill(pid, number) }, 0);
 }
 
-/// The engine of a process: it has the process's memory map, and a name of its own.
+/// The engine of a run: a child of `zfolio run`.
 fn engine_of(zfolio: u32) -> i32 {
+    child_of(zfolio, "(zfolio-engine)")
+}
+
+/// The first child of this name.
+fn child_of(parent: u32, name: &str) -> i32 {
     let deadline = Instant::now() + HANG;
     while Instant::now() < deadline {
         for entry in std::fs::read_dir("/proc").unwrap().flatten() {
             let stat = std::fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
-            if stat.contains("(zfolio-engine)") && stat.split(' ').nth(3) == Some(&zfolio.to_string()) {
+            if stat.contains(name) && stat.split(' ').nth(3) == Some(&parent.to_string()) {
                 return entry.file_name().to_str().unwrap().parse().unwrap();
             }
         }
         std::thread::sleep(Duration::from_millis(10));
     }
-    panic!("there is no engine");
+    panic!("there is no {name}");
 }
 
 /// A program that has filled its memory and waits for a word; its process id.
@@ -130,18 +135,27 @@ fn a_clone_that_no_hook_sees_dies_rather_than_read_a_hole() {
     assert_eq!((status, out.as_str()), (Some(0), "child signal 11\nright\n"), "{err}");
 }
 
-#[test]
-fn a_killed_engine_stops_the_program_loudly() {
-    let (child, mut out, _) = waiting(EVICT_ALL);
-    signal(engine_of(child.id()), libc::SIGKILL);
-    let mut child = child;
+/// Kills a process of the engine's while the program waits, and lets the program go on.
+fn is_loud(victim: impl FnOnce(i32) -> i32, message: &str) {
+    let (mut child, mut out, _) = waiting(EVICT_ALL);
+    signal(victim(engine_of(child.id())), libc::SIGKILL);
     let _ = child.stdin.take().unwrap().write_all(b"go\n");
     let output = end(child);
     let mut said = String::new();
     out.read_to_string(&mut said).unwrap();
     let err = String::from_utf8(output.stderr).unwrap();
     assert_eq!((output.status.code(), said.as_str()), (Some(128 + 9), ""), "{err}");
-    assert!(err.contains("the engine has died"), "{err}");
+    assert!(err.contains(message), "{err}");
+}
+
+#[test]
+fn a_killed_engine_stops_the_program_loudly() {
+    is_loud(|engine| engine, "the engine has died");
+}
+
+#[test]
+fn a_killed_worker_stops_the_program_loudly() {
+    is_loud(|engine| child_of(engine as u32, "(zfolio-worker)"), "a worker has died");
 }
 
 #[test]
