@@ -177,7 +177,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
         self.settle();
         self.learn_growth();
         let mut busy = self.collect();
-        if !self.waiting.is_empty() && !self.marks.gated(&self.usage()) {
+        if !self.waiting.is_empty() && self.marks.relieved(&self.usage()) {
             self.faults.extend(self.waiting.drain(..));
         }
         if self.faults.is_empty() {

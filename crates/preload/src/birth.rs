@@ -147,7 +147,7 @@ impl Kept {
         Kept([board, core::ptr::from_ref(slot) as usize])
     }
 
-    /// Unmaps everything else; false when there is no telling what that is.
+    /// Unmaps everything else but the kernel's own; false when there is no telling what that is.
     ///
     /// # Safety
     /// The calling process must have been made apart, and use nothing else; its heap begins anew.
@@ -157,7 +157,8 @@ impl Kept {
         while let Ok(Some(m)) = maps.query(at) {
             at = m.range.end;
             let is_kept = self.0.iter().chain([&stack]).any(|kept| m.range.contains(kept))
-                || m.range.start < library.end && m.range.end > library.start;
+                || m.range.start < library.end && m.range.end > library.start
+                || m.name[0..2] == *b"[v";
             if !is_kept {
                 // SAFETY: the caller's contract.
                 let _ = unsafe { sys::munmap(m.range.start, m.range.len()) };

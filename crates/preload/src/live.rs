@@ -13,6 +13,7 @@ use mm::kernel::{Kernel, Message, Moved, Run};
 use uffd::maps::{Mapping, Maps};
 use uffd::pagemap::Pagemap;
 use uffd::sys::{self, consts::*};
+use uffd::vdso;
 use uffd::{Errno, Fd, Features, Memory, PAGE, Userfault};
 
 /// Mappings smaller than this are left alone: their pages are few, and each registration can split a mapping.
@@ -60,6 +61,9 @@ pub struct Live {
 impl Live {
     /// Opens everything for the process `pid`, in whose address space the caller runs. The error names what was refused.
     pub fn open(pid: u32, slot: &'static Slot) -> Result<Live, (&'static str, Errno)> {
+        let maps = Maps::open().map_err(|e| ("/proc/self/maps", e))?;
+        // SAFETY: a program that unmaps the vDSO has no use for it, and is one that nobody has met. Without it the clock is a system call.
+        let _ = unsafe { vdso::use_clock(&maps) };
         let quiet = Userfault::open(Features::Quiet).map_err(|e| ("userfaultfd", e))?;
         let drop_zone = arena::map(DROP_ZONE, DROP_ZONE).ok_or(("mmap", Errno::ENOMEM))?;
         quiet.register(drop_zone..drop_zone + DROP_ZONE).map_err(|e| ("UFFDIO_REGISTER", e))?;
@@ -70,7 +74,7 @@ impl Live {
             uffd: Userfault::open(Features::Events).map_err(|e| ("userfaultfd", e))?,
             quiet,
             pagemap: Pagemap::open().map_err(|e| ("/proc/self/pagemap", e))?,
-            maps: Maps::open().map_err(|e| ("/proc/self/maps", e))?,
+            maps,
             smaps: sys::open(b"/proc/self/smaps\0", O_RDONLY).map_err(|e| ("/proc/self/smaps", e))?,
             tasks: tasks.map_err(|e| ("/proc/PID/task", e))?,
             memory: Memory::own().map_err(|e| ("/proc/self/mem", e))?,

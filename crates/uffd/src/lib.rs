@@ -9,6 +9,7 @@
 //!   Maps       the mapping at or after an address                             (maps.rs)
 //!   sys        mmap, madvise, futex, clone, ... as functions                  (sys.rs)
 //!   Memory     the memory of a process, for another one                       (memory.rs)
+//!   vdso       the clock without a system call                                 (vdso.rs)
 //!   Mutex      a lock on a futex, for memory that no program's thread sees    (lock.rs)
 //! ```
 
@@ -20,6 +21,7 @@ mod memory;
 pub mod pagemap;
 pub mod sys;
 mod userfault;
+pub mod vdso;
 
 pub use lock::Mutex;
 pub use memory::Memory;

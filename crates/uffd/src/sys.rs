@@ -3,7 +3,7 @@
 
 use core::arch::asm;
 use core::fmt;
-use core::sync::atomic::AtomicU32;
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 use linux_raw_sys::{errno, general as g};
 
 /// An error number of the kernel.
@@ -221,6 +221,12 @@ struct Timespec {
     nsec: i64,
 }
 
+impl Timespec {
+    fn ns(&self) -> u64 {
+        self.sec as u64 * 1_000_000_000 + self.nsec as u64
+    }
+}
+
 fn timespec(ns: u64) -> Timespec {
     Timespec { sec: (ns / 1_000_000_000) as i64, nsec: (ns % 1_000_000_000) as i64 }
 }
@@ -228,12 +234,33 @@ fn timespec(ns: u64) -> Timespec {
 fn clock(id: u32) -> u64 {
     let mut now = Timespec { sec: 0, nsec: 0 };
     let _ = call!(__NR_clock_gettime, id, &mut now as *mut Timespec);
-    now.sec as u64 * 1_000_000_000 + now.nsec as u64
+    now.ns()
+}
+
+/// The address of a clock_gettime that is no system call; 0 when none is known.
+static CLOCK: AtomicUsize = AtomicUsize::new(0);
+
+/// Has [`now_ns`] call a function at this address (vdso.rs).
+///
+/// # Safety
+/// It must be a clock_gettime by the C calling convention, and stay.
+pub(crate) unsafe fn set_clock(address: usize) {
+    CLOCK.store(address, Relaxed);
 }
 
 /// Nanoseconds since some point in the past.
 pub fn now_ns() -> u64 {
-    clock(g::CLOCK_MONOTONIC)
+    let address = CLOCK.load(Relaxed);
+    if address == 0 {
+        return clock(g::CLOCK_MONOTONIC);
+    }
+    let mut now = Timespec { sec: 0, nsec: 0 };
+    // SAFETY: the contract of `set_clock`.
+    unsafe {
+        let clock: extern "C" fn(u32, *mut Timespec) -> i32 = core::mem::transmute(address);
+        clock(g::CLOCK_MONOTONIC, &mut now);
+    }
+    now.ns()
 }
 
 /// CPU nanoseconds of the calling process (all its threads).

@@ -72,6 +72,9 @@ const LEAST: usize = 8 * WINDOW;
 /// CPUs too a look can be as late again.
 const AHEAD: usize = 32 << 20;
 
+/// How much stock relieves those who wait for it.
+const RELIEF: usize = 4 * WINDOW;
+
 /// The most that one decision evicts, so that a fault never waits behind more.
 const EVICT_STEP: usize = 2 * HUGE;
 
@@ -124,6 +127,13 @@ impl Watermarks {
         usage.footprint >= self.high && usage.stock < WINDOW
     }
 
+    /// True when those who wait for room may go on: at the high mark when there are some windows for them, so that one wake-up is for more than
+    /// a few microseconds of writing, or when no more are under way.
+    pub fn relieved(&self, usage: &Usage) -> bool {
+        let enough = if usage.in_flight > 0 { RELIEF.min(self.stock) } else { WINDOW };
+        usage.footprint < self.high || usage.stock >= enough
+    }
+
     /// The part of `most` that a pool of `pool` bytes leaves: what lies on the stage is taken from the program, which has the less the larger
     /// the pool is.
     fn beside(&self, pool: usize, most: usize) -> usize {
@@ -141,7 +151,10 @@ impl Watermarks {
         // Between the marks a little stock is worth more than free memory: dropping it would only make the next fault allocate.
         let middle = (self.low / 2).saturating_add(self.high / 2);
         let excess = usage.stock.saturating_sub(stock.saturating_mul(2));
-        let drop = usage.footprint.saturating_sub(middle).max(excess).min(usage.stock);
+        // What somebody waits for is not dropped before it is enough.
+        let kept = if usage.waiting && usage.footprint < self.max { RELIEF.min(self.stock) } else { 0 };
+        let above = usage.footprint.saturating_sub(middle).min(usage.stock.saturating_sub(kept));
+        let drop = above.max(excess).min(usage.stock);
         if over == 0 && !usage.waiting {
             return Actions { drop, ..Actions::default() };
         }
@@ -238,7 +251,7 @@ mod tests {
                 assert!(usage.footprint <= limit, "seed {seed}: {usage:?}");
                 for _ in 0..next(4) {
                     usage.footprint = resident + usage.inactive + usage.in_flight + usage.stock + pool;
-                    if w.gated(&usage) {
+                    if w.gated(&usage) || usage.waiting && !w.relieved(&usage) {
                         usage.waiting = true;
                         break;
                     }
