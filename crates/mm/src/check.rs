@@ -100,6 +100,10 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 Use::Stock => {
                     ensure!(s.present == u16::MAX && s.staged == 0, "slot {slot} is no stock: {s:x?}")
                 }
+                Use::Opened => ensure!(
+                    self.stage.is_opened(slot) && s.present != 0 && s.staged == 0,
+                    "slot {slot} is opened: {s:x?}"
+                ),
                 Use::Waste => ensure!(s.present != 0 && s.staged == 0, "slot {slot} is no waste: {s:x?}"),
                 Use::Fetching => {
                     let fetched = self.fetches.iter().filter(|f| f.slot == slot).count();

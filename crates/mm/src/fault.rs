@@ -275,18 +275,23 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             Extent::Window { .. } => self.stored_around(at),
         };
         let mut stock = (pages as usize == WINDOW_PAGES).then(|| self.stage.take_stock()).flatten();
-        let mut buffer = stock.map_or(self.config.nursery, |slot| self.stage.at(slot));
+        let mut single = (pages == 1 && self.alone).then(|| self.stage.stock_page()).flatten();
+        let mut buffer = match (stock, single) {
+            (Some(slot), _) => self.stage.at(slot),
+            (None, Some(page)) => self.stage.page_at(page),
+            (None, None) => self.config.nursery,
+        };
         if self.load_run(to, pages, buffer).is_err() {
             // Damaged is what somebody asks for; the pages around it may be so as long as nobody does.
             if let Some(slot) = stock.take() {
                 self.discard_slot(slot);
             }
-            (to, pages, buffer) = (at, 1, self.config.nursery);
+            (to, pages, buffer, single) = (at, 1, self.config.nursery, None);
             if let Err(damaged) = self.load_run(at, 1, buffer) {
                 return self.lose(at, entry, damaged);
             }
         }
-        let mut moved = if pages == 1 {
+        let mut moved = if pages == 1 && single.is_none() {
             self.kernel.copy(to, buffer, PAGE)
         } else {
             self.kernel.move_pages(to, buffer, pages as usize * PAGE)
@@ -299,6 +304,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             (to, pages) = (at, 1);
         } else if let Some(slot) = stock {
             self.stage.left(slot, bits(0, moved.bytes / PAGE));
+        } else if let Some(page) = single.filter(|_| moved.bytes > 0) {
+            self.stage.left(page / WINDOW_PAGES as u32, bits(page as usize % WINDOW_PAGES, 1));
         }
         if let Some(slot) = stock.filter(|&s| self.stage.slot(s).used == Use::Fetching) {
             self.discard_slot(slot);

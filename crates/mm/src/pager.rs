@@ -98,6 +98,8 @@ pub struct Pager<'a, K, S> {
     served_ns: u64,
     /// A thread of the program has touched the doorbell and waits; set to false once answered with `answer`.
     pub rang: bool,
+    /// One thread alone misses: nobody is interrupted where a page is moved, and so a single one is moved in from stock instead of being copied.
+    pub alone: bool,
     /// Eviction stands still: a fork is under way, or the test mode lets the program run.
     pub paused: bool,
 }
@@ -150,6 +152,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
             pool_full: false,
             served_ns: 0,
             rang: false,
+            alone: false,
             paused: false,
         }
     }

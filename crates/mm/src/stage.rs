@@ -7,6 +7,7 @@
 //!    ^                 │  touched: moved back                   │
 //!    └─────────────────┴──────────── discarded ─────────────────┘
 //!                                            Stock ──read-ahead──> Fetching ──> Free
+//!                                            Stock ──single pages──> Opened ──> Free
 //! ```
 //!
 //! For each slot: `staged` ⊆ `present`; a page of `staged` has an owner whose entry says `Staged` and names it, and no other page has one.
@@ -30,6 +31,8 @@ pub enum Use {
     Stock,
     /// Being loaded ahead of a fault.
     Fetching,
+    /// Stock whose pages are used one by one.
+    Opened,
     /// Pages that nobody needs and the kernel has not taken back.
     Waste,
 }
@@ -81,6 +84,8 @@ pub struct Stage {
     /// Inactive slots, oldest first, with their sequence numbers; stale ones are skipped.
     inactive: VecDeque<(u32, u32)>,
     stock: Vec<u32>,
+    /// The slot that is `Opened`, if one is.
+    opened: Option<u32>,
     waste: Vec<u32>,
     inactive_pages: usize,
     /// Slots that are `Free`.
@@ -111,6 +116,7 @@ impl Stage {
             hint: 0,
             inactive: VecDeque::new(),
             stock: Vec::new(),
+            opened: None,
             waste: Vec::new(),
             inactive_pages: 0,
             free: bytes / WINDOW,
@@ -316,6 +322,21 @@ impl Stage {
         let slot = self.stock.pop()?;
         self.slots[slot as usize].used = Use::Fetching;
         Some(slot)
+    }
+
+    /// A stage page of stock, for a single page of the program; the caller moves it away and calls `left`, or leaves it.
+    pub fn stock_page(&mut self) -> Option<u32> {
+        let opened = self.opened.filter(|&slot| self.slots[slot as usize].used == Use::Opened);
+        let slot = opened.or_else(|| self.stock.pop())?;
+        let s = &mut self.slots[slot as usize];
+        s.used = Use::Opened;
+        self.opened = Some(slot);
+        Some(slot * WINDOW_PAGES as u32 + s.present.trailing_zeros())
+    }
+
+    /// True for the slot whose pages are used one by one.
+    pub fn is_opened(&self, slot: u32) -> bool {
+        self.opened == Some(slot)
     }
 
     /// The pages of a free slot that `pages` names by bit are present now, and those of them that are wanted are about to be `put`; `packed` as in [`Slot`].

@@ -309,6 +309,7 @@ fn run(watch: &mut Watch, board: Board, workers: &[u32], pager: &mut Pager<'_, L
             seat.leave(now);
         }
         seat.choose(now, Faults { all: faults, single, switches, thread }, |tid| pager.kernel.cpu_of(tid));
+        pager.alone = seat.is_taken();
         let alarm = pager.max_bytes().saturating_sub(board.apart_bytes());
         head.alarm.store(if seat.is_taken() { alarm } else { 0 }, Relaxed);
         if evict_all {

@@ -151,8 +151,9 @@ impl Watermarks {
         // Between the marks a little stock is worth more than free memory: dropping it would only make the next fault allocate.
         let middle = (self.low / 2).saturating_add(self.high / 2);
         let excess = usage.stock.saturating_sub(stock.saturating_mul(2));
-        // What somebody waits for is not dropped before it is enough.
-        let kept = if usage.waiting && usage.footprint < self.max { RELIEF.min(self.stock) } else { 0 };
+        // What somebody waits for is not dropped before it is enough, nor the last window, from which single pages come in.
+        let kept = if usage.waiting { RELIEF.min(self.stock) } else { WINDOW };
+        let kept = if usage.footprint < self.max { kept } else { 0 };
         let above = usage.footprint.saturating_sub(middle).min(usage.stock.saturating_sub(kept));
         let drop = above.max(excess).min(usage.stock);
         if over == 0 && !usage.waiting {

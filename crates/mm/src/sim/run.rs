@@ -10,6 +10,7 @@ use super::store::{Shelves, SimStore};
 use super::{Shared, World};
 use crate::index::Kind;
 use crate::pager::{Config, Pager};
+use crate::stage::Use;
 use memcg::Stat;
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -176,6 +177,7 @@ pub fn pager<'a>(world: &Shared, plan: &Plan, stat: &'a Stat) -> Simulated<'a> {
         evict_all: plan.evict_all,
     };
     let mut pager = Pager::new(SimKernel(world.clone()), SimStore(world.clone()), stat, config, 1 << 30);
+    pager.alone = world.borrow().random.0.is_multiple_of(2);
     pager.set_limit(1 << 30);
     pager.marks = match plan.evict_all {
         true => {
@@ -311,7 +313,7 @@ fn ended(world: &Shared, pager: &Simulated) {
     assert_eq!(pager.stored_bytes(), 0, "stored pages are counted and not there");
     let busy = (0..pager.stage.slots() as u32)
         .map(|slot| pager.stage.slot(slot).used)
-        .filter(|used| !matches!(used, crate::stage::Use::Free | crate::stage::Use::Stock))
+        .filter(|used| !matches!(used, Use::Free | Use::Stock | Use::Opened))
         .count();
     assert_eq!(busy, 0, "slots of the stage are left");
     assert_eq!(world.borrow().shelves.objects(), 0, "the store keeps an object that nobody names");

@@ -178,6 +178,26 @@ fn a_page_that_vanishes_under_a_worker_is_zeros() {
 }
 
 #[test]
+fn who_misses_alone_gets_a_page_of_stock() {
+    let mut scene = Scene::new();
+    scene.write(pages(0..16));
+    scene.go_on();
+    let opened = |scene: &Scene| {
+        let slots = (0..scene.pager.stage.slots() as u32).map(|slot| scene.pager.stage.slot(slot));
+        slots.filter(|s| s.used == Use::Opened).map(|s| s.present.count_ones()).collect::<Vec<_>>()
+    };
+    scene.reads_back(pages(3..4), 0);
+    assert_eq!(opened(&scene), [], "others may run: a copy");
+    let mut scene = Scene::new();
+    scene.write(pages(0..16));
+    scene.go_on();
+    scene.pager.alone = true;
+    scene.reads_back(pages(3..4), 0);
+    assert_eq!(opened(&scene), [15]);
+    scene.reads_back(pages(0..16), 0);
+}
+
+#[test]
 fn pages_that_could_not_be_discarded_are_tried_again() {
     let mut scene = Scene::new();
     scene.write(pages(0..5));
