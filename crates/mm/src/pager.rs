@@ -98,7 +98,8 @@ pub struct Pager<'a, K, S> {
     served_ns: u64,
     /// A thread of the program has touched the doorbell and waits; set to false once answered with `answer`.
     pub rang: bool,
-    /// One thread alone misses: nobody is interrupted where a page is moved, and so a single one is moved in from stock instead of being copied.
+    /// One thread alone misses: a single page is moved in from stock instead of being copied. A move interrupts every CPU on which another thread of
+    /// the program runs, and so costs less only where the others sleep.
     pub alone: bool,
     /// Eviction stands still: a fork is under way, or the test mode lets the program run.
     pub paused: bool,

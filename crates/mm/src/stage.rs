@@ -54,7 +54,7 @@ pub struct Slot {
     pub lent: [u32; WINDOW_PAGES],
     /// See `lent`.
     pub lent_len: usize,
-    /// Staged when the last job took the slot, by bit: pages that the store has written to, so that they are no longer lazily freeable.
+    /// Staged when the last job took the slot, by bit.
     pub sent: u16,
     /// Its pages came one by one, from anywhere; else each lies where it lay in its window.
     pub packed: bool,

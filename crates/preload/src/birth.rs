@@ -7,6 +7,7 @@
 //! ```
 
 use crate::arena;
+use core::mem::ManuallyDrop;
 use core::ops::Range;
 use core::ptr::null_mut;
 use memcg::Slot;
@@ -106,7 +107,7 @@ pub enum Place {
     Here,
 }
 
-/// Starts `entry` in a process that shares this one's descriptors, and is its child; its argument is the address of `duty`. Who is made apart gets
+/// Starts `entry` in a process that shares this one's descriptors, and is its child; its argument is the address of `duty`, which is never dropped. Who is made apart gets
 /// `shared` too, a mapping of the engine's.
 ///
 /// # Safety
@@ -118,6 +119,8 @@ pub unsafe fn worker<T>(
     duty: T,
 ) -> Result<u32, Errno> {
     const { assert!(size_of::<T>() < STACK / 2) };
+    // Also where no process comes of it: it names descriptors that others use.
+    let duty = ManuallyDrop::new(duty);
     let stack_top = new_stack()?;
     let (stack, vm) = (stack_top - STACK, if place == Place::Here { CLONE_VM } else { 0 });
     let inherited = [stack..stack_top, shared];
@@ -127,7 +130,7 @@ pub unsafe fn worker<T>(
     };
     // SAFETY: the stack is new, and grows down from its other end; the rest is the caller's contract.
     let made = unsafe {
-        (stack as *mut T).write(duty);
+        (stack as *mut ManuallyDrop<T>).write(duty);
         advise(MADV_DOFORK).and_then(|()| sys::clone(vm | CLONE_FILES | CLONE_FS, stack_top, entry, stack))
     };
     let _ = advise(MADV_DONTFORK);

@@ -47,7 +47,7 @@ pub struct Live {
     memory: Memory,
     pid: u32,
     drop_zone: usize,
-    /// The stage, chute and doorbell: registered engine memory, dropped by way of the zone.
+    /// The stage and the doorbell: registered engine memory, dropped by way of the zone.
     registered: Range<usize>,
     slot: &'static Slot,
     /// Threads that have not been seen outside of a call since the census began, with their user time then, as far as it is known.

@@ -17,7 +17,8 @@ impl Memory {
         Ok(Memory { pid: sys::getpid()? as u32, file: sys::open(b"/proc/self/mem\0", O_RDWR)? })
     }
 
-    /// The same for whoever has the descriptors and not the value: a process that was cloned with CLONE_FILES.
+    /// The same for whoever has the descriptors and not the value: a process that was cloned with CLONE_FILES. One of the two must not be dropped,
+    /// since that closes the file for both.
     pub fn share(&self) -> Memory {
         Memory { pid: self.pid, file: Fd::own(self.file.raw() as usize) }
     }
