@@ -75,17 +75,22 @@ const AHEAD: usize = 32 << 20;
 /// How much stock relieves those who wait for it.
 const RELIEF: usize = 4 * WINDOW;
 
+/// The least that is taken at a time while nobody waits: to look for pages, to list pins and to wake a compressor cost about the same for one
+/// window as for some.
+const QUANTUM: usize = 4 * WINDOW;
+
 /// The most that one decision evicts, so that a fault never waits behind more.
 const EVICT_STEP: usize = 2 * HUGE;
 
 impl Watermarks {
     /// Marks for a limit in bytes. What lies between `high` and the limit takes up what grows between two looks at
     /// the footprint, above all memory that is fresh and not yet registered: a sixty-fourth, and where that is little a sixteenth up to 4 MiB,
-    /// since memory is written at 2 or 3 MiB in a millisecond. A sixty-fourth, 1 MiB at least, lies between `low` and `high`.
+    /// since memory is written at 2 or 3 MiB in a millisecond. 1 MiB at least lies between `low` and `high`, and no more than stock needs to come and
+    /// go: a program uses what is below `low` only.
     pub fn new(limit: usize) -> Watermarks {
         let slack = (limit / 64).clamp((limit / 16).min(4 << 20), 64 << 20);
         let high = limit.saturating_sub(slack);
-        let gap = (limit / 64).clamp(1 << 20, 64 << 20);
+        let gap = (limit / 256).clamp(1 << 20, 64 << 20);
         let low = high.saturating_sub(gap);
         Watermarks {
             limit,
@@ -95,7 +100,7 @@ impl Watermarks {
             max: limit - slack / 2,
             clean: limit / 8,
             dense: limit / 3 * 2,
-            inactive: (limit / 16).clamp(LEAST, 256 << 20),
+            inactive: (limit / 32).clamp(LEAST, 256 << 20),
             stock: (limit / 128).clamp(LEAST, 16 << 20),
             in_flight: (limit / 32).clamp(LEAST, 16 << 20),
         }
@@ -156,10 +161,10 @@ impl Watermarks {
         let kept = if usage.footprint < self.max { kept } else { 0 };
         let above = usage.footprint.saturating_sub(middle).min(usage.stock.saturating_sub(kept));
         let drop = above.max(excess).min(usage.stock);
-        if over == 0 && !usage.waiting {
+        if over < QUANTUM && !usage.waiting {
             return Actions { drop, ..Actions::default() };
         }
-        let need = over.max(WINDOW).min(in_flight);
+        let need = over.max(QUANTUM).min(in_flight);
         let room = in_flight.saturating_sub(usage.in_flight);
         let deflate = need.saturating_sub(usage.in_flight).min(room);
         // At the high mark nothing has a second chance any more: what is on the stage goes.
