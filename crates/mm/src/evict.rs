@@ -90,13 +90,13 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
 
     /// Moves about `want` bytes to the stage; how many it was.
     pub(crate) fn evict(&mut self, want: usize) -> usize {
-        let (mut got, mut rounds, mut area) = (0, 0, 0..0);
+        self.release_quarantine();
+        self.list_pins();
+        let (mut got, mut rounds, mut area) = (self.evict_passed(want), 0, 0..0);
         // Where little is left to take, going round again and again would cost those who wait more than it brings.
         let mut looks = LOOKS + want / PAGE / PAGES_PER_LOOK;
         // Looking for cold pages may cost so much, and not more: where nearly all are warm, one is as good as another.
         let mut patience = PATIENCE + want / PAGE * PATIENCE_PER_PAGE;
-        self.release_quarantine();
-        self.list_pins();
         while got < want && rounds < 2 && looks > 0 && !self.stage.is_full() {
             looks -= 1;
             let mut runs = [Run::default(); 64];
@@ -132,6 +132,35 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             if self.faults.len() > waited {
                 break;
             }
+        }
+        got
+    }
+
+    /// Moves to the stage what streams have gone through, and nothing has made hot; how many bytes it was.
+    fn evict_passed(&mut self, want: usize) -> usize {
+        let (mut got, mut moved) = (0, 0..0);
+        while got < want
+            && !self.stage.is_full()
+            && let Some(window) = self.readahead.passed()
+        {
+            // What came in with the stream has a copy in the pool. Fresh memory has none, and is left to the hand: it is what the program has made last.
+            let is_due = |this: &Self, page: usize| {
+                let entry = this.index.get(page);
+                entry.kind() == Kind::Clean && (entry.heat() <= Heat::WARM || this.config.evict_all)
+            };
+            let (mut at, end) = (window, window + WINDOW);
+            while at < end {
+                let pages = (at..end).step_by(PAGE).take_while(|&page| is_due(self, page)).count();
+                if pages > 0 {
+                    got += self.move_out(at..at + pages * PAGE);
+                }
+                at += (pages + 1) * PAGE;
+            }
+            let first = if moved.is_empty() { window } else { window.min(moved.start) };
+            moved = first..end.max(moved.end);
+        }
+        if got > 0 {
+            self.return_pins(moved);
         }
         got
     }

@@ -111,8 +111,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         let (mut entry, mut pauses) = (entry, 0);
         loop {
             let outcome = match entry.kind() {
-                Kind::Staged => self.activate(at, entry, Extent::Window { ahead: 0 }),
-                Kind::Stored => self.load(at, entry, Extent::Window { ahead: 0 }),
+                Kind::Staged => self.activate(at, entry, Extent::Window),
+                Kind::Stored => self.load(at, entry, Extent::Window),
                 // It is in place, or will be a hole of an unregistered range, which is zeros by itself.
                 Kind::None | Kind::Clean | Kind::Zero => {
                     self.index.set(at, Entry::NONE);
@@ -260,6 +260,10 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     fn load(&mut self, at: usize, entry: Entry, extent: Extent) -> Outcome {
         if let Some(slot) = self.fetch_of(at) {
             self.join_fetch(slot);
+            if self.index.get(at).kind() == Kind::Clean {
+                // It is there, and whoever waited has been woken.
+                return Outcome::Served;
+            }
             return Outcome::Again;
         }
         let object = *self.objects.get(entry.id());
@@ -272,7 +276,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         }
         let (mut to, mut pages) = match extent {
             Extent::Page => (at, 1),
-            Extent::Window { .. } => self.stored_around(at),
+            Extent::Window | Extent::Stream { .. } => self.stored_around(at),
         };
         let mut stock = (pages as usize == WINDOW_PAGES).then(|| self.stage.take_stock()).flatten();
         let mut single = (pages == 1 && self.alone).then(|| self.stage.stock_page()).flatten();
@@ -284,7 +288,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         if self.load_run(to, pages, buffer).is_err() {
             // Damaged is what somebody asks for; the pages around it may be so as long as nobody does.
             if let Some(slot) = stock.take() {
-                self.discard_slot(slot);
+                self.put_back(slot);
             }
             (to, pages, buffer, single) = (at, 1, self.config.nursery, None);
             if let Err(damaged) = self.load_run(at, 1, buffer) {
@@ -307,12 +311,12 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         } else if let Some(page) = single.filter(|_| moved.bytes > 0) {
             self.stage.left(page / WINDOW_PAGES as u32, bits(page as usize % WINDOW_PAGES, 1));
         }
-        if let Some(slot) = stock.filter(|&s| self.stage.slot(s).used == Use::Fetching) {
-            self.discard_slot(slot);
+        if let Some(slot) = stock {
+            self.put_back(slot);
         }
         self.loaded(to, moved.bytes, None);
         let covered = (to..to + moved.bytes).contains(&at);
-        if let (Extent::Window { ahead: ahead @ 1.. }, true) = (extent, covered) {
+        if let (Extent::Stream { ahead }, true) = (extent, covered) {
             self.fetch_ahead(to + pages as usize * PAGE, ahead);
         }
         self.landed(at, to, pages as usize, moved, covered)
@@ -456,7 +460,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         }
         let end = match extent {
             Extent::Page => fault.at + PAGE,
-            Extent::Window { ahead } => (fault.at & !(WINDOW - 1)) + WINDOW + ahead,
+            Extent::Window => (fault.at & !(WINDOW - 1)) + WINDOW,
+            Extent::Stream { ahead } => (fault.at & !(WINDOW - 1)) + WINDOW + ahead,
         };
         let region = self.regions.iter().find(|r| r.contains(&fault.at)).map_or(fault.at + PAGE, |r| r.end);
         let end = end.min(region).max(fault.at + PAGE);
@@ -489,9 +494,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                     self.kernel.clear(from, WINDOW);
                     let moved = self.kernel.move_pages(at, from, WINDOW);
                     self.stage.left(slot, bits(0, moved.bytes / PAGE));
-                    if self.stage.slot(slot).used == Use::Fetching {
-                        self.discard_slot(slot);
-                    }
+                    self.put_back(slot);
                     moved
                 }
                 None if bytes > PAGE || at > fault.at => {

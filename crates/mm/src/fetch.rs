@@ -8,7 +8,6 @@
 use crate::index::Kind;
 use crate::kernel::{Body, Errno, Fetch, Kernel, Store, WINDOW_PAGES};
 use crate::pager::{Pager, bits};
-use crate::stage::Use;
 use core::sync::atomic::Ordering::Relaxed;
 use vmscan::heat::Heat;
 use vmscan::{HUGE, PAGE, WINDOW};
@@ -36,6 +35,23 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         })
     }
 
+    /// A slot of new pages, where there is room that is not stock: what is loaded ahead makes room again as it is passed.
+    fn make_stock(&mut self) -> Option<u32> {
+        if self.footprint + WINDOW > self.marks.low {
+            return None;
+        }
+        let (first, _) = self.stage.find_windows(1, 0)?;
+        let slot = first / WINDOW_PAGES as u32;
+        let at = self.stage.at(slot);
+        if !self.kernel.populate(at, WINDOW) {
+            self.kernel.discard(at, WINDOW);
+            return None;
+        }
+        self.stage.made(slot);
+        self.footprint += WINDOW;
+        Some(slot)
+    }
+
     /// Has the windows after a stream's position loaded by the workers, as long as there is stock to load them into.
     pub(crate) fn fetch_ahead(&mut self, from: usize, bytes: usize) {
         for window in (from..from + bytes).step_by(WINDOW) {
@@ -51,7 +67,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             if self.fetches.len() >= FETCHES {
                 return;
             }
-            let Some(slot) = self.stage.take_stock() else { return };
+            let Some(slot) = self.stage.take_stock().or_else(|| self.make_stock()) else { return };
             self.objects.retain(object, true);
             self.fetches.push(Ahead { slot, to: window, object, first });
             let pages = WINDOW_PAGES as u16;
@@ -69,7 +85,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     pub(crate) fn join_fetch(&mut self, slot: u32) {
         if self.store.withdraw(slot) {
             self.end_fetch(slot);
-            self.discard_slot(slot);
+            self.put_back(slot);
             return;
         }
         while self.fetches.iter().any(|f| f.slot == slot) {
@@ -92,15 +108,14 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         while sound && self.is_whole(ahead.to, ahead.object, ahead.first) {
             let moved = self.kernel.move_pages(ahead.to, self.stage.at(slot), WINDOW);
             self.stage.left(slot, bits(0, moved.bytes / PAGE));
-            self.loaded(ahead.to, moved.bytes, Some(Heat::WARM));
+            let heat = self.refault(self.index.get(ahead.to)).max(Heat::WARM);
+            self.loaded(ahead.to, moved.bytes, Some(heat));
             self.stat.readahead.fetch_add((moved.bytes / PAGE) as u64, Relaxed);
             if moved.bytes > 0 || moved.stop != Some(Errno::EAGAIN) {
                 break;
             }
             self.wait_for_events(&mut pauses);
         }
-        if self.stage.slot(slot).used == Use::Fetching {
-            self.discard_slot(slot);
-        }
+        self.put_back(slot);
     }
 }

@@ -67,6 +67,8 @@ pub trait Kernel {
     fn lose(&mut self, at: usize, why: fmt::Arguments<'_>) -> bool;
     /// Gives pages of the engine's own (stage, nursery) back to the kernel; false when they stay.
     fn discard(&mut self, at: usize, bytes: usize) -> bool;
+    /// Has pages of the stage made where there are none; false where there is no memory for all of them.
+    fn populate(&mut self, at: usize, bytes: usize) -> bool;
     /// Writes zeros to engine memory.
     fn clear(&mut self, at: usize, bytes: usize);
     /// Begins a census: every thread of the program that there is now may be about to discard pages whose REMOVE event has been read.

@@ -386,6 +386,13 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
         }
     }
 
+    /// A slot that was taken from stock, and is still taken, is not needed any more, or not all of it.
+    pub(crate) fn put_back(&mut self, slot: u32) {
+        if self.stage.slot(slot).used == Use::Fetching && !self.stage.put_back(slot) {
+            self.discard_slot(slot);
+        }
+    }
+
     /// Gives a slot's pages, which nobody needs, back to the kernel; those that it does not take now are waste, and tried again.
     pub(crate) fn discard_slot(&mut self, slot: u32) {
         let base = self.stage.at(slot);

@@ -324,6 +324,26 @@ impl Stage {
         Some(slot)
     }
 
+    /// All pages of a free slot were made: it is as a slot of stock that was taken.
+    pub fn made(&mut self, slot: u32) {
+        let s = &mut self.slots[slot as usize];
+        debug_assert!(s.used == Use::Free);
+        (s.used, s.present) = (Use::Fetching, u16::MAX);
+        self.free -= 1;
+    }
+
+    /// A slot that was taken is stock again; false when pages of it have gone.
+    pub fn put_back(&mut self, slot: u32) -> bool {
+        let s = &mut self.slots[slot as usize];
+        debug_assert!(s.used == Use::Fetching);
+        let is_whole = s.present == u16::MAX;
+        if is_whole {
+            s.used = Use::Stock;
+            self.stock.push(slot);
+        }
+        is_whole
+    }
+
     /// A stage page of stock, for a single page of the program; the caller moves it away and calls `left`, or leaves it.
     pub fn stock_page(&mut self) -> Option<u32> {
         let opened = self.opened.filter(|&slot| self.slots[slot as usize].used == Use::Opened);

@@ -502,6 +502,10 @@ impl Kernel for Live {
         true
     }
 
+    fn populate(&mut self, at: usize, bytes: usize) -> bool {
+        sys::madvise_keep(at, bytes, MADV_POPULATE_WRITE).is_ok()
+    }
+
     fn clear(&mut self, at: usize, bytes: usize) {
         // SAFETY: the pager clears engine memory that it owns (a slot of stock), all of it present.
         unsafe { core::ptr::write_bytes(at as *mut u8, 0, bytes) }

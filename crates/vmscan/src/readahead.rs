@@ -5,12 +5,21 @@
 //! slowly, comes to the next page of each after hundreds of other faults. A fault where a run of windows was about to go on brings the window,
 //! and starts on those after it: twice as far each time, up to 2 MiB. The same goes for fresh memory, where "bringing in" means filling with
 //! zeros.
+//!
+//! And what a stream has gone through is not likely to be wanted before all the rest has been: it is told as *passed*, and goes out first
+//! (drop-behind). A program that goes round and round in more memory than it may have so finds a part of it in place each time, where by order
+//! of age it would find nothing.
 
 use crate::{HUGE, PAGE, WINDOW};
 use alloc::boxed::Box;
+use alloc::collections::VecDeque;
 use alloc::vec;
+use core::ops::Range;
 
 const STREAMS: usize = 8;
+
+/// How many ranges that streams have passed are remembered.
+const PASSED: usize = 1024;
 
 /// How many windows' last faults are remembered.
 const RECENT: usize = 1024;
@@ -30,15 +39,19 @@ const TIMES: u8 = 3;
 pub enum Extent {
     /// The page alone.
     Page,
-    /// The page's window, and this many bytes of the windows after it (a multiple of the window; may be 0).
-    Window {
-        /// Bytes after the window.
+    /// The page's window.
+    Window,
+    /// The page's window, and those after it.
+    Stream {
+        /// Bytes after the window, a multiple of it.
         ahead: usize,
     },
 }
 
 #[derive(Clone, Copy, Default)]
 struct Stream {
+    /// Where what was brought begins, as far as the program has not gone through it.
+    begin: usize,
     /// Where the next fault is expected: the end of what was brought.
     next: usize,
     /// How far the last read-ahead went.
@@ -62,11 +75,18 @@ pub struct Readahead {
     /// By a hash of the window; a later window takes an earlier one's place.
     recent: Box<[Recent]>,
     clock: u64,
+    /// What streams have gone through, oldest first, in whole windows.
+    passed: VecDeque<Range<usize>>,
 }
 
 impl Default for Readahead {
     fn default() -> Self {
-        Readahead { streams: Default::default(), recent: vec![Recent::default(); RECENT].into(), clock: 0 }
+        Readahead {
+            streams: Default::default(),
+            recent: vec![Recent::default(); RECENT].into(),
+            clock: 0,
+            passed: VecDeque::new(),
+        }
     }
 }
 
@@ -79,10 +99,11 @@ impl Readahead {
         if let Some(s) =
             self.streams.iter_mut().find(|s| s.used > 0 && window >= s.next && window - s.next <= WINDOW)
         {
-            s.ahead = (s.ahead * 2).clamp(WINDOW, HUGE - WINDOW);
-            s.next = window + WINDOW + s.ahead;
-            s.used = clock;
-            return Extent::Window { ahead: s.ahead };
+            let passed = s.begin..s.next;
+            let ahead = (s.ahead * 2).clamp(WINDOW, HUGE - WINDOW);
+            *s = Stream { begin: window, next: window + WINDOW + ahead, ahead, used: clock };
+            self.pass(passed);
+            return Extent::Stream { ahead };
         }
         // A fault inside what a stream has brought: its tail was evicted again, or is on its way. The window, no more.
         if let Some(s) = self
@@ -91,7 +112,10 @@ impl Readahead {
             .find(|s| s.used + SLOW > clock && window < s.next && window + s.ahead + WINDOW >= s.next)
         {
             s.used = clock;
-            return Extent::Window { ahead: 0 };
+            let passed = s.begin..window;
+            s.begin = s.begin.max(window);
+            self.pass(passed);
+            return Extent::Window;
         }
         let place = (window / WINDOW).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         let recent = &mut self.recent[place % RECENT];
@@ -102,10 +126,32 @@ impl Readahead {
         if recent.times >= TIMES {
             recent.times = 0;
             let oldest = self.streams.iter_mut().min_by_key(|s| s.used).expect("there are streams");
-            *oldest = Stream { next: window + WINDOW, ahead: 0, used: clock };
-            return Extent::Window { ahead: 0 };
+            *oldest = Stream { begin: window, next: window + WINDOW, ahead: 0, used: clock };
+            return Extent::Window;
         }
         Extent::Page
+    }
+
+    fn pass(&mut self, windows: Range<usize>) {
+        if windows.is_empty() {
+            return;
+        }
+        if self.passed.len() == PASSED {
+            self.passed.pop_front();
+        }
+        self.passed.push_back(windows);
+    }
+
+    /// The window that a stream has gone through the longest ago, by its address. Each is told once; whether what is there came in with the
+    /// stream, and is still the same, the caller must know.
+    pub fn passed(&mut self) -> Option<usize> {
+        let range = self.passed.front_mut()?;
+        let window = range.start;
+        range.start += WINDOW;
+        if range.start >= range.end {
+            self.passed.pop_front();
+        }
+        Some(window)
     }
 
     /// The pages of a range were thrown away or are gone: what was learnt there is void.
@@ -130,7 +176,8 @@ mod tests {
             faults += 1;
             present = match r.fault(base + present) {
                 Extent::Page => present + PAGE,
-                Extent::Window { ahead } => (present & !(WINDOW - 1)) + WINDOW + ahead,
+                Extent::Window => (present & !(WINDOW - 1)) + WINDOW,
+                Extent::Stream { ahead } => (present & !(WINDOW - 1)) + WINDOW + ahead,
             };
         }
         faults
@@ -141,6 +188,28 @@ mod tests {
         let mut r = Readahead::default();
         let faults = sequential(1024, &mut r);
         assert!(faults <= 8 + 1024 * WINDOW / HUGE, "{faults}");
+    }
+
+    #[test]
+    fn what_a_stream_has_gone_through_is_told_once_and_in_order() {
+        let mut r = Readahead::default();
+        let (base, end) = (1 << 30, (1 << 30) + 64 * HUGE);
+        let (mut at, mut passed) = (base, vec![]);
+        while at < end {
+            at = match r.fault(at) {
+                Extent::Page => at + PAGE,
+                Extent::Window => (at & !(WINDOW - 1)) + WINDOW,
+                Extent::Stream { ahead } => (at & !(WINDOW - 1)) + WINDOW + ahead,
+            };
+            while let Some(window) = r.passed() {
+                assert!(window + WINDOW <= at, "{window:#x} is ahead of {at:#x}");
+                passed.push(window);
+            }
+        }
+        let expected: vec::Vec<usize> = (base..).step_by(WINDOW).take(passed.len()).collect();
+        assert_eq!(passed, expected);
+        // All but what was brought last, which nobody knows to have been read.
+        assert!(passed.len() * WINDOW >= end - base - 2 * HUGE, "{}", passed.len());
     }
 
     #[test]
@@ -181,7 +250,7 @@ mod tests {
                 faults += 1;
                 *a = match r.fault(*a) {
                     Extent::Page => *a + PAGE,
-                    Extent::Window { .. } => (*a & !(WINDOW - 1)) + WINDOW,
+                    Extent::Window | Extent::Stream { .. } => (*a & !(WINDOW - 1)) + WINDOW,
                 };
             }
         }
@@ -199,7 +268,8 @@ mod tests {
                 faults += 1;
                 *a = match r.fault(*a) {
                     Extent::Page => *a + PAGE,
-                    Extent::Window { ahead } => (*a & !(WINDOW - 1)) + WINDOW + ahead,
+                    Extent::Window => (*a & !(WINDOW - 1)) + WINDOW,
+                    Extent::Stream { ahead } => (*a & !(WINDOW - 1)) + WINDOW + ahead,
                 };
             }
         }

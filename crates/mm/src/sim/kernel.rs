@@ -310,6 +310,15 @@ impl Kernel for SimKernel {
         !stays
     }
 
+    fn populate(&mut self, at: usize, bytes: usize) -> bool {
+        let mut world = self.0.borrow_mut();
+        world.enter();
+        for page in (at..at + bytes).step_by(PAGE) {
+            world.memory.engine_writes(page, 0);
+        }
+        true
+    }
+
     fn clear(&mut self, at: usize, bytes: usize) {
         let mut world = self.0.borrow_mut();
         world.enter();

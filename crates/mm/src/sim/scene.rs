@@ -14,7 +14,9 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::rc::Rc;
-use vmscan::PAGE;
+use vmscan::heat::Heat;
+use vmscan::readahead::Readahead;
+use vmscan::{PAGE, WINDOW};
 
 /// A thread that is not simulated otherwise.
 const SOMEBODY: Task = Task::Thread(99);
@@ -435,4 +437,51 @@ fn a_window_in_pieces_becomes_one_object_when_it_is_cold() {
     }
     assert_eq!(objects(&scene), 1);
     scene.reads_back(pages(0..16), 0);
+}
+
+/// A program that goes through memory in order is not likely to want what it has just left before it has been everywhere else.
+#[test]
+fn what_a_stream_has_passed_goes_out_first_and_what_is_hot_stays() {
+    let mut scene = Scene::new();
+    scene.write(pages(0..128));
+    scene.go_on();
+    // What it learnt as the pages were written is forgotten.
+    scene.pager.readahead = Readahead::default();
+    scene.reads_back(pages(0..64), 0);
+    scene.pager.config.evict_all = false;
+    // The hand is about to take the windows that the stream reads now.
+    scene.pager.hand = pages(48..49).start;
+    // As after a long time, but for one page.
+    let hot = pages(21..22).start;
+    for at in pages(0..64).step_by(PAGE) {
+        let (entry, heat) = (scene.pager.index.get(at), if at == hot { Heat::HOT } else { Heat::COLD });
+        scene.pager.index.set(at, entry.with_heat(heat));
+    }
+    // Of the first window two pages: it was split before it was known for a stream's.
+    assert_eq!(scene.pager.evict(32 * PAGE), (2 + 15 + 16) * PAGE);
+    assert_eq!(scene.pager.check(), Ok(()));
+    for at in pages(16..64).step_by(PAGE) {
+        let gone = at < pages(48..49).start && at != hot;
+        assert_eq!(scene.kind(at), if gone { Kind::Staged } else { Kind::Clean }, "{at:#x}");
+    }
+    scene.reads_back(pages(0..128), 0);
+}
+
+/// What a reader has caught up with is taken back from the worker, and the slot is stock as before.
+#[test]
+fn a_fetch_that_is_overtaken_leaves_its_slot_as_stock() {
+    let mut scene = Scene::new();
+    scene.write(pages(0..128));
+    scene.go_on();
+    let stock = scene.pager.stage.stock_bytes();
+    assert!(stock >= 4 * WINDOW, "{stock}");
+    // The third fault brings the first window, the next one a stream, and no worker runs meanwhile.
+    for at in [0, 1, 2, 16] {
+        scene.reads_back(pages(at..at + 1), 0);
+    }
+    assert!(!scene.pager.fetches.is_empty());
+    let before = scene.pager.stage.stock_bytes();
+    scene.reads_back(pages(32..33), 0);
+    assert_eq!(scene.pager.stage.stock_bytes(), before, "one back, one used");
+    scene.reads_back(pages(0..128), 0);
 }
