@@ -163,9 +163,9 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
         self.marks = if self.config.evict_all { Watermarks::evict_all() } else { Watermarks::new(limit) };
     }
 
-    /// The footprint in bytes above which whoever faults waits until something has gone out.
-    pub fn max_bytes(&self) -> usize {
-        self.marks.max
+    /// The watermarks of the limit that is set.
+    pub fn marks(&self) -> &Watermarks {
+        &self.marks
     }
 
     /// The size of the address space in bytes: where it changes there may be mappings that nobody has told of.
