@@ -6,15 +6,70 @@
 //! those that are registered, as events. What was posted before an event is applied before it, what is posted after it, by a program
 //! that maps and keeps out the range anew, later. Of ranges that are not registered nobody tells, and so the table is compared with the
 //! kernel's own flags before a range is registered (`live.rs`).
+//!
+//! A thread that keeps a range out says so before the kernel knows it, and again after: whatever the engine does between, a fork of another thread's
+//! included, leaves the range alone. Said only after, a fork that came between took the kernel's flag away, and the next child had the
+//! range.
 
 use alloc::vec::Vec;
 use core::ops::Range;
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
+use core::sync::atomic::{AtomicU8, AtomicUsize, Ordering::*};
 use uffd::sys;
 use uffd::{Message, Mutex};
 
+/// What the program says of a range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Advice {
+    /// Children have it.
+    GiveBack,
+    /// The kernel is about to be told that children do not have it; `KeepOut` or `Refused` follows.
+    Begin,
+    /// Children do not have it.
+    KeepOut,
+    /// The kernel did not want to know.
+    Refused,
+}
+
+impl Advice {
+    fn from_raw(raw: u8) -> Advice {
+        [Advice::GiveBack, Advice::Begin, Advice::KeepOut, Advice::Refused][raw as usize]
+    }
+}
+
+/// What is known.
+struct Table {
+    /// Kept out.
+    kept: Vec<Range<usize>>,
+    /// About to be, each by a thread that is in the call.
+    begun: Vec<Range<usize>>,
+}
+
+impl Table {
+    const fn new() -> Table {
+        Table { kept: Vec::new(), begun: Vec::new() }
+    }
+
+    fn apply(&mut self, range: Range<usize>, advice: Advice) {
+        if matches!(advice, Advice::KeepOut | Advice::Refused)
+            && let Some(index) = self.begun.iter().position(|r| *r == range)
+        {
+            self.begun.swap_remove(index);
+        }
+        match advice {
+            Advice::Begin => self.begun.push(range),
+            Advice::Refused => {}
+            Advice::GiveBack => subtract(&mut self.kept, &range),
+            Advice::KeepOut => {
+                subtract(&mut self.kept, &range);
+                self.kept.push(range);
+            }
+        }
+    }
+}
+
 /// The engine's; taken by no other process.
-static TABLE: Mutex<Vec<Range<usize>>> = Mutex::new(Vec::new());
+static TABLE: Mutex<Table> = Mutex::new(Table::new());
 
 /// How much can be posted and not yet read.
 const POSTS: usize = 64;
@@ -24,7 +79,7 @@ struct Post {
     full: AtomicUsize,
     start: AtomicUsize,
     end: AtomicUsize,
-    keep_out: AtomicBool,
+    advice: AtomicU8,
 }
 
 /// A ring of posts: any thread of the program writes, the engine reads.
@@ -43,7 +98,7 @@ impl Box {
                 full: AtomicUsize::new(0),
                 start: AtomicUsize::new(0),
                 end: AtomicUsize::new(0),
-                keep_out: AtomicBool::new(false),
+                advice: AtomicU8::new(0),
             }
         }; POSTS];
         Box { posts, written: AtomicUsize::new(0), read: AtomicUsize::new(0) }
@@ -63,8 +118,8 @@ fn subtract(ranges: &mut Vec<Range<usize>>, hole: &Range<usize>) {
     }
 }
 
-/// The program gave advice on a range: to keep it out of its children, or no longer. `is_read`: there is an engine that will read it.
-pub fn advised(range: Range<usize>, keep_out: bool, is_read: impl Fn() -> bool) {
+/// The program gives advice on a range. `is_read`: there is an engine that will read it.
+pub fn advised(range: Range<usize>, advice: Advice, is_read: impl Fn() -> bool) {
     let number = loop {
         let number = BOX.written.load(SeqCst);
         if number < BOX.read.load(Acquire) + POSTS {
@@ -80,7 +135,7 @@ pub fn advised(range: Range<usize>, keep_out: bool, is_read: impl Fn() -> bool) 
     let post = &BOX.posts[number % POSTS];
     post.start.store(range.start, Relaxed);
     post.end.store(range.end, Relaxed);
-    post.keep_out.store(keep_out, Relaxed);
+    post.advice.store(advice as u8, Relaxed);
     post.full.store(number + 1, Release);
 }
 
@@ -102,10 +157,7 @@ fn collect_to(end: usize) {
             return;
         }
         let range = post.start.load(Relaxed)..post.end.load(Relaxed);
-        subtract(&mut table, &range);
-        if post.keep_out.load(Relaxed) {
-            table.push(range);
-        }
+        table.apply(range, Advice::from_raw(post.advice.load(Relaxed)));
         number += 1;
         BOX.read.store(number, Release);
     }
@@ -124,14 +176,14 @@ pub fn follow(is_due: impl FnOnce() -> bool, next: impl FnOnce() -> Option<Messa
         collect();
     }
     let message = next();
-    let mut table = TABLE.lock();
+    let table = &mut TABLE.lock().kept;
     match &message {
-        Some(Message::Unmap(range)) => subtract(&mut table, range),
+        Some(Message::Unmap(range)) => subtract(table, range),
         Some(Message::Remap { from, to }) if !table.is_empty() => {
             let mut moved = table.clone();
             subtract(&mut moved, &(0..from.start));
             subtract(&mut moved, &(from.end..usize::MAX));
-            subtract(&mut table, &(*to..*to + from.len()));
+            subtract(table, &(*to..*to + from.len()));
             // The old address too, unless it is kept, empty: an UNMAP follows.
             table.extend(moved.into_iter().map(|r| r.start - from.start + to..r.end - from.start + to));
         }
@@ -143,21 +195,23 @@ pub fn follow(is_due: impl FnOnce() -> bool, next: impl FnOnce() -> Option<Messa
 /// True when the table knows a part of a mapping; it may be stale.
 pub fn knows(range: &Range<usize>) -> bool {
     collect();
-    TABLE.lock().iter().any(|r| r.end > range.start && r.start < range.end)
+    TABLE.lock().kept.iter().any(|r| r.end > range.start && r.start < range.end)
 }
 
 /// What the table says of a range is stale.
 pub fn forget(range: &Range<usize>) {
-    subtract(&mut TABLE.lock(), range);
+    subtract(&mut TABLE.lock().kept, range);
 }
 
 /// Calls `each` with the parts of `range` that the program lets its children have.
 pub fn each_inherited(range: Range<usize>, each: impl FnMut(Range<usize>)) {
     collect();
     let mut inherited = alloc::vec![range];
-    for kept in TABLE.lock().iter() {
+    let table = TABLE.lock();
+    for kept in table.kept.iter().chain(&table.begun) {
         subtract(&mut inherited, kept);
     }
+    drop(table);
     inherited.into_iter().for_each(each);
 }
 
@@ -168,7 +222,7 @@ pub fn each_inherited(range: Range<usize>, each: impl FnMut(Range<usize>)) {
 pub unsafe fn reset() {
     // SAFETY: nobody else can hold a reference to the statics; the old list's memory has stayed with the parent.
     unsafe {
-        (&raw const TABLE).cast_mut().write(Mutex::new(Vec::new()));
+        (&raw const TABLE).cast_mut().write(Mutex::new(Table::new()));
         (&raw const BOX).cast_mut().write(Box::new());
     }
 }
@@ -184,7 +238,7 @@ mod tests {
     fn the_box_is_emptied_also_where_no_message_comes() {
         let _alone = ALONE.lock().expect("the other test passes");
         for page in 0..4 * POSTS {
-            advised(page..page + 1, true, || unreachable!("the box is full"));
+            advised(page..page + 1, Advice::KeepOut, || unreachable!("the box is full"));
             assert!(follow(|| false, || unreachable!("nothing is due")).is_none());
         }
         assert!(knows(&(5..6)));
@@ -202,11 +256,11 @@ mod tests {
     #[test]
     fn what_the_program_keeps_to_itself_is_not_given_to_children() {
         let _alone = ALONE.lock().expect("the other test passes");
-        let advised = |range, keep_out| advised(range, keep_out, || true);
+        let advised = |range, advice| advised(range, advice, || true);
         let follow = |next: &dyn Fn() -> Option<Message>| follow(|| true, next);
-        advised(10..20, true);
-        advised(40..50, true);
-        advised(45..47, false);
+        advised(10..20, Advice::KeepOut);
+        advised(40..50, Advice::KeepOut);
+        advised(45..47, Advice::GiveBack);
         assert_eq!(inherited(0..60), [0..10, 20..40, 45..47, 50..60]);
         assert_eq!(inherited(12..18), []);
         // A mapping that takes the place of one that was kept out is inherited: it was not, and the child had a hole there.
@@ -215,7 +269,30 @@ mod tests {
         follow(&|| Some(Message::Remap { from: 46..49, to: 6 }));
         follow(&|| Some(Message::Unmap(46..49)));
         assert_eq!(inherited(0..60), [0..7, 9..49, 50..60]);
-        advised(0..100, false);
+        advised(0..100, Advice::GiveBack);
         assert_eq!(inherited(0..60), std::vec![0..60]);
+    }
+
+    /// Between the two posts the kernel's flag may be there or not, and whoever asks it must not decide for the thread that sets it.
+    #[test]
+    fn what_is_about_to_be_kept_out_is_left_alone_until_it_is_decided() {
+        let _alone = ALONE.lock().expect("the other test passes");
+        let advised = |range, advice| advised(range, advice, || true);
+        advised(10..20, Advice::Begin);
+        assert!(!knows(&(10..20)));
+        assert_eq!(inherited(0..30), [0..10, 20..30]);
+        forget(&(0..30));
+        assert_eq!(inherited(0..30), [0..10, 20..30]);
+        advised(10..20, Advice::KeepOut);
+        assert_eq!(inherited(0..30), [0..10, 20..30]);
+        assert!(knows(&(10..20)));
+        // Two threads at a time, one of them in vain.
+        advised(12..14, Advice::Begin);
+        advised(24..26, Advice::Begin);
+        advised(24..26, Advice::Refused);
+        advised(12..14, Advice::Refused);
+        assert_eq!(inherited(0..30), [0..10, 20..30]);
+        advised(0..100, Advice::GiveBack);
+        assert_eq!(inherited(0..30), std::vec![0..30]);
     }
 }

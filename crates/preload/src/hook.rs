@@ -7,7 +7,7 @@
 use crate::arena;
 use crate::birth;
 use crate::control::{CONTROL, Order, State, Wish};
-use crate::dontfork;
+use crate::dontfork::{self, Advice};
 use crate::engine;
 use crate::words;
 use core::ops::Range;
@@ -368,15 +368,26 @@ pub extern "C" fn madvise(at: usize, bytes: usize, advice: i32) -> i32 {
     if advice == GUARD_INSTALL && managed {
         return install_guards(range, call);
     }
-    let result = call();
-    if result == 0 && managed {
-        match advice {
-            a if a == MADV_DONTFORK as i32 => dontfork::advised(range, true, || CONTROL.has_engine()),
-            a if a == MADV_DOFORK as i32 => dontfork::advised(range, false, || CONTROL.has_engine()),
-            _ => {}
-        }
+    if !managed {
+        return call();
     }
-    result
+    let post = |advice| dontfork::advised(range.clone(), advice, || CONTROL.has_engine());
+    match advice as u32 {
+        MADV_DONTFORK => {
+            post(Advice::Begin);
+            let result = call();
+            post(if result == 0 { Advice::KeepOut } else { Advice::Refused });
+            result
+        }
+        MADV_DOFORK => {
+            let result = call();
+            if result == 0 {
+                post(Advice::GiveBack);
+            }
+            result
+        }
+        _ => call(),
+    }
 }
 
 #[cfg(test)]

@@ -148,7 +148,8 @@ fn smaps_flags(smaps: &Fd, at: usize, flag: [u8; 2]) -> Result<bool, Errno> {
     loop {
         let got = sys::read(smaps, &mut buffer[kept..])?;
         if got == 0 {
-            return Ok(false);
+            // Not there any more: nothing can be said of what was.
+            return Err(Errno::EAGAIN);
         }
         let (len, mut from) = (kept + got, 0);
         while let Some(end) = buffer[from..len].iter().position(|&b| b == b'\n') {
