@@ -270,9 +270,10 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         if extent == Extent::Page
             && object.pages > 1
             && self.objects.pick(entry.id()) > PICKS
-            && let Some((first, _)) = self.stage.find_windows(1, 0)
+            && let Some(slot) = self.slot_to_load()
+            && let Some(outcome) = self.split(at, entry, slot)
         {
-            return self.split(at, entry, first);
+            return outcome;
         }
         let (mut to, mut pages) = match extent {
             Extent::Page => (at, 1),
@@ -324,33 +325,29 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
 
     /// Loads all of an object whose pages are asked for one by one: this page goes to the program, the others to the stage, from where
     /// they go out again, each on its own.
-    fn split(&mut self, at: usize, entry: Entry, first: u32) -> Outcome {
-        let (id, slot) = (entry.id(), first / WINDOW_PAGES as u32);
-        let (object, nursery) = (*self.objects.get(id), self.config.nursery);
-        if let Err(damaged) = self.store.load(object.body, 0, object.pages as u16, nursery) {
-            return self.lose(at, entry, damaged);
+    /// `None` where a page of it is damaged, which need not be this one.
+    fn split(&mut self, at: usize, entry: Entry, slot: u32) -> Option<Outcome> {
+        let (id, to) = (entry.id(), self.stage.at(slot));
+        let object = *self.objects.get(id);
+        if self.store.load(object.body, 0, object.pages as u16, to).is_err() {
+            self.put_back(slot);
+            return None;
         }
-        let landed = self.kernel.copy(at, nursery + entry.offset() as usize * PAGE, PAGE);
+        let landed = self.kernel.copy(at, to + entry.offset() as usize * PAGE, PAGE);
         self.loaded(at, landed.bytes, None);
-        let left = self.kernel.move_pages(self.stage.at(slot), nursery, object.pages as usize * PAGE);
-        if left.bytes > 0 {
-            let pages = left.bytes / PAGE;
-            self.footprint += left.bytes;
-            self.stage.hold(slot, bits(0, pages), true);
-            self.scatter(at & !(WINDOW - 1), id, slot, pages);
-        }
-        self.landed(at, at, 1, landed, landed.bytes > 0)
+        self.stage.hold(slot, true);
+        self.scatter(at & !(WINDOW - 1), id, slot);
+        Some(self.landed(at, at, 1, landed, landed.bytes > 0))
     }
 
     /// Those pages of a window that an object holds, and that are not elsewhere by now, are on a slot of the stage.
-    fn scatter(&mut self, window: usize, id: u32, slot: u32, pages: usize) {
+    fn scatter(&mut self, window: usize, id: u32, slot: u32) {
         // Named while it is asked for, so that it is not freed meanwhile.
         self.objects.retain(id, false);
         for page in (window..window + WINDOW).step_by(PAGE) {
             let entry = self.index.get(page);
-            let offset = entry.offset() as usize;
-            if entry.kind() == Kind::Stored && entry.id() == id && offset < pages {
-                self.restage(page, slot, offset);
+            if entry.kind() == Kind::Stored && entry.id() == id {
+                self.restage(page, slot, entry.offset() as usize);
             }
         }
         self.objects.give_up(id, &mut self.store);

@@ -35,23 +35,6 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         })
     }
 
-    /// A slot of new pages, where there is room that is not stock: what is loaded ahead makes room again as it is passed.
-    fn make_stock(&mut self) -> Option<u32> {
-        if self.footprint + WINDOW > self.marks.low {
-            return None;
-        }
-        let (first, _) = self.stage.find_windows(1, 0)?;
-        let slot = first / WINDOW_PAGES as u32;
-        let at = self.stage.at(slot);
-        if !self.kernel.populate(at, WINDOW) {
-            self.kernel.discard(at, WINDOW);
-            return None;
-        }
-        self.stage.made(slot);
-        self.footprint += WINDOW;
-        Some(slot)
-    }
-
     /// Has the windows after a stream's position loaded by the workers, as long as there is stock to load them into.
     pub(crate) fn fetch_ahead(&mut self, from: usize, bytes: usize) {
         for window in (from..from + bytes).step_by(WINDOW) {
@@ -67,7 +50,10 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             if self.fetches.len() >= FETCHES {
                 return;
             }
-            let Some(slot) = self.stage.take_stock().or_else(|| self.make_stock()) else { return };
+            // Room that is free is as good as stock: what is loaded ahead makes room again as it is passed.
+            let has_room = self.footprint + WINDOW <= self.marks.low;
+            let slot = if has_room { self.slot_to_load() } else { self.stage.take_stock() };
+            let Some(slot) = slot else { return };
             self.objects.retain(object, true);
             self.fetches.push(Ahead { slot, to: window, object, first });
             let pages = WINDOW_PAGES as u16;

@@ -11,7 +11,7 @@
 
 use crate::index::Kind;
 use crate::kernel::{Kernel, Store, WINDOW_PAGES};
-use crate::pager::{Pager, bits, runs};
+use crate::pager::{Pager, runs};
 use core::sync::atomic::Ordering::Relaxed;
 use vmscan::{PAGE, WINDOW};
 
@@ -82,31 +82,21 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
 
     /// Loads the pages of `mask` and puts them on a slot of the stage, each in its place.
     fn gather(&mut self, window: usize, mask: u16) -> bool {
-        let Some((first, _)) = self.stage.find_windows(1, 0) else { return false };
-        let slot = first / WINDOW_PAGES as u32;
-        let (nursery, to) = (self.config.nursery, self.stage.at(slot));
+        let Some(slot) = self.slot_to_load() else { return false };
+        let to = self.stage.at(slot);
         for (start, count) in runs(mask) {
             let offset = start * PAGE;
-            if self.load_run(window + offset, count as u16, nursery + offset).is_err() {
+            if self.load_run(window + offset, count as u16, to + offset).is_err() {
                 // Reported at the fault that needs it.
+                self.put_back(slot);
                 return false;
             }
         }
-        let mut present = 0;
-        for (start, count) in runs(mask) {
-            let offset = start * PAGE;
-            let moved = self.kernel.move_pages(to + offset, nursery + offset, count * PAGE);
-            present |= bits(start, moved.bytes / PAGE);
-        }
-        if present == 0 {
-            return false;
-        }
-        self.footprint += present.count_ones() as usize * PAGE;
-        self.stage.hold(slot, present, false);
-        for index in (0..WINDOW_PAGES).filter(|i| present & 1 << i != 0) {
+        self.stage.hold(slot, false);
+        for index in (0..WINDOW_PAGES).filter(|i| mask & 1 << i != 0) {
             self.restage(window + index * PAGE, slot, index);
         }
-        self.stat.packed.fetch_add(present.count_ones() as u64, Relaxed);
+        self.stat.packed.fetch_add(mask.count_ones() as u64, Relaxed);
         true
     }
 }

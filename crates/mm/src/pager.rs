@@ -16,10 +16,10 @@ use alloc::vec::Vec;
 use core::ops::Range;
 use core::sync::atomic::Ordering::Relaxed;
 use memcg::Stat;
-use vmscan::PAGE;
 use vmscan::heat::Heat;
 use vmscan::readahead::Readahead;
 use vmscan::watermark::{Usage, Watermarks};
+use vmscan::{PAGE, WINDOW};
 
 /// What a pager is made with.
 #[derive(Clone, Copy, Debug)]
@@ -386,7 +386,24 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
         }
     }
 
-    /// A slot that was taken from stock, and is still taken, is not needed any more, or not all of it.
+    /// Takes a slot to load pages into: of stock, or of new pages where there is none.
+    pub(crate) fn slot_to_load(&mut self) -> Option<u32> {
+        if let Some(slot) = self.stage.take_stock() {
+            return Some(slot);
+        }
+        let (first, _) = self.stage.find_windows(1, 0)?;
+        let slot = first / WINDOW_PAGES as u32;
+        let at = self.stage.at(slot);
+        if !self.kernel.populate(at, WINDOW) {
+            self.kernel.discard(at, WINDOW);
+            return None;
+        }
+        self.stage.made(slot);
+        self.footprint += WINDOW;
+        Some(slot)
+    }
+
+    /// A slot that was taken, and is still taken, is not needed any more, or not all of it.
     pub(crate) fn put_back(&mut self, slot: u32) {
         if self.stage.slot(slot).used == Use::Fetching && !self.stage.put_back(slot) {
             self.discard_slot(slot);

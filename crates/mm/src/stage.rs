@@ -287,7 +287,7 @@ impl Stage {
     pub fn emptied(&mut self, slot: u32) {
         let s = &mut self.slots[slot as usize];
         debug_assert!(s.staged == 0 && s.used != Use::Stock);
-        if s.present & s.sent == u16::MAX {
+        if s.present == u16::MAX {
             s.used = Use::Stock;
             self.stock.push(slot);
         } else {
@@ -359,15 +359,12 @@ impl Stage {
         self.opened == Some(slot)
     }
 
-    /// The pages of a free slot that `pages` names by bit are present now, and those of them that are wanted are about to be `put`; `packed` as in [`Slot`].
-    pub fn hold(&mut self, slot: u32, pages: u16, packed: bool) {
+    /// A slot that was taken holds pages of the program, which are about to be `put`; `packed` as in [`Slot`].
+    pub fn hold(&mut self, slot: u32, packed: bool) {
         let s = &mut self.slots[slot as usize];
-        debug_assert!(s.used == Use::Free);
-        self.free -= 1;
-        s.used = Use::Inactive;
-        s.present = pages;
-        s.packed = packed;
-        self.inactive_pages += pages.count_ones() as usize;
+        debug_assert!(s.used == Use::Fetching);
+        (s.used, s.packed) = (Use::Inactive, packed);
+        self.inactive_pages += s.present.count_ones() as usize;
         self.enlist(slot);
     }
 
