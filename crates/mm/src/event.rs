@@ -12,9 +12,11 @@
 //!
 //! The events of one thread come in order, those of different threads do not: when one unmaps a range, and mremap gives its address to
 //! another at once, the REMAP may be read before the UNMAP. That is seen by the target being registered still: what was there is put aside
-//! (`displaced`), and the late event finds it there. A limit: an UNMAP names all of what munmap was given, and where nothing was known to be
-//! registered before, one that is late cannot be told from one that is due. The thread that unmaps would have to lose its processor between the end of
-//! munmap and its event for as long as another's mremap takes.
+//! (`displaced`), and the late event finds it there. Where nothing was known to be registered (of what mremap adds to a mapping nobody
+//! tells) it is seen by who is still busy: until the UNMAP of its old place is read, a thread has not come back from mremap, nobody knows the new
+//! address, and an event about it is a late one of the former owner's (`unsettled`). A limit: an UNMAP that is later than that cannot be told from
+//! one that is due. The thread that unmaps would have to lose its processor between the end of munmap and its event for longer than another's
+//! mremap takes.
 
 use crate::index::{ASIDE, Entry, Kind};
 use crate::kernel::{Kernel, Message, Store};
@@ -77,14 +79,18 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         for range in late {
             self.index.take(aside(&range), |at, entry| moving.push((at - ASIDE - from.start + to, entry)));
         }
-        for range in rest {
+        for range in self.settled(rest) {
             self.index.take(range.clone(), |at, entry| moving.push((at - from.start + to, entry)));
             self.quarantine.lift(&range);
             // Whether we knew or not, it was registered, and is until its UNMAP comes.
             insert(&mut self.regions, range);
         }
         // What is still registered there has another owner, whose event is yet to come.
-        let (taken, _) = part(&self.regions, &target);
+        let (taken, unknown) = part(&self.regions, &target);
+        // Where the old mapping is kept no UNMAP follows.
+        if !self.kernel.is_mapped(from.start) {
+            self.unsettled.extend(unknown.into_iter().map(|range| Unsettled { range, from: from.clone() }));
+        }
         for range in taken {
             let mut old = Vec::new();
             self.index.take(range.clone(), |at, entry| old.push((at + ASIDE, entry)));
@@ -113,6 +119,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         }
         if self.is_quiet() {
             self.remapped.clear();
+            self.unsettled.clear();
             grown.into_iter().for_each(|range| insert(&mut self.regions, range));
         } else if self.remapped.len() > GROWING {
             // Never quiet: the hand will come to them.
@@ -123,17 +130,26 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// A range is gone. Where somebody else has moved to already, what was there before is aside.
     fn unmap(&mut self, range: Range<usize>) {
         self.unfault(&range);
+        self.unsettled.retain(|u| u.from != range);
         let (late, rest) = part(&self.displaced, &range);
         for range in late {
             self.forget(aside(&range));
             subtract(&mut self.displaced, &range);
         }
-        for range in rest {
+        for range in self.settled(rest) {
             self.forget(range.clone());
             self.readahead.forget(range.start, range.end);
             subtract(&mut self.regions, &range);
             self.quarantine.lift(&range);
         }
+    }
+
+    /// Those parts of ranges that an event can be about.
+    fn settled(&self, mut ranges: Vec<Range<usize>>) -> Vec<Range<usize>> {
+        for u in &self.unsettled {
+            subtract(&mut ranges, &u.range);
+        }
+        ranges
     }
 
     /// Faults on a range that is gone are nobody's: a thread that a signal interrupted in its fault has told it twice, and has gone on
@@ -169,6 +185,13 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             self.kernel.census_begin();
         }
     }
+}
+
+/// Where something has moved to by a call that has not ended.
+pub(crate) struct Unsettled {
+    range: Range<usize>,
+    /// Where it was: the UNMAP of that is the last event of the call.
+    from: Range<usize>,
 }
 
 /// Ranges that REMOVE events covered, and that may not be evicted yet.

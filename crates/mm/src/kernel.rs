@@ -34,6 +34,8 @@ pub trait Kernel {
         let _ = at;
         false
     }
+    /// True when there is a mapping of any kind at `at`.
+    fn is_mapped(&mut self, at: usize) -> bool;
     /// The first stretch of manageable memory that ends after `at`: private, anonymous, read-write, not the engine's own.
     fn area(&mut self, at: usize) -> Option<Range<usize>>;
     /// Runs of present pages in `range`, about `max_pages` at most: how many runs, and up to which address it looked.

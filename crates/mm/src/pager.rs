@@ -67,6 +67,8 @@ pub struct Pager<'a, K, S> {
     pub(crate) quarantine: Quarantine,
     /// Ranges that somebody moved to before the event of their former owner was read, whose pages are aside; sorted and apart.
     pub(crate) displaced: Vec<Range<usize>>,
+    /// Where somebody has moved to whose call has not ended, as far as nothing was known there.
+    pub(crate) unsettled: Vec<crate::event::Unsettled>,
     /// Registered ranges, sorted and apart.
     pub(crate) regions: Vec<Range<usize>>,
     /// Where mremap has moved something whose size is not known yet.
@@ -133,6 +135,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
             waiting: Vec::new(),
             quarantine: Quarantine::default(),
             displaced: Vec::new(),
+            unsettled: Vec::new(),
             regions: Vec::new(),
             remapped: Vec::new(),
             fetches: Vec::new(),

@@ -338,6 +338,10 @@ impl Kernel for Live {
             && (CONTROL.spares(&m.range) || self.uffd.register(m.range) == Err(Errno::EBUSY))
     }
 
+    fn is_mapped(&mut self, at: usize) -> bool {
+        self.maps.query(at).is_ok_and(|m| m.is_some_and(|m| m.range.contains(&at)))
+    }
+
     fn area(&mut self, at: usize) -> Option<Range<usize>> {
         let mut at = at;
         loop {

@@ -143,6 +143,12 @@ impl Kernel for SimKernel {
         true
     }
 
+    fn is_mapped(&mut self, at: usize) -> bool {
+        let mut world = self.0.borrow_mut();
+        world.enter();
+        world.memory.vma(at).is_some()
+    }
+
     fn area(&mut self, at: usize) -> Option<Range<usize>> {
         let mut world = self.0.borrow_mut();
         world.enter();
