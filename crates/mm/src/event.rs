@@ -75,11 +75,12 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         let len = from.end - from.start;
         let target = to..to + len;
         let mut moving = Vec::new();
+        self.displace(&from);
         let (late, rest) = part(&self.displaced, &from);
         for range in late {
             self.index.take(aside(&range), |at, entry| moving.push((at - ASIDE - from.start + to, entry)));
         }
-        for range in self.settled(rest) {
+        for range in rest {
             self.index.take(range.clone(), |at, entry| moving.push((at - from.start + to, entry)));
             self.quarantine.lift(&range);
             // Whether we knew or not, it was registered, and is until its UNMAP comes.
@@ -131,12 +132,13 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     fn unmap(&mut self, range: Range<usize>) {
         self.unfault(&range);
         self.unsettled.retain(|u| u.from != range);
+        self.displace(&range);
         let (late, rest) = part(&self.displaced, &range);
         for range in late {
             self.forget(aside(&range));
             subtract(&mut self.displaced, &range);
         }
-        for range in self.settled(rest) {
+        for range in rest {
             self.forget(range.clone());
             self.readahead.forget(range.start, range.end);
             subtract(&mut self.regions, &range);
@@ -144,12 +146,15 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         }
     }
 
-    /// Those parts of ranges that an event can be about.
-    fn settled(&self, mut ranges: Vec<Range<usize>>) -> Vec<Range<usize>> {
-        for u in &self.unsettled {
-            subtract(&mut ranges, &u.range);
+    /// An event has come for a range, to parts of which somebody is just moving: those had another owner.
+    fn displace(&mut self, range: &Range<usize>) {
+        for Unsettled { range: own, from } in core::mem::take(&mut self.unsettled) {
+            let (anothers, _) = part(core::slice::from_ref(&own), range);
+            anothers.into_iter().for_each(|part| insert(&mut self.displaced, part));
+            let mut left = alloc::vec![own];
+            subtract(&mut left, range);
+            self.unsettled.extend(left.into_iter().map(|range| Unsettled { range, from: from.clone() }));
         }
-        ranges
     }
 
     /// Faults on a range that is gone are nobody's: a thread that a signal interrupted in its fault has told it twice, and has gone on
