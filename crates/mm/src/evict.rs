@@ -38,11 +38,12 @@ const PAGES_PER_LOOK: usize = 8;
 const PATIENCE: usize = 4096;
 const PATIENCE_PER_PAGE: usize = 64;
 
-/// Milliseconds between two looks for mappings that are not registered yet: while the address space grows fast, slowly, and not at all. Fast is
-/// more than this part of the limit since the last look. And how many areas make it one more, since a program can have ten thousand of them.
-const ENROLL_MS: [u64; 3] = [1, 4, 200];
+/// How long it is from one look for mappings that are not registered yet to the next: while the address space grows fast, slowly, and not at all.
+/// Fast is more than this part of the limit since the last look. And a program can have ten thousand mappings: how many times as long as the last
+/// look took it is besides.
+const ENROLL_NS: [u64; 3] = [1_000_000, 4_000_000, 200_000_000];
+const ENROLL_REST: [u64; 3] = [1, 4, 16];
 const FAST: usize = 64;
-const ENROLL_AREAS: u64 = 64;
 
 /// How often one run of pages is tried again while events come.
 const TRIES: usize = 200;
@@ -216,20 +217,20 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// Registers all there is, ahead of the hand: only then does fresh memory fault to us and can be made to wait. No event tells of new
     /// mappings, and so this is done again and again while the footprint is high.
     pub fn enroll_all(&mut self) {
-        let now = self.kernel.now_ms();
+        let now = self.kernel.now_ns();
         let pace = if !self.mapped_more { 2 } else { (self.grown <= self.marks.limit / FAST) as usize };
-        if now < self.enrolled_ms + ENROLL_MS[pace] + self.areas / ENROLL_AREAS {
+        if now < self.enrolled_ns + ENROLL_NS[pace] + self.enroll_took_ns * ENROLL_REST[pace] {
             return;
         }
         (self.mapped_more, self.grown) = (false, 0);
-        let (mut at, mut areas) = (0, 0);
+        let mut at = 0;
         while let Some(area) = self.kernel.area(at) {
             at = area.end;
-            areas += 1;
             // What must wait for an event now comes round again soon, what is refused with the next look.
             self.mapped_more |= self.enroll(&area, area.start) == Err(Errno::EAGAIN);
         }
-        (self.enrolled_ms, self.areas) = (now, areas);
+        self.enrolled_ns = self.kernel.now_ns();
+        self.enroll_took_ns = self.enrolled_ns - now;
     }
 
     /// Takes the pages of a run of present ones that are cold, as long as there is patience to spare the others.

@@ -82,10 +82,10 @@ pub struct Pager<'a, K, S> {
     pub(crate) pack_next_ns: u64,
     /// How many pages have gone to the stage.
     pub(crate) evictions: usize,
-    /// When all mappings were registered last, and how many there were; whether the address space has changed its size since, and by how much it
+    /// When all mappings were registered last, and how long that took; whether the address space has changed its size since, and by how much it
     /// has grown.
-    pub(crate) enrolled_ms: u64,
-    pub(crate) areas: u64,
+    pub(crate) enrolled_ns: u64,
+    pub(crate) enroll_took_ns: u64,
     pub(crate) mapped_more: bool,
     pub(crate) grown: usize,
     mapped: usize,
@@ -143,8 +143,8 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
             packer: 0,
             pack_next_ns: 0,
             evictions: 0,
-            enrolled_ms: 0,
-            areas: 0,
+            enrolled_ns: 0,
+            enroll_took_ns: 0,
             mapped_more: true,
             grown: 0,
             mapped: 0,

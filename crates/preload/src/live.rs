@@ -41,7 +41,6 @@ pub struct Live {
     quiet: Userfault,
     pagemap: Pagemap,
     maps: Maps,
-    smaps: Fd,
     tasks: Fd,
     /// The program's memory, for a glance: to read what is out would be to wait for itself.
     memory: Memory,
@@ -75,7 +74,6 @@ impl Live {
             quiet,
             pagemap: Pagemap::open().map_err(|e| ("/proc/self/pagemap", e))?,
             maps,
-            smaps: sys::open(b"/proc/self/smaps\0", O_RDONLY).map_err(|e| ("/proc/self/smaps", e))?,
             tasks: tasks.map_err(|e| ("/proc/PID/task", e))?,
             memory: Memory::own().map_err(|e| ("/proc/self/mem", e))?,
             pid,
@@ -141,38 +139,12 @@ impl Live {
     }
 }
 
-/// True when VmFlags of the mapping at `at` in /proc/self/smaps hold `flag`.
-fn smaps_flags(smaps: &Fd, at: usize, flag: [u8; 2]) -> Result<bool, Errno> {
-    let (mut buffer, mut kept, mut inside) = (alloc::vec![0u8; 16 << 10], 0, false);
-    sys::rewind(smaps)?;
-    loop {
-        let got = sys::read(smaps, &mut buffer[kept..])?;
-        if got == 0 {
-            // Not there any more: nothing can be said of what was.
-            return Err(Errno::EAGAIN);
-        }
-        let (len, mut from) = (kept + got, 0);
-        while let Some(end) = buffer[from..len].iter().position(|&b| b == b'\n') {
-            let line = &buffer[from..from + end];
-            from += end + 1;
-            if let Some(flags) = line.strip_prefix(b"VmFlags:") {
-                if inside {
-                    return Ok(flags.split(|&b| b == b' ').any(|f| f == flag));
-                }
-            } else if let Some(range) = mapping_line(line) {
-                inside = range.contains(&at);
-            }
-        }
-        buffer.copy_within(from..len, 0);
-        kept = len - from;
-    }
-}
-
-/// The addresses of a mapping's first line ("start-end perms ..."); `None` for any other line.
-fn mapping_line(line: &[u8]) -> Option<Range<usize>> {
-    let text = core::str::from_utf8(line.split(|&b| b == b' ').next()?).ok()?;
-    let (start, end) = text.split_once('-')?;
-    Some(usize::from_str_radix(start, 16).ok()?..usize::from_str_radix(end, 16).ok()?)
+/// True when all of a mapping is kept out of children already. Only smaps would tell, and walks all page tables for it: a second for node's 832
+/// mappings. So its first page is kept out, which splits the mapping unless all of it was; if not, that is the caller's to undo.
+fn is_kept_out(maps: &Maps, whole: &Range<usize>) -> Result<bool, Errno> {
+    sys::madvise_keep(whole.start, PAGE, MADV_DONTFORK)?;
+    let first = maps.query(whole.start)?.filter(|m| m.range.contains(&whole.start)).ok_or(Errno::EAGAIN)?;
+    Ok(first.range.end > whole.start + PAGE)
 }
 
 /// The file `stat` of a thread, from proc_pid_stat(5).
@@ -258,8 +230,12 @@ impl Kernel for Live {
         }
         // The whole mapping, tail included: a mapping that is split cannot be given to mremap any more.
         let whole = self.mapping_of(&range).ok_or(Errno::EINVAL)?;
-        if dontfork::knows(&whole) && !smaps_flags(&self.smaps, range.start, *b"dc")? {
+        if dontfork::knows(&whole) && !is_kept_out(&self.maps, &whole)? {
             dontfork::forget(&whole);
+            // Unless somebody is about to keep it out.
+            dontfork::each_inherited(whole.start..whole.start + PAGE, |r| {
+                let _ = sys::madvise_keep(r.start, r.len(), MADV_DOFORK);
+            });
         }
         // And the gap after it, where nothing of ours may come meanwhile, since the mapping may grow in place before we are done.
         let own = arena::still();
@@ -558,6 +534,27 @@ impl Kernel for Live {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_mapping_that_is_kept_out_of_children_is_told_from_one_that_is_not() {
+        let maps = Maps::open().unwrap();
+        // Between two that nothing joins.
+        let at = arena::map(5 << 16, 1 << 16).unwrap();
+        let whole = at + (2 << 16)..at + (3 << 16);
+        for gap in [at + (1 << 16), at + (3 << 16)] {
+            // SAFETY: memory of this test alone.
+            unsafe { sys::mprotect(gap, 1 << 16, 0) }.unwrap();
+        }
+        let advise =
+            |range: &Range<usize>, advice| sys::madvise_keep(range.start, range.len(), advice).unwrap();
+        advise(&whole, MADV_DOFORK);
+        assert_eq!(is_kept_out(&maps, &whole), Ok(false));
+        advise(&(whole.start..whole.start + PAGE), MADV_DOFORK);
+        assert_eq!(maps.query(whole.start).unwrap().unwrap().range, whole, "whole again");
+        advise(&whole, MADV_DONTFORK);
+        assert_eq!(is_kept_out(&maps, &whole), Ok(true));
+        assert_eq!(maps.query(whole.start).unwrap().unwrap().range, whole);
+    }
 
     #[test]
     fn a_thread_that_cannot_be_looked_at_is_not_taken_for_one_that_is_gone() {

@@ -338,7 +338,7 @@ pub unsafe fn poke(pid: u32, at: usize, bytes: &[u8]) -> Result<usize> {
 }
 
 /// Goes back to the beginning of a file or directory.
-pub fn rewind(fd: &Fd) -> Result<()> {
+fn rewind(fd: &Fd) -> Result<()> {
     call!(__NR_lseek, fd.0, 0, 0).map(drop)
 }
 
