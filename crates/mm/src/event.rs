@@ -12,11 +12,9 @@
 //!
 //! The events of one thread come in order, those of different threads do not: when one unmaps a range, and mremap gives its address to
 //! another at once, the REMAP may be read before the UNMAP. That is seen by the target being registered still: what was there is put aside
-//! (`displaced`), and the late event finds it there. Where nothing was known to be registered (of what mremap adds to a mapping nobody
-//! tells) it is seen by who is still busy: until the UNMAP of its old place is read, a thread has not come back from mremap, nobody knows the new
-//! address, and an event about it is a late one of the former owner's (`unsettled`). A limit: an UNMAP that is later than that cannot be told from
-//! one that is due. The thread that unmaps would have to lose its processor between the end of munmap and its event for longer than another's
-//! mremap takes.
+//! (`displaced`), and the late event finds it there. So what is known to be registered (`regions`) must be all that is: whole mappings, and what
+//! mremap adds to one, of which no event tells. A limit: what comes to be registered while events are under way is known only when none is.
+//! An event that is later than all of another thread's mremap to such a place cannot be told from one that is due.
 
 use crate::index::{ASIDE, Entry, Kind};
 use crate::kernel::{Kernel, Message, Store};
@@ -24,9 +22,7 @@ use crate::pager::{Fault, Pager, stage_page};
 use alloc::vec::Vec;
 use core::ops::Range;
 use core::sync::atomic::Ordering::Relaxed;
-
-/// So many moved mappings are remembered until it is known how far they reach.
-const GROWING: usize = 64;
+use uffd::Errno;
 
 impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// Reads all messages and applies all events. Faults are left in the queue.
@@ -75,7 +71,6 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         let len = from.end - from.start;
         let target = to..to + len;
         let mut moving = Vec::new();
-        self.displace(&from);
         let (late, rest) = part(&self.displaced, &from);
         for range in late {
             self.index.take(aside(&range), |at, entry| moving.push((at - ASIDE - from.start + to, entry)));
@@ -83,14 +78,18 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         for range in rest {
             self.index.take(range.clone(), |at, entry| moving.push((at - from.start + to, entry)));
             self.quarantine.lift(&range);
+            subtract(&mut self.remapped, &range);
             // Whether we knew or not, it was registered, and is until its UNMAP comes.
             insert(&mut self.regions, range);
         }
         // What is still registered there has another owner, whose event is yet to come.
-        let (taken, unknown) = part(&self.regions, &target);
-        // Where the old mapping is kept no UNMAP follows.
-        if !self.kernel.is_mapped(from.start) {
-            self.unsettled.extend(unknown.into_iter().map(|range| Unsettled { range, from: from.clone() }));
+        let (taken, _) = part(&self.regions, &target);
+        self.unregistered(&target);
+        // Where the old mapping is kept it does not grow, and its thread may be anywhere by now.
+        if self.kernel.mapping(from.start).is_none()
+            && let Some(mapping) = self.kernel.mapping(to)
+        {
+            insert(&mut self.remapped, to..mapping.end);
         }
         for range in taken {
             let mut old = Vec::new();
@@ -102,37 +101,33 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         self.place(moving);
         self.readahead.forget(from.start, from.end);
         self.quarantine.lift(&target);
-        subtract(&mut self.regions, &target);
         insert(&mut self.regions, target);
-        self.remapped.push(to);
     }
 
-    /// What mremap has added to a mapping is registered with it, and no event tells how much it is. With no event under way the mapping that
-    /// lies at a known address is the one that we know of, and all of it is registered.
+    /// What mremap has added to a mapping is registered with it, and no event tells how much it is; but while its thread is busy still the new
+    /// mapping is as mremap made it. What no event has been about since then is still there with none under way, perhaps in parts of several
+    /// kinds. It is registered once more, so that it is certain.
     pub(crate) fn learn_growth(&mut self) {
-        if self.remapped.is_empty() {
-            return;
+        while let Some(Range { start, end }) = self.remapped.first().cloned() {
+            let mapping = self.kernel.mapping(start);
+            let part = start..mapping.map_or(end, |m| m.end.min(end));
+            if self.enroll(&part, start) == Err(Errno::EAGAIN) {
+                return;
+            }
+            // What is refused is left to the hand, which comes to it if it can be managed.
+            subtract(&mut self.remapped, &part);
         }
-        let mut grown = Vec::new();
-        for &to in &self.remapped {
-            let area = self.kernel.area(to).filter(|area| area.contains(&to));
-            grown.extend(area.filter(|_| covers(&self.regions, &(to..to + 1))).map(|area| to..area.end));
-        }
-        if self.is_quiet() {
-            self.remapped.clear();
-            self.unsettled.clear();
-            grown.into_iter().for_each(|range| insert(&mut self.regions, range));
-        } else if self.remapped.len() > GROWING {
-            // Never quiet: the hand will come to them.
-            self.remapped.clear();
-        }
+    }
+
+    /// Nothing of a range is known to be registered any more.
+    pub(crate) fn unregistered(&mut self, range: &Range<usize>) {
+        subtract(&mut self.regions, range);
+        subtract(&mut self.remapped, range);
     }
 
     /// A range is gone. Where somebody else has moved to already, what was there before is aside.
     fn unmap(&mut self, range: Range<usize>) {
         self.unfault(&range);
-        self.unsettled.retain(|u| u.from != range);
-        self.displace(&range);
         let (late, rest) = part(&self.displaced, &range);
         for range in late {
             self.forget(aside(&range));
@@ -141,19 +136,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         for range in rest {
             self.forget(range.clone());
             self.readahead.forget(range.start, range.end);
-            subtract(&mut self.regions, &range);
+            self.unregistered(&range);
             self.quarantine.lift(&range);
-        }
-    }
-
-    /// An event has come for a range, to parts of which somebody is just moving: those had another owner.
-    fn displace(&mut self, range: &Range<usize>) {
-        for Unsettled { range: own, from } in core::mem::take(&mut self.unsettled) {
-            let (anothers, _) = part(core::slice::from_ref(&own), range);
-            anothers.into_iter().for_each(|part| insert(&mut self.displaced, part));
-            let mut left = alloc::vec![own];
-            subtract(&mut left, range);
-            self.unsettled.extend(left.into_iter().map(|range| Unsettled { range, from: from.clone() }));
         }
     }
 
@@ -190,13 +174,6 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             self.kernel.census_begin();
         }
     }
-}
-
-/// Where something has moved to by a call that has not ended.
-pub(crate) struct Unsettled {
-    range: Range<usize>,
-    /// Where it was: the UNMAP of that is the last event of the call.
-    from: Range<usize>,
 }
 
 /// Ranges that REMOVE events covered, and that may not be evicted yet.

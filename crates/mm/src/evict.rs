@@ -9,7 +9,7 @@
 //! 4. pages that the kernel writes without a fault are left where they are: they are listed before the move, and again after it,
 //!    and one that was moved in between goes back at once.
 
-use crate::event::{covers, insert, subtract};
+use crate::event::{covers, insert};
 use crate::index::{Entry, Kind};
 use crate::kernel::{Body, Done, Errno, Job, Kernel, Prior, Run, Store, WINDOW_PAGES};
 use crate::pager::{Pager, stage_page};
@@ -32,6 +32,9 @@ const CROWDED_BYTES: usize = 64 * PAGE;
 /// How often a search looks which pages are there, and for how many wanted pages once more.
 const LOOKS: usize = 4;
 const PAGES_PER_LOOK: usize = 8;
+
+/// How many windows that streams have passed are looked at in a search, beside one for each that is wanted: most may be gone, or hot.
+const PASSED_LOOKS: usize = 32;
 
 /// How many warm pages are spared in a search, and for each page that is wanted: a bound for the time that somebody may wait for it. Each is
 /// colder afterwards, so that altogether no more are spared than were made warm, three times for a fault at most.
@@ -139,11 +142,13 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
 
     /// Moves to the stage what streams have gone through, and nothing has made hot; how many bytes it was.
     fn evict_passed(&mut self, want: usize) -> usize {
-        let (mut got, mut moved) = (0, 0..0);
+        let (mut got, mut moved, mut looks) = (0, 0..0, PASSED_LOOKS + want / WINDOW);
         while got < want
+            && looks > 0
             && !self.stage.is_full()
             && let Some(window) = self.readahead.passed()
         {
+            looks -= 1;
             // What came in with the stream has a copy in the pool. Fresh memory has none, and is left to the hand: it is what the program has made last.
             let is_due = |this: &Self, page: usize| {
                 let entry = this.index.get(page);
@@ -199,18 +204,21 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     }
 
     /// Registers an area, unless all of it from `from` on is registered already.
-    fn enroll(&mut self, area: &Range<usize>, from: usize) -> Result<(), Errno> {
+    pub(crate) fn enroll(&mut self, area: &Range<usize>, from: usize) -> Result<(), Errno> {
         if covers(&self.regions, &(from..area.end)) {
             return Ok(());
         }
-        self.kernel.register(area.clone())?;
         // An event under way may be about this mapping, or about what was there before: what the regions say must be what is registered,
-        // or an event whose part has come twice is taken for one that is yet to come (event.rs).
+        // or an event whose part has come twice is taken for one that is yet to come, or the other way about (event.rs). So it is asked
+        // before as well.
         if !self.is_quiet() {
             return Err(Errno::EAGAIN);
         }
-        subtract(&mut self.regions, area);
-        insert(&mut self.regions, area.clone());
+        let whole = self.kernel.register(area.clone())?;
+        if !self.is_quiet() {
+            return Err(Errno::EAGAIN);
+        }
+        insert(&mut self.regions, whole);
         Ok(())
     }
 

@@ -100,7 +100,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         let end = self.index.next_used(at, end).map_or(end, |(used, _)| used).max(at + PAGE);
         let abandoned = self.kernel.abandon(at..end);
         if abandoned {
-            crate::event::subtract(&mut self.regions, &(at..end));
+            self.unregistered(&(at..end));
             self.kernel.wake(at..end);
         }
         abandoned

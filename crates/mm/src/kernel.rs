@@ -17,9 +17,10 @@ pub const WINDOW_PAGES: usize = vmscan::WINDOW / PAGE;
 pub trait Kernel {
     /// The next message. Once an event is returned, whoever caused it runs on.
     fn next(&mut self) -> Option<Message>;
-    /// Makes missing pages of `range` fault to the pager, and keeps the range out of any child that no hook sees. Once this is `Ok`, and no
-    /// event is under way, all of the range is registered. EAGAIN: it has changed meanwhile; to be asked for anew.
-    fn register(&mut self, range: Range<usize>) -> Result<(), Errno>;
+    /// Makes missing pages of the mapping that holds `range` fault to the pager, and keeps it out of any child that no hook sees. Once this is
+    /// `Ok`, and no event is under way, all of the returned range, which holds `range`, is registered. EAGAIN: it has changed meanwhile; to be
+    /// asked for anew.
+    fn register(&mut self, range: Range<usize>) -> Result<Range<usize>, Errno>;
     /// Undoes `register` for all mappings that touch the range.
     fn unregister(&mut self, range: Range<usize>);
     /// Unregisters what lies in `range` of the mapping at its start, of which nothing is known, so that the kernel serves it alone; false when that is not to be had.
@@ -34,8 +35,8 @@ pub trait Kernel {
         let _ = at;
         false
     }
-    /// True when there is a mapping of any kind at `at`.
-    fn is_mapped(&mut self, at: usize) -> bool;
+    /// The mapping, of any kind, that holds `at`.
+    fn mapping(&mut self, at: usize) -> Option<Range<usize>>;
     /// The first stretch of manageable memory that ends after `at`: private, anonymous, read-write, not the engine's own.
     fn area(&mut self, at: usize) -> Option<Range<usize>>;
     /// Runs of present pages in `range`, about `max_pages` at most: how many runs, and up to which address it looked.

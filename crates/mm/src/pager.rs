@@ -6,7 +6,7 @@
 //!
 //! A turn: read messages and apply events (`settle`), apply results (`collect`), serve faults, reclaim.
 
-use crate::event::{Quarantine, subtract};
+use crate::event::Quarantine;
 use crate::index::{Entry, Index, Kind};
 use crate::kernel::{Kernel, Store, WINDOW_PAGES};
 use crate::object::Objects;
@@ -67,12 +67,10 @@ pub struct Pager<'a, K, S> {
     pub(crate) quarantine: Quarantine,
     /// Ranges that somebody moved to before the event of their former owner was read, whose pages are aside; sorted and apart.
     pub(crate) displaced: Vec<Range<usize>>,
-    /// Where somebody has moved to whose call has not ended, as far as nothing was known there.
-    pub(crate) unsettled: Vec<crate::event::Unsettled>,
     /// Registered ranges, sorted and apart.
     pub(crate) regions: Vec<Range<usize>>,
-    /// Where mremap has moved something whose size is not known yet.
-    pub(crate) remapped: Vec<usize>,
+    /// Mappings that mremap has made, all of it registered, until no event is under way.
+    pub(crate) remapped: Vec<Range<usize>>,
     /// Windows that a worker loads ahead of the fault.
     pub(crate) fetches: Vec<crate::fetch::Ahead>,
     /// Where the clock hand stands.
@@ -135,7 +133,6 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
             waiting: Vec::new(),
             quarantine: Quarantine::default(),
             displaced: Vec::new(),
-            unsettled: Vec::new(),
             regions: Vec::new(),
             remapped: Vec::new(),
             fetches: Vec::new(),
@@ -298,7 +295,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
         }
         loop {
             // Not `regions` alone: what mremap added to a mapping is registered too, and no event tells of it.
-            self.regions.clear();
+            self.unregistered(&(0..1 << 47));
             self.kernel.unregister(0..1 << 47);
             // A range may have moved away meanwhile, and have taken its registration along.
             self.settle();
@@ -330,7 +327,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
                 }
             }
             self.kernel.release(range.clone());
-            subtract(&mut self.regions, &range);
+            self.unregistered(&range);
             self.unfault(&range);
             // An event under way may be of something that has moved there meanwhile, with what is known of it.
             let is_quiet = self.is_quiet();

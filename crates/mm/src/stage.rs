@@ -6,8 +6,11 @@
 //!   Free ──evict──> Inactive ──deflate──> InFlight ──done──> Stock ──fault──> Free
 //!    ^                 │  touched: moved back                   │
 //!    └─────────────────┴──────────── discarded ─────────────────┘
-//!                                            Stock ──read-ahead──> Fetching ──> Free
-//!                                            Stock ──single pages──> Opened ──> Free
+//!
+//!   Stock, or Free and made ──load──> Fetching ──moved to the program──> Free
+//!                                         ├──split or packed──> Inactive
+//!                                         └──came to nothing──> Stock
+//!   Stock ──single pages──> Opened ──> Free
 //! ```
 //!
 //! For each slot: `staged` ⊆ `present`; a page of `staged` has an owner whose entry says `Staged` and names it, and no other page has one.
@@ -29,7 +32,7 @@ pub enum Use {
     InFlight,
     /// All pages present, with contents that nobody needs.
     Stock,
-    /// Being loaded ahead of a fault.
+    /// What is in the pool is being loaded into it: ahead of a fault, or to be put away in other pieces.
     Fetching,
     /// Stock whose pages are used one by one.
     Opened,

@@ -224,7 +224,7 @@ impl Kernel for Live {
         message
     }
 
-    fn register(&mut self, range: Range<usize>) -> Result<(), Errno> {
+    fn register(&mut self, range: Range<usize>) -> Result<Range<usize>, Errno> {
         if Self::is_locked(range.start) {
             return Err(Errno::EINVAL);
         }
@@ -263,7 +263,9 @@ impl Kernel for Live {
         }
         // What was unmapped before it was registered was so without an event, and what has come there since is not registered: of one
         // mapping all is, or nothing.
-        self.mapping_of(&range).map(drop).ok_or(Errno::EAGAIN)
+        self.mapping_of(&range)
+            .map(|whole| whole.start.max(part.start)..whole.end.min(part.end))
+            .ok_or(Errno::EAGAIN)
     }
 
     fn unregister(&mut self, range: Range<usize>) {
@@ -314,8 +316,8 @@ impl Kernel for Live {
             && (CONTROL.spares(&m.range) || self.uffd.register(m.range) == Err(Errno::EBUSY))
     }
 
-    fn is_mapped(&mut self, at: usize) -> bool {
-        self.maps.query(at).is_ok_and(|m| m.is_some_and(|m| m.range.contains(&at)))
+    fn mapping(&mut self, at: usize) -> Option<Range<usize>> {
+        self.maps.query(at).ok()?.map(|m| m.range).filter(|range| range.contains(&at))
     }
 
     fn area(&mut self, at: usize) -> Option<Range<usize>> {

@@ -154,7 +154,8 @@ impl Readahead {
         Some(window)
     }
 
-    /// The pages of a range were thrown away or are gone: what was learnt there is void.
+    /// The pages of a range were thrown away or are gone: streams end there. (What they have passed is told all the same; whether anything is
+    /// there the caller must know in any case.)
     pub fn forget(&mut self, start: usize, end: usize) {
         for s in &mut self.streams {
             if s.next >= start && s.next <= end + PAGE {

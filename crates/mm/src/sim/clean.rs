@@ -1,5 +1,6 @@
 //! Runs without a planted bug, which must pass.
 
+use super::program::Habit;
 use super::run::{Plan, Tally, run};
 
 /// Seeds of each test. `ZFOLIO_SEEDS=from..to` runs others.
@@ -8,9 +9,9 @@ fn seeds() -> Vec<u64> {
     let bounds = given.as_deref().and_then(|s| s.split_once("..")).map(|(a, b)| (a.parse(), b.parse()));
     match bounds {
         Some((Ok(from), Ok(to))) => (from..=to).collect(),
-        // And those that fail where a REMAP does not say that its source was registered (812), what mremap adds is not learnt (1149), or an event
-        // is believed about a place that somebody else is just moving to (313 and 439).
-        _ => (1..=100).chain([812, 1149, 313, 439]).collect(),
+        // And those that fail where a REMAP does not say that its source was registered (1038), or a mapping is registered while an event is
+        // under way (405).
+        _ => (1..=100).chain([405, 1038]).collect(),
     }
 }
 
@@ -45,6 +46,18 @@ fn everything_comes_home_and_goes_out_again() {
 fn a_damaged_object_raises_sigbus_and_is_never_read() {
     let sum = all_pass(|seed| Plan { damage: 10, retire: 40, ..Plan::any(seed) });
     assert!(sum.lost > 0);
+}
+
+#[test]
+fn many_threads_that_move_their_memory_lose_nothing() {
+    all_pass(|seed| Plan {
+        threads: 8,
+        pages: 64 + seed as usize % 256,
+        habit: [Habit::Forks, Habit::Remaps][seed as usize % 2],
+        evict_all: true,
+        steps: 4000,
+        ..Plan::any(seed)
+    });
 }
 
 #[test]

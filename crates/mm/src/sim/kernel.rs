@@ -96,7 +96,7 @@ impl Kernel for SimKernel {
         message
     }
 
-    fn register(&mut self, range: Range<usize>) -> Result<(), Errno> {
+    fn register(&mut self, range: Range<usize>) -> Result<Range<usize>, Errno> {
         let mut world = self.0.borrow_mut();
         world.enter();
         wait_for_readers(&mut world);
@@ -104,8 +104,8 @@ impl Kernel for SimKernel {
             |(whole, vma): (Range<usize>, &Vma)| (whole.end >= range.end && !vma.engine).then_some(whole);
         let whole = world.memory.vma(range.start).and_then(fits).ok_or(Errno::EINVAL)?;
         world.trace("register", [whole.start as u64, whole.end as u64, 0]);
-        world.memory.change(whole, |vma| vma.registered = true);
-        Ok(())
+        world.memory.change(whole.clone(), |vma| vma.registered = true);
+        Ok(whole)
     }
 
     fn unregister(&mut self, range: Range<usize>) {
@@ -143,10 +143,10 @@ impl Kernel for SimKernel {
         true
     }
 
-    fn is_mapped(&mut self, at: usize) -> bool {
+    fn mapping(&mut self, at: usize) -> Option<Range<usize>> {
         let mut world = self.0.borrow_mut();
         world.enter();
-        world.memory.vma(at).is_some()
+        world.memory.vma(at).map(|(range, _)| range)
     }
 
     fn area(&mut self, at: usize) -> Option<Range<usize>> {

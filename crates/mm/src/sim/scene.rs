@@ -5,7 +5,7 @@ use super::memory::{Access, Content, Marker, Task};
 use super::program::{BASE, Habit};
 use super::run::{self, Plan, Simulated};
 use super::store::WORKERS;
-use crate::event::subtract;
+use crate::event::{covers, subtract};
 use crate::index::Kind;
 use crate::kernel::Message;
 use crate::stage::Use;
@@ -271,6 +271,45 @@ fn an_unmap_that_is_read_after_its_address_was_given_away_spares_the_new_owner()
         0,
         "what the first thread had is gone"
     );
+}
+
+#[test]
+fn an_unmap_that_is_late_spares_whoever_has_moved_to_where_nothing_was_out() {
+    let mut scene = Scene::new();
+    scene.write(pages(20..32));
+    scene.go_on();
+    {
+        let memory = &mut scene.world.borrow_mut().memory;
+        memory.unmap(pages(0..16));
+        memory.remap(pages(16..32), BASE, 16 * PAGE, false);
+    }
+    scene.raise(Message::Remap { from: pages(16..32), to: BASE });
+    scene.turn();
+    scene.raise(Message::Unmap(pages(0..16)));
+    scene.raise(Message::Unmap(pages(16..32)));
+    scene.reads_back(pages(4..16), -16 * PAGE as isize);
+}
+
+#[test]
+fn what_mremap_added_is_known_although_it_changes_before_the_call_ends() {
+    let mut scene = Scene::new();
+    scene.world.borrow_mut().memory.unmap(pages(32..128));
+    scene.write(pages(0..4));
+    scene.go_on();
+    scene.pager.paused = true;
+    {
+        let memory = &mut scene.world.borrow_mut().memory;
+        memory.remap(pages(16..20), pages(64..65).start, 8 * PAGE, false);
+        memory.changing = 2;
+    }
+    scene.raise(Message::Remap { from: pages(16..20), to: pages(64..65).start });
+    scene.turn();
+    scene.world.borrow_mut().memory.change(pages(66..72), |vma| vma.writable = false);
+    scene.raise(Message::Unmap(pages(16..20)));
+    scene.turn();
+    scene.world.borrow_mut().memory.changing = 0;
+    scene.turn();
+    assert!(covers(&scene.pager.regions, &pages(64..72)));
 }
 
 #[test]
