@@ -86,8 +86,10 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             && self.faults.is_empty()
             && self.footprint > self.marks.low
         {
-            // Nothing left to take: clean copies are memory too.
-            return self.drop_clean() || dropped > 0;
+            // Nothing left to take: clean copies are memory too, and so is what an object holds of pages that are elsewhere.
+            return self.drop_clean()
+                || dropped > 0
+                || self.footprint >= self.marks.high && self.pack_at_last();
         }
         packed || dropped + evicted + deflated > 0
     }
@@ -381,18 +383,22 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         while got < want {
             let Some(slot) = self.stage.oldest() else { break };
             let s = self.stage.slot(slot);
-            let objects = &self.objects;
+            let (objects, mut fewest) = (&self.objects, 0);
             let priors = core::array::from_fn(|page| {
                 let prior = s.prior[page];
-                (s.staged & 1 << page != 0 && prior.kind() == Kind::Clean)
+                let object = (s.staged & 1 << page != 0 && prior.kind() == Kind::Clean)
                     .then(|| objects.get(prior.id()))
-                    .filter(|object| object.is_sound())
-                    .map(|object| Prior { body: object.body, page: prior.offset() })
+                    .filter(|object| object.is_sound() && !object.is_forlorn())?;
+                // A window that has changed but for a page or two leaves them no object that is kept for them alone.
+                if !s.packed {
+                    fewest = fewest.max(object.wanting());
+                }
+                Some(Prior { body: object.body, page: prior.offset() })
             });
             let lent = (0..WINDOW_PAGES).filter(|p| priors[*p].is_some()).map(|p| s.prior[p].id());
             let lent: Vec<u32> = lent.collect();
             got += s.present.count_ones() as usize * PAGE;
-            let job = Job { slot, at: self.stage.at(slot), pages: s.staged, unit: s.unit(), priors };
+            let job = Job { slot, at: self.stage.at(slot), pages: s.staged, unit: s.unit(), priors, fewest };
             for id in lent {
                 // The job reads the object, whatever becomes of the page meanwhile.
                 self.objects.retain(id, true);

@@ -128,6 +128,8 @@ pub struct Job {
     pub unit: usize,
     /// What each page was loaded from, if it was.
     pub priors: [Option<Prior>; WINDOW_PAGES],
+    /// Fewer unchanged pages than these are stored anew all the same.
+    pub fewest: u32,
 }
 
 /// A job to load pages into a slot ahead of the fault.

@@ -47,6 +47,16 @@ impl Object {
         self.body != Body::Dropped && !self.split
     }
 
+    /// True when less than half of its pages may ever depend on it again.
+    pub fn is_forlorn(&self) -> bool {
+        2 * self.refs < self.pages as u16
+    }
+
+    /// How many more pages must depend on it so that at least half of it is needed.
+    pub fn wanting(&self) -> u32 {
+        (self.pages as u32).div_ceil(2).saturating_sub(self.stored as u32)
+    }
+
     /// Memory that nobody depends on.
     fn is_copy(&self) -> bool {
         self.clean && matches!(self.body, Body::Blob { .. })

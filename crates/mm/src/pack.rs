@@ -15,29 +15,43 @@ use crate::pager::{Pager, runs};
 use core::sync::atomic::Ordering::Relaxed;
 use vmscan::{PAGE, WINDOW};
 
-/// How many windows are looked at for one that is packed.
+/// How many windows are looked at for one that is packed; and where that is all that is left to do.
 const LOOKS: usize = 64;
+const LOOKS_AT_LAST: usize = 4096;
 
 /// One part of the engine's time in so many goes into packing, and into looking for what to pack where there is nothing.
 const SHARE: u64 = 8;
 const SHARE_IN_VAIN: u64 = 64;
 
-/// With fewer pages than this a window shrinks no better than its pages do.
+/// With fewer pages than this a window shrinks no better than its pages do. It is packed all the same where objects of so many times as many
+/// pages are kept for it.
 const FEWEST: u32 = 4;
+const FORLORN: u32 = 4;
 
 impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// Packs a window, if the pool is large enough for that to matter and it is time for it. True when there was one.
     pub(crate) fn pack(&mut self) -> bool {
         let now = self.kernel.now_ns();
-        if now < self.pack_next_ns
-            || self.store.pool_bytes() <= self.marks.dense
-            || self.stage.is_crowded()
-            || !self.displaced.is_empty()
-        {
+        if now < self.pack_next_ns || self.store.pool_bytes() <= self.marks.dense {
             return false;
         }
-        let mut packed = false;
-        for _ in 0..LOOKS {
+        let packed = self.pack_next(LOOKS, true);
+        let share = if packed { SHARE } else { SHARE_IN_VAIN };
+        self.pack_next_ns = now + (self.kernel.now_ns() - now) * share;
+        packed
+    }
+
+    /// Packs a window that need not be cold: nothing else is left that would make room. True when there was one.
+    pub(crate) fn pack_at_last(&mut self) -> bool {
+        self.pack_next(LOOKS_AT_LAST, false)
+    }
+
+    /// Looks at the next windows for one that is worth packing, and packs it.
+    fn pack_next(&mut self, looks: usize, cold: bool) -> bool {
+        if self.stage.is_crowded() || !self.displaced.is_empty() {
+            return false;
+        }
+        for _ in 0..looks {
             // Once round: from the beginning with the next call.
             let Some((page, _)) = self.index.next_used(self.packer, 1 << 47) else {
                 self.packer = 0;
@@ -45,24 +59,22 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             };
             let window = page & !(WINDOW - 1);
             self.packer = window + WINDOW;
-            let mask = self.worth_packing(window);
+            let mask = self.worth_packing(window, cold);
             if mask != 0 && self.fetch_of(window).is_none() {
-                packed = self.gather(window, mask);
-                break;
+                return self.gather(window, mask);
             }
         }
-        let share = if packed { SHARE } else { SHARE_IN_VAIN };
-        self.pack_next_ns = now + (self.kernel.now_ns() - now) * share;
-        packed
+        false
     }
 
-    /// The pages of a window that are to be one object, by bit; 0 when it is well as it is, or has pages that went out a short time ago.
-    fn worth_packing(&self, window: usize) -> u16 {
+    /// The pages of a window that are to be one object, by bit; 0 when it is well as it is, or, where only `cold` ones are meant, has pages that
+    /// went out a short time ago.
+    fn worth_packing(&self, window: usize, cold: bool) -> u16 {
         let (mut mask, mut objects, mut held, mut last) = (0u16, 0, 0, None);
         for index in 0..WINDOW_PAGES {
             let entry = self.index.get(window + index * PAGE);
             match entry.kind() {
-                Kind::Stored if entry.distance(self.evictions) > self.stored_pages => {}
+                Kind::Stored if !cold || entry.distance(self.evictions) > self.stored_pages => {}
                 // So lately out that it may soon be asked for again.
                 Kind::Stored | Kind::Staged => return 0,
                 Kind::None | Kind::Clean | Kind::Zero => continue,
@@ -77,7 +89,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         let pages = mask.count_ones();
         let is_scattered = 4 * objects >= pages;
         let is_sparse = 4 * held >= 5 * pages;
-        if pages >= FEWEST && objects + held > pages + 1 && (is_scattered || is_sparse) { mask } else { 0 }
+        let is_worth_it = pages >= FEWEST || held >= FORLORN * pages;
+        if is_worth_it && objects + held > pages + 1 && (is_scattered || is_sparse) { mask } else { 0 }
     }
 
     /// Loads the pages of `mask` and puts them on a slot of the stage, each in its place.

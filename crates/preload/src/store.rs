@@ -25,7 +25,8 @@ const LOOK_EVERY: u32 = 1000;
 struct Given {
     slot: u32,
     unit: usize,
-    is_fetch: bool,
+    /// What it loads, if it does: pinned, since a worker has its address.
+    loads: Option<Handle>,
 }
 
 /// See the head of the file.
@@ -37,8 +38,6 @@ pub struct Counter {
     stat: &'static Stat,
     /// In the order in which they were given.
     given: VecDeque<Given>,
-    /// How many of them load.
-    fetches: usize,
     /// How often in a row nothing was done.
     in_vain: u32,
     /// Test mode: the last of so many objects is damaged; 0 is never.
@@ -50,25 +49,14 @@ impl Counter {
     /// An empty store.
     pub fn new(board: Board, codec: Codec, stat: &'static Stat, damage_every: u32) -> Counter {
         let cache = Cache::new(PoolMemory);
-        Counter {
-            board,
-            cache,
-            codec,
-            stat,
-            given: VecDeque::new(),
-            fetches: 0,
-            in_vain: 0,
-            damage_every,
-            stored: 0,
-        }
+        Counter { board, cache, codec, stat, given: VecDeque::new(), in_vain: 0, damage_every, stored: 0 }
     }
 
     /// With nothing better to do, compacts the pool a little where holes take a thirty-second of it. False when that was not needed.
     pub fn tidy(&mut self) -> bool {
         let pool = self.cache.pool();
         let (held, stored) = (pool.pool_bytes(), pool.stored_bytes());
-        // A worker that loads an object has its address.
-        if self.fetches > 0 || held < stored + held / 32 + (1 << 20) {
+        if held < stored + held / 32 + (1 << 20) {
             return false;
         }
         let compacted = pool.compact(COMPACT_BYTES);
@@ -120,10 +108,18 @@ impl Counter {
         }
     }
 
-    fn put_up(&mut self, slot: u32, unit: usize, is_fetch: bool, work: Work) {
-        self.given.push_back(Given { slot, unit, is_fetch });
-        self.fetches += is_fetch as usize;
-        self.board.post(slot, work);
+    fn put_up(&mut self, given: Given, work: Work) {
+        self.given.push_back(given);
+        self.board.post(given.slot, work);
+    }
+
+    /// A job is nobody's any more.
+    fn take_off(&mut self, at: usize) -> Option<Given> {
+        let given = self.given.remove(at)?;
+        if let Some(handle) = given.loads {
+            self.cache.pool().unpin(handle);
+        }
+        Some(given)
     }
 }
 
@@ -135,30 +131,28 @@ impl Store for Counter {
                 priors.set(page, hash);
             }
         }
-        let Job { slot, at, pages, unit, .. } = job;
-        self.put_up(slot, unit, false, Work::Pack { at, pages, unit, priors });
+        let Job { slot, at, pages, unit, fewest, .. } = job;
+        priors.want(fewest);
+        self.put_up(Given { slot, unit, loads: None }, Work::Pack { at, pages, unit, priors });
     }
 
     fn fetch(&mut self, fetch: Fetch) {
         let Fetch { slot, at: to, first, pages, body } = fetch;
-        let (object, bytes, fingerprint) = match body {
-            Body::Blob { handle, fingerprint, .. } => {
-                let handle = Handle::from_raw(handle).expect("a body names an object");
-                let object = self.cache.object(handle);
-                (object.as_ptr() as usize, object.len(), fingerprint)
-            }
+        let (loads, fingerprint) = match body {
+            Body::Blob { handle, fingerprint, .. } => (Handle::from_raw(handle), fingerprint),
             // Of no bytes: it will be said to be damaged, and loaded by whoever asks for it.
-            Body::Same(_) | Body::Dropped => (0, 0, 0),
+            Body::Same(_) | Body::Dropped => (None, 0),
         };
+        let pinned = loads.map(|handle| self.cache.pool().pin(handle));
+        let (object, bytes) = pinned.map_or((0, 0), |(at, bytes)| (at.addr().get(), bytes));
         let work = Work::Unpack { object, bytes, fingerprint, first, pages, to };
-        self.put_up(slot, WINDOW_PAGES, true, work);
+        self.put_up(Given { slot, unit: WINDOW_PAGES, loads }, work);
     }
 
     fn withdraw(&mut self, slot: u32) -> bool {
         let withdrawn = self.board.withdraw(slot);
         if withdrawn && let Some(at) = self.given.iter().position(|g| g.slot == slot) {
-            self.fetches -= self.given[at].is_fetch as usize;
-            self.given.remove(at);
+            self.take_off(at);
         }
         withdrawn
     }
@@ -177,8 +171,7 @@ impl Store for Counter {
             return None;
         };
         self.in_vain = 0;
-        let given = self.given.remove(at)?;
-        self.fetches -= given.is_fetch as usize;
+        let given = self.take_off(at)?;
         Some(board.answer(given.slot, |answer, parcel| match answer {
             Answer::Packed { packed, .. } => self.take_in(given, packed, parcel),
             Answer::Unpacked(sound) => Done::Fetched { slot: given.slot, sound: *sound },

@@ -148,6 +148,17 @@ impl<B: Backing> Pool<B> {
         Object { pool: self, handle, at, len }
     }
 
+    /// Pins the object, and says where it is and how long: for readers that no guard can go along with. It stays there until `unpin` was called
+    /// as often.
+    pub fn pin(&self, handle: Handle) -> (NonNull<u8>, usize) {
+        self.handles.entry(handle).pin()
+    }
+
+    /// Ends a pin.
+    pub fn unpin(&self, handle: Handle) {
+        self.handles.entry(handle).unpin();
+    }
+
     /// The object's length in bytes.
     pub fn len(&self, handle: Handle) -> usize {
         self.handles.entry(handle).len()

@@ -3,7 +3,6 @@
 use crate::codec::{Codec, LoadError};
 use crate::object::View;
 use crate::page::Hash;
-use core::ops::Deref;
 use zsmalloc::{Backing, Handle, Pool};
 
 /// The cache of one process: whole objects by handle.
@@ -27,11 +26,6 @@ impl<B: Backing> Cache<B> {
         let handle = self.pool.alloc(object.len())?;
         self.pool.write(handle, |place| place.copy_from_slice(object));
         Some(handle)
-    }
-
-    /// The object's bytes.
-    pub fn object(&self, handle: Handle) -> impl Deref<Target = [u8]> {
-        self.pool.read(handle)
     }
 
     /// The hash of page `page` of an object when it was stored; `None` where the object does not say.

@@ -22,6 +22,7 @@ pub struct Codec {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Priors {
     known: u16,
+    fewest: u32,
     hashes: [Hash; WINDOW_PAGES],
 }
 
@@ -30,6 +31,11 @@ impl Priors {
     pub fn set(&mut self, page: usize, hash: Hash) {
         self.known |= 1 << page;
         self.hashes[page] = hash;
+    }
+
+    /// Fewer unchanged pages than these are made new objects of all the same: what they came from would be kept for them alone.
+    pub fn want(&mut self, fewest: u32) {
+        self.fewest = fewest;
     }
 
     fn is(&self, page: usize, hash: Hash) -> bool {
@@ -116,7 +122,6 @@ impl Codec {
     ) -> Packed {
         let mut packed = Packed::default();
         let mut fresh = [Fresh::default(); WINDOW_PAGES];
-        let mut count = 0;
         for index in (0..WINDOW_PAGES).filter(|i| pages & 1 << i != 0) {
             let bytes = &window[index * PAGE..][..PAGE];
             let word = page::same_filled(bytes);
@@ -125,12 +130,16 @@ impl Codec {
                 continue;
             }
             let hash = page::hash(bytes, self.seed);
-            if priors.is(index, hash) {
-                packed.reused |= 1 << index;
-                continue;
-            }
-            packed.in_objects |= 1 << index;
-            fresh[count] = Fresh { index, word, hash };
+            packed.reused |= (priors.is(index, hash) as u16) << index;
+            fresh[index] = Fresh { index, word, hash };
+        }
+        if packed.reused.count_ones() < priors.fewest {
+            packed.reused = 0;
+        }
+        packed.in_objects = pages & !packed.zero & !packed.reused;
+        let mut count = 0;
+        for index in (0..WINDOW_PAGES).filter(|i| packed.in_objects & 1 << i != 0) {
+            fresh[count] = fresh[index];
             count += 1;
         }
         let mut at = 0;

@@ -116,7 +116,7 @@ fn noise_page_by_page_fits_into_a_parcel() {
     window.chunks_exact_mut(PAGE).for_each(|page| page.copy_from_slice(&noise));
     let (packed, blobs) = store(&cache, &mut codec, &window, u16::MAX, 1, &Priors::default());
     assert_eq!(masks(&packed), (0, 0, u16::MAX));
-    let bytes: usize = blobs.iter().map(|b| cache.object(b.0).len()).sum();
+    let bytes: usize = blobs.iter().map(|b| cache.pool().len(b.0)).sum();
     assert_eq!(bytes, PARCEL_MAX_BYTES);
 }
 
@@ -130,6 +130,15 @@ fn an_unchanged_page_is_not_stored_again_and_a_changed_one_is() {
     window[2 * PAGE + 77] ^= 1;
     let (packed, blobs) = store(&cache, &mut codec, &window, 0b1111, WINDOW_PAGES, &priors);
     assert_eq!((masks(&packed), blobs.len()), ((0b1011, 0, 0b0100), 1));
+    priors.want(3);
+    assert_eq!(
+        masks(&store(&cache, &mut codec, &window, 0b1111, WINDOW_PAGES, &priors).0),
+        (0b1011, 0, 0b0100)
+    );
+    // The old object would be kept for too few.
+    priors.want(4);
+    let (packed, blobs) = store(&cache, &mut codec, &window, 0b1111, WINDOW_PAGES, &priors);
+    assert_eq!((masks(&packed), blobs.len()), ((0, 0, 0b1111), 1));
     assert_eq!(cache.hash(handle, 4), None, "a page that the object does not have");
 }
 

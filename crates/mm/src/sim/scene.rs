@@ -102,6 +102,16 @@ impl Scene {
         self.world.borrow_mut().memory.raise(SOMEBODY, message);
     }
 
+    /// In how many objects a range lies that is out.
+    fn objects_of(&self, range: Range<usize>) -> usize {
+        let ids = range.step_by(PAGE).map(|at| {
+            let entry = self.pager.index.get(at);
+            assert_eq!(entry.kind(), Kind::Stored, "{at:#x}");
+            entry.id()
+        });
+        ids.collect::<BTreeSet<u32>>().len()
+    }
+
     fn kind(&self, at: usize) -> Kind {
         self.pager.index.get(at).kind()
     }
@@ -458,24 +468,56 @@ fn a_window_in_pieces_becomes_one_object_when_it_is_cold() {
         scene.write(pages(page..page + 1));
         scene.go_on();
     }
-    let objects = |scene: &Scene| {
-        let ids = pages(0..16).step_by(PAGE).map(|at| {
-            let entry = scene.pager.index.get(at);
-            assert_eq!(entry.kind(), Kind::Stored, "{at:#x}");
-            entry.id()
-        });
-        ids.collect::<BTreeSet<u32>>().len()
-    };
-    assert_eq!(objects(&scene), 16);
+    assert_eq!(scene.objects_of(pages(0..16)), 16);
     scene.pager.marks.dense = 0;
     scene.go_on();
-    assert_eq!(objects(&scene), 16, "they went out a short time ago");
+    assert_eq!(scene.objects_of(pages(0..16)), 16, "they went out a short time ago");
     for _ in 0..8 {
         scene.write(pages(32..64));
         scene.go_on();
     }
-    assert_eq!(objects(&scene), 1);
+    assert_eq!(scene.objects_of(pages(0..16)), 1);
     scene.reads_back(pages(0..16), 0);
+}
+
+#[test]
+fn windows_in_pieces_are_packed_where_nothing_else_would_make_room() {
+    let mut scene = Scene::new();
+    scene.pager.marks.dense = usize::MAX;
+    for page in 0..16 {
+        scene.write(pages(page..page + 1));
+        scene.go_on();
+    }
+    assert_eq!(scene.objects_of(pages(0..16)), 16);
+    scene.pager.config.evict_all = false;
+    scene.pager.marks.high = 0;
+    scene.go_on();
+    assert_eq!(scene.objects_of(pages(0..16)), 1);
+    scene.reads_back(pages(0..16), 0);
+}
+
+#[test]
+fn what_is_left_unchanged_of_a_window_keeps_no_object_for_itself() {
+    for (changed, objects) in [(1..16, 1), (12..16, 2)] {
+        let mut scene = Scene::new();
+        scene.pager.marks.dense = usize::MAX;
+        scene.write(pages(0..16));
+        scene.go_on();
+        assert_eq!(scene.objects_of(pages(0..16)), 1);
+        // The third fault brings all of it.
+        for _ in 0..2 {
+            scene.pager.readahead.fault(BASE);
+        }
+        scene.reads_back(pages(0..16), 0);
+        scene.pager.paused = true;
+        for at in pages(changed.clone()).step_by(PAGE) {
+            assert!(scene.touch(at, Some(1 + at as Content)).is_done());
+        }
+        scene.pager.paused = false;
+        scene.go_on();
+        assert_eq!(scene.objects_of(pages(0..16)), objects);
+        scene.reads_back(pages(changed), -1);
+    }
 }
 
 /// A program that goes through memory in order is not likely to want what it has just left before it has been everywhere else.

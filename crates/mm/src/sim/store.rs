@@ -155,7 +155,7 @@ impl World {
         let mask = |wanted: &dyn Fn(usize) -> bool| {
             (0..WINDOW_PAGES).filter(|&p| job.pages & 1 << p != 0 && wanted(p)).fold(0u16, |m, p| m | 1 << p)
         };
-        let reused = begun.reused;
+        let reused = if begun.reused.count_ones() < job.fewest { 0 } else { begun.reused };
         let zero = mask(&|p| begun.seen[p] == 0) & !reused;
         let in_bodies = job.pages & !reused & !zero;
         let pages: Vec<Content> =
