@@ -52,11 +52,13 @@ impl Counter {
         Counter { board, cache, codec, stat, given: VecDeque::new(), in_vain: 0, damage_every, stored: 0 }
     }
 
-    /// With nothing better to do, compacts the pool a little where holes take a thirty-second of it. False when that was not needed.
+    /// With nothing better to do, compacts the pool a little where holes take a thirty-second of it, or an eighth while a stream comes in, which leaves
+    /// many that the next objects fill. False when that was not needed.
     pub fn tidy(&mut self) -> bool {
         let pool = self.cache.pool();
         let (held, stored) = (pool.pool_bytes(), pool.stored_bytes());
-        if held < stored + held / 32 + (1 << 20) {
+        let holes = if self.given.iter().any(|given| given.loads.is_some()) { held / 8 } else { held / 32 };
+        if held < stored + holes + (1 << 20) {
             return false;
         }
         let compacted = pool.compact(COMPACT_BYTES);
