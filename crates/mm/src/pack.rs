@@ -23,10 +23,11 @@ const LOOKS_AT_LAST: usize = 4096;
 const SHARE: u64 = 8;
 const SHARE_IN_VAIN: u64 = 64;
 
-/// With fewer pages than this a window shrinks no better than its pages do. It is packed all the same where objects of so many times as many
-/// pages are kept for it.
+/// With fewer pages than this a window shrinks no better than its pages do.
 const FEWEST: u32 = 4;
-const FORLORN: u32 = 4;
+
+/// It is packed all the same where objects of so many times as many pages are kept for it.
+const MOSTLY_DEAD: u32 = 4;
 
 impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// Packs a window, if the pool is large enough for that to matter and it is time for it. True when there was one.
@@ -89,7 +90,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         let pages = mask.count_ones();
         let is_scattered = 4 * objects >= pages;
         let is_sparse = 4 * held >= 5 * pages;
-        let is_worth_it = pages >= FEWEST || held >= FORLORN * pages;
+        let is_worth_it = pages >= FEWEST || held >= MOSTLY_DEAD * pages;
         if is_worth_it && objects + held > pages + 1 && (is_scattered || is_sparse) { mask } else { 0 }
     }
 

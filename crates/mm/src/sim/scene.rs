@@ -261,43 +261,29 @@ fn what_mremap_added_to_a_mapping_is_unregistered_too() {
 
 #[test]
 fn an_unmap_that_is_read_after_its_address_was_given_away_spares_the_new_owner() {
-    let mut scene = Scene::new();
-    scene.write(pages(0..32));
-    scene.go_on();
-    // One thread unmaps pages 0 to 16, and before its event comes another's mremap is given that address.
-    {
-        let memory = &mut scene.world.borrow_mut().memory;
-        memory.unmap(pages(0..16));
-        memory.remap(pages(16..32), BASE, 16 * PAGE, false);
+    // Also where nothing of the first thread's part was ever out.
+    for written in [0..32, 20..32] {
+        let mut scene = Scene::new();
+        scene.write(pages(written.clone()));
+        scene.go_on();
+        // One thread unmaps pages 0 to 16, and before its event comes another's mremap is given that address.
+        {
+            let memory = &mut scene.world.borrow_mut().memory;
+            memory.unmap(pages(0..16));
+            memory.remap(pages(16..32), BASE, 16 * PAGE, false);
+        }
+        scene.raise(Message::Remap { from: pages(16..32), to: BASE });
+        scene.turn();
+        scene.raise(Message::Unmap(pages(0..16)));
+        scene.raise(Message::Unmap(pages(16..32)));
+        scene.reads_back(pages(written.start.max(16) - 16..16), -16 * PAGE as isize);
+        assert!(scene.pager.displaced.is_empty());
+        assert_eq!(
+            scene.pager.stored_bytes() + scene.pager.usage().inactive,
+            0,
+            "what the first thread had is gone"
+        );
     }
-    scene.raise(Message::Remap { from: pages(16..32), to: BASE });
-    scene.turn();
-    scene.raise(Message::Unmap(pages(0..16)));
-    scene.raise(Message::Unmap(pages(16..32)));
-    scene.reads_back(pages(0..16), -16 * PAGE as isize);
-    assert!(scene.pager.displaced.is_empty());
-    assert_eq!(
-        scene.pager.stored_bytes() + scene.pager.usage().inactive,
-        0,
-        "what the first thread had is gone"
-    );
-}
-
-#[test]
-fn an_unmap_that_is_late_spares_whoever_has_moved_to_where_nothing_was_out() {
-    let mut scene = Scene::new();
-    scene.write(pages(20..32));
-    scene.go_on();
-    {
-        let memory = &mut scene.world.borrow_mut().memory;
-        memory.unmap(pages(0..16));
-        memory.remap(pages(16..32), BASE, 16 * PAGE, false);
-    }
-    scene.raise(Message::Remap { from: pages(16..32), to: BASE });
-    scene.turn();
-    scene.raise(Message::Unmap(pages(0..16)));
-    scene.raise(Message::Unmap(pages(16..32)));
-    scene.reads_back(pages(4..16), -16 * PAGE as isize);
 }
 
 #[test]
