@@ -11,8 +11,8 @@
 
 use crate::event::{covers, insert};
 use crate::index::{Entry, Kind};
-use crate::kernel::{Body, Done, Errno, Job, Kernel, Prior, Run, Store, WINDOW_PAGES};
-use crate::pager::{Pager, stage_page};
+use crate::kernel::{Body, Done, Errno, Job, Kernel, Prior, Run, Spare, Store, WINDOW_PAGES};
+use crate::pager::{Pager, bits, stage_page};
 use crate::stage::Use;
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -414,11 +414,21 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// Applies all results there are. True when there were any.
     pub(crate) fn collect(&mut self) -> bool {
         let mut any = false;
-        while let Some(done) = self.store.complete() {
+        while let Some(done) = self.next_done() {
             any = true;
             self.apply_done(done);
         }
         any
+    }
+
+    /// The next result. What was stock becomes memory of the pool, which would else need new pages while stock is given back.
+    pub(crate) fn next_done(&mut self) -> Option<Done> {
+        let opened = if self.in_flight > 0 { self.stage.stock_pages() } else { None };
+        let Some((page, pages)) = opened else { return self.store.complete(&mut Spare::default()) };
+        let mut spare = Spare { at: self.stage.page_at(page), pages };
+        let done = self.store.complete(&mut spare);
+        self.stage.left(page / WINDOW_PAGES as u32, bits(page as usize % WINDOW_PAGES, pages - spare.pages));
+        done
     }
 
     pub(crate) fn apply_done(&mut self, done: Done) {

@@ -220,7 +220,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
 
     /// Applies a result, or lets those run who come to one: a worker may wait for a call of the program's to end.
     pub(crate) fn await_workers(&mut self) {
-        if let Some(done) = self.store.complete() {
+        if let Some(done) = self.next_done() {
             self.apply_done(done);
             return;
         }
@@ -280,7 +280,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             Extent::Window | Extent::Stream { .. } => self.stored_around(at),
         };
         let mut stock = (pages as usize == WINDOW_PAGES).then(|| self.stage.take_stock()).flatten();
-        let mut single = (pages == 1 && self.alone).then(|| self.stage.stock_page()).flatten();
+        let mut single =
+            (pages == 1 && self.alone).then(|| self.stage.stock_pages()).flatten().map(|(page, _)| page);
         let mut buffer = match (stock, single) {
             (Some(slot), _) => self.stage.at(slot),
             (None, Some(page)) => self.stage.page_at(page),
@@ -444,9 +445,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         if gate && self.marks.gated(&self.usage()) {
             return Outcome::Wait;
         }
-        // Outside of what is known to be registered: a mapping that mremap has grown, or one that is another userfaultfd's by now, which the
-        // kernel would let us fill all the same.
-        if !self.regions.iter().any(|r| r.contains(&fault.at)) && self.kernel.is_anothers(fault.at) {
+        // Outside of what is known to be registered: a mapping that mremap has grown, or one that has taken another's place.
+        if !self.regions.iter().any(|r| r.contains(&fault.at)) && !self.kernel.is_ours(fault.at) {
             self.kernel.wake(fault.at..fault.at + PAGE);
             return Outcome::Served;
         }
@@ -473,15 +473,20 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         }
         let mut at = fault.at;
         let mut outcome = Outcome::Served;
+        let (fresh, fresh_bytes) = self.config.fresh;
         while at < end {
             let mut bytes = (WINDOW - at % WINDOW).min(end - at);
-            let over = self.footprint + bytes > self.marks.high;
             let stock = if bytes == WINDOW { self.stage.take_stock() } else { None };
-            if over && stock.is_none() {
-                if at > fault.at {
+            if stock.is_none() {
+                // Each move costs something by itself, and interrupts whatever threads of the program run.
+                if self.stage.stock_bytes() == 0 {
+                    bytes = (end - at).min(fresh_bytes);
+                }
+                let room = self.marks.high.saturating_sub(self.footprint) & !(PAGE - 1);
+                if room == 0 && at > fault.at {
                     break;
                 }
-                bytes = PAGE;
+                bytes = bytes.min(room).max(PAGE);
             }
             // Moved, or filled with the zero page (the write makes it a page of its own): both stop at guards and at lost pages, where a
             // copy would take their place.
@@ -494,9 +499,9 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                     self.put_back(slot);
                     moved
                 }
-                None if bytes > PAGE || at > fault.at => {
-                    self.kernel.clear(self.config.nursery, bytes);
-                    self.kernel.move_pages(at, self.config.nursery, bytes)
+                // Nothing is ever written there: what an earlier move left is zeros.
+                None if (bytes > PAGE || at > fault.at) && self.kernel.populate(fresh, bytes) => {
+                    self.kernel.move_pages(at, fresh, bytes)
                 }
                 None => self.kernel.zero(at, PAGE),
             };

@@ -30,10 +30,11 @@ pub trait Kernel {
     }
     /// Undoes `register` for exactly `range`, of which nothing is out.
     fn release(&mut self, range: Range<usize>);
-    /// True when the mapping at `at` is registered with another userfaultfd, the program's own: the kernel would let us fill its holes.
-    fn is_anothers(&mut self, at: usize) -> bool {
+    /// False when the mapping at `at` is registered with another userfaultfd, the program's own, or with none, which the program may be about to change:
+    /// the kernel would let us fill the holes of the one, and what is in the other when it is registered is never missed.
+    fn is_ours(&mut self, at: usize) -> bool {
         let _ = at;
-        false
+        true
     }
     /// The mapping, of any kind, that holds `at`.
     fn mapping(&mut self, at: usize) -> Option<Range<usize>>;
@@ -70,7 +71,7 @@ pub trait Kernel {
     fn lose(&mut self, at: usize, why: fmt::Arguments<'_>) -> bool;
     /// Gives pages of the engine's own (stage, nursery) back to the kernel; false when they stay.
     fn discard(&mut self, at: usize, bytes: usize) -> bool;
-    /// Has pages of the stage made where there are none; false where there is no memory for all of them.
+    /// Has zeroed pages of the engine's own (stage, fresh) made where there are none; false where there is no memory for all of them.
     fn populate(&mut self, at: usize, bytes: usize) -> bool;
     /// Writes zeros to engine memory.
     fn clear(&mut self, at: usize, bytes: usize);
@@ -197,6 +198,23 @@ impl fmt::Display for Damaged {
     }
 }
 
+/// Stage pages in a row whose contents nobody needs: the pool may grow into them instead of into new ones.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Spare {
+    /// Where the first is.
+    pub at: usize,
+    /// How many.
+    pub pages: usize,
+}
+
+impl Spare {
+    /// So many have gone from the front.
+    pub fn take(&mut self, pages: usize) {
+        self.at += pages * PAGE;
+        self.pages -= pages;
+    }
+}
+
 /// Where folios go.
 pub trait Store {
     /// Takes a job. The pages at `job.at` stay until it is done or withdrawn, but for those that MADV_FREE gave up and the kernel takes
@@ -206,8 +224,8 @@ pub trait Store {
     fn fetch(&mut self, fetch: Fetch);
     /// Takes a job back: true when it had not begun. Otherwise it is or will soon be among `complete`'s.
     fn withdraw(&mut self, slot: u32) -> bool;
-    /// The next job that is done.
-    fn complete(&mut self) -> Option<Done>;
+    /// The next job that is done. What the pool moves away of `spare` it takes from the front; the rest stays the caller's.
+    fn complete(&mut self, spare: &mut Spare) -> Option<Done>;
     /// Loads `pages` pages of an object, from page `first` on, to engine memory at `to`.
     fn load(&mut self, body: Body, first: u16, pages: u16, to: usize) -> Result<(), Damaged>;
     /// Gives an object's memory back.

@@ -236,7 +236,7 @@ impl Objects {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::{Damaged, Done, Fetch, Job};
+    use crate::kernel::{Damaged, Done, Fetch, Job, Spare};
 
     /// Handles in the order in which they were freed.
     #[derive(Default)]
@@ -261,7 +261,7 @@ mod tests {
             false
         }
 
-        fn complete(&mut self) -> Option<Done> {
+        fn complete(&mut self, _: &mut Spare) -> Option<Done> {
             None
         }
 

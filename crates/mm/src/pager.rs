@@ -28,6 +28,8 @@ pub struct Config {
     pub stage: (usize, usize),
     /// A window of engine memory that is not registered: loads go through it when there is no stock.
     pub nursery: usize,
+    /// Engine memory that is not registered, for fresh memory on its way to the program: an address and bytes, zeros or no page.
+    pub fresh: (usize, usize),
     /// A registered page of the engine's own: a touch of it by a thread of the program is a request (see `Pager::rang`).
     pub doorbell: usize,
     /// Test mode: everything goes out all the time.

@@ -10,7 +10,7 @@
 //!   Stock, or Free and made ──load──> Fetching ──moved to the program──> Free
 //!                                         ├──split or packed──> Inactive
 //!                                         └──came to nothing──> Stock
-//!   Stock ──single pages──> Opened ──> Free
+//!   Stock ──single pages, to the program or the pool──> Opened ──> Free
 //! ```
 //!
 //! For each slot: `staged` ⊆ `present`; a page of `staged` has an owner whose entry says `Staged` and names it, and no other page has one.
@@ -347,14 +347,16 @@ impl Stage {
         is_whole
     }
 
-    /// A stage page of stock, for a single page of the program; the caller moves it away and calls `left`, or leaves it.
-    pub fn stock_page(&mut self) -> Option<u32> {
+    /// Pages of stock, to be used one by one, and not as a window: the first stage page, and how many follow each other. The caller moves them away
+    /// from the first on and calls `left`, or leaves them.
+    pub fn stock_pages(&mut self) -> Option<(u32, usize)> {
         let opened = self.opened.filter(|&slot| self.slots[slot as usize].used == Use::Opened);
         let slot = opened.or_else(|| self.stock.pop())?;
         let s = &mut self.slots[slot as usize];
         s.used = Use::Opened;
         self.opened = Some(slot);
-        Some(slot * WINDOW_PAGES as u32 + s.present.trailing_zeros())
+        let first = s.present.trailing_zeros();
+        Some((slot * WINDOW_PAGES as u32 + first, (s.present >> first).trailing_ones() as usize))
     }
 
     /// True for the slot whose pages are used one by one.

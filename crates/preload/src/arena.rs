@@ -5,7 +5,7 @@
 
 use alloc::alloc::{GlobalAlloc, Layout};
 use core::ops::Range;
-use core::ptr::{NonNull, null_mut};
+use core::ptr::null_mut;
 use uffd::lock::Guard;
 use uffd::sys::{self, consts::*};
 use uffd::{Mutex, PAGE};
@@ -268,31 +268,6 @@ unsafe impl GlobalAlloc for Arena {
             self.dealloc(at, layout);
             to
         }
-    }
-}
-
-/// The pool's memory.
-pub struct PoolMemory;
-
-// SAFETY: `map` hands out fresh zeroed mappings, aligned as asked; a range that is given back with MADV_DONTNEED reads as zeros.
-unsafe impl zsmalloc::Backing for PoolMemory {
-    fn map(&self, bytes: usize) -> Option<NonNull<u8>> {
-        let at = map(bytes, 64 << 10)?;
-        NonNull::new(at as *mut u8)
-    }
-
-    fn commit(&self, at: NonNull<u8>, bytes: usize) {
-        let _ = sys::madvise_keep(at.as_ptr() as usize, bytes, MADV_POPULATE_WRITE);
-    }
-
-    fn decommit(&self, at: NonNull<u8>, bytes: usize) {
-        // SAFETY: the pool has no object there.
-        let _ = unsafe { sys::madvise(at.as_ptr() as usize, bytes, MADV_DONTNEED) };
-    }
-
-    fn unmap(&self, at: NonNull<u8>, bytes: usize) {
-        // SAFETY: the pool has no object there and forgets the range.
-        unsafe { unmap(at.as_ptr() as usize, bytes) }
     }
 }
 

@@ -153,11 +153,15 @@ fn asleep(watch: &mut Watch) -> bool {
     }
 }
 
-/// The layout of the engine's own registered memory: stage, then doorbell.
+/// How much fresh memory goes to the program at a time, at most.
+const FRESH_BYTES: usize = 512 << 10;
+
+/// The engine's memory for the pager; stage and doorbell, registered, lie one behind the other.
 struct Ground {
     stage: (usize, usize),
     doorbell: usize,
     nursery: usize,
+    fresh: usize,
 }
 
 impl Ground {
@@ -165,7 +169,8 @@ impl Ground {
         let stage = (limit / 4).clamp(16 << 20, 1 << 30) / WINDOW * WINDOW;
         let at = arena::map(stage + WINDOW, 2 << 20)?;
         let nursery = arena::map(WINDOW, WINDOW)?;
-        Some(Ground { stage: (at, stage), doorbell: at + stage, nursery })
+        let fresh = arena::map(FRESH_BYTES, WINDOW)?;
+        Some(Ground { stage: (at, stage), doorbell: at + stage, nursery, fresh })
     }
 }
 
@@ -189,8 +194,8 @@ fn awake(watch: &mut Watch) -> Result<(), (&'static str, Errno)> {
         Crew { board, compressor, seed: u64::from_ne_bytes(seed), slot, engine: watch.own_pid, program: pid };
     let codec = Codec::new(compressor, crew.seed).map_err(|_| no_memory)?;
     let store = Counter::new(board, codec, &slot.stat, memcg.settings.damage_every);
-    let config =
-        Config { stage: ground.stage, nursery: ground.nursery, doorbell: ground.doorbell, evict_all };
+    let Ground { stage, doorbell, nursery, fresh } = ground;
+    let config = Config { stage, nursery, fresh: (fresh, FRESH_BYTES), doorbell, evict_all };
     let limit = watch.limit(footprint(&watch.statm));
     let mut pager = Pager::new(live, store, &slot.stat, config, limit);
     CONTROL.doorbell.store(ground.doorbell, Release);

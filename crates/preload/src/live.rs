@@ -308,12 +308,14 @@ impl Kernel for Live {
         });
     }
 
-    fn is_anothers(&mut self, at: usize) -> bool {
-        let Ok(Some(m)) = self.maps.query(at) else { return false };
-        // What is ours already is registered again, which changes nothing. The whole mapping, so that none is split.
-        m.range.contains(&at)
-            && arena::first_foreign(m.range.clone()) == m.range
-            && (CONTROL.spares(&m.range) || self.uffd.register(m.range) == Err(Errno::EBUSY))
+    fn is_ours(&mut self, at: usize) -> bool {
+        let Ok(Some(m)) = self.maps.query(at) else { return true };
+        let is_engines = arena::first_foreign(m.range.clone()) != m.range;
+        if is_engines || !m.range.contains(&at) {
+            return true;
+        }
+        // The whole mapping, so that none is split.
+        !CONTROL.spares(&m.range) && is_registered(&self.uffd, &self.quiet, m.range)
     }
 
     fn mapping(&mut self, at: usize) -> Option<Range<usize>> {
@@ -533,6 +535,16 @@ impl Kernel for Live {
     }
 }
 
+/// True when a whole mapping is registered with `uffd`. What `other` can have is nobody's; of the rest `uffd` has what it can register again,
+/// which changes nothing.
+fn is_registered(uffd: &Userfault, other: &Userfault, range: Range<usize>) -> bool {
+    if other.register_silent(range.clone()).is_ok() {
+        let _ = other.unregister(range);
+        return false;
+    }
+    uffd.register(range).is_ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -556,6 +568,33 @@ mod tests {
         advise(&whole, MADV_DONTFORK);
         assert_eq!(is_kept_out(&maps, &whole), Ok(true));
         assert_eq!(maps.query(whole.start).unwrap().unwrap().range, whole);
+    }
+
+    #[test]
+    fn a_mapping_is_ours_another_s_or_nobody_s() {
+        let open = || Userfault::open(Features::Quiet);
+        let (Ok(ours), Ok(other), Ok(programs)) = (open(), open(), open()) else {
+            println!("skipped: userfaultfd is refused");
+            return;
+        };
+        let at = arena::map(1 << 16, 1 << 16).unwrap();
+        let whole = at..at + (1 << 16);
+        // Asked twice, since asking changes nothing.
+        let is_ours = || {
+            let first = is_registered(&ours, &other, whole.clone());
+            assert_eq!(is_registered(&ours, &other, whole.clone()), first);
+            first
+        };
+        assert!(!is_ours());
+        programs.register(whole.clone()).unwrap();
+        assert!(!is_ours());
+        programs.unregister(whole.clone()).unwrap();
+        ours.register(whole.clone()).unwrap();
+        assert!(is_ours());
+        assert_eq!(programs.register(whole.clone()), Err(Errno::EBUSY), "still ours");
+        ours.unregister(whole.clone()).unwrap();
+        assert!(!is_ours());
+        programs.register(whole).unwrap();
     }
 
     #[test]

@@ -2,13 +2,13 @@
 //!
 //! The pool is the engine's alone. Workers get addresses and give bytes, and hold nothing that could be left locked.
 
-use crate::arena::PoolMemory;
 use crate::board::{Answer, Board, Work};
+use crate::pool::PoolMemory;
 use crate::{crew, words};
 use alloc::collections::VecDeque;
 use core::sync::atomic::Ordering::Relaxed;
 use memcg::Stat;
-use mm::kernel::{Body, Damaged, Done, Fetch, Job, Prior, Store, WINDOW_PAGES};
+use mm::kernel::{Body, Damaged, Done, Fetch, Job, Prior, Spare, Store, WINDOW_PAGES};
 use uffd::sys;
 use vmscan::PAGE;
 use zsmalloc::Handle;
@@ -48,7 +48,7 @@ pub struct Counter {
 impl Counter {
     /// An empty store.
     pub fn new(board: Board, codec: Codec, stat: &'static Stat, damage_every: u32) -> Counter {
-        let cache = Cache::new(PoolMemory);
+        let cache = Cache::new(PoolMemory::open());
         Counter { board, cache, codec, stat, given: VecDeque::new(), in_vain: 0, damage_every, stored: 0 }
     }
 
@@ -159,7 +159,7 @@ impl Store for Counter {
         withdrawn
     }
 
-    fn complete(&mut self) -> Option<Done> {
+    fn complete(&mut self, spare: &mut Spare) -> Option<Done> {
         // Workers finish out of order, but not by much; loads overtake stores.
         let board = self.board;
         let Some(at) = self.given.iter().position(|g| board.is_done(g.slot)) else {
@@ -174,10 +174,13 @@ impl Store for Counter {
         };
         self.in_vain = 0;
         let given = self.take_off(at)?;
-        Some(board.answer(given.slot, |answer, parcel| match answer {
+        self.cache.pool().backing().lend(*spare);
+        let done = board.answer(given.slot, |answer, parcel| match answer {
             Answer::Packed { packed, .. } => self.take_in(given, packed, parcel),
             Answer::Unpacked(sound) => Done::Fetched { slot: given.slot, sound: *sound },
-        }))
+        });
+        *spare = self.cache.pool().backing().lend(Spare::default());
+        Some(done)
     }
 
     fn load(&mut self, body: Body, first: u16, pages: u16, to: usize) -> Result<(), Damaged> {

@@ -153,13 +153,12 @@ impl Watermarks {
         // Stock is free memory that is at hand: what must come down is the rest, far enough to leave room for some stock.
         let used = usage.footprint.saturating_sub(usage.stock);
         let over = (used + stock).saturating_sub(self.low);
-        // Between the marks a little stock is worth more than free memory: dropping it would only make the next fault allocate.
-        let middle = (self.low / 2).saturating_add(self.high / 2);
+        // Below the high mark stock is worth more than free memory: dropping it would only make the next fault, and the pool, allocate.
         let excess = usage.stock.saturating_sub(stock.saturating_mul(2));
         // What somebody waits for is not dropped before it is enough, nor the last window, from which single pages come in.
         let kept = if usage.waiting { RELIEF.min(self.stock) } else { WINDOW };
         let kept = if usage.footprint < self.max { kept } else { 0 };
-        let above = usage.footprint.saturating_sub(middle).min(usage.stock.saturating_sub(kept));
+        let above = usage.footprint.saturating_sub(self.high).min(usage.stock.saturating_sub(kept));
         let drop = above.max(excess).min(usage.stock);
         if over < QUANTUM && !usage.waiting {
             return Actions { drop, ..Actions::default() };

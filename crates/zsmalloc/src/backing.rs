@@ -16,7 +16,8 @@ pub unsafe trait Backing {
     /// Maps `bytes`, a multiple of 64 KiB. `None` when there is no more.
     fn map(&self, bytes: usize) -> Option<NonNull<u8>>;
 
-    /// Says that all of a page-aligned part of a mapping is about to be written: several pages at once cost less than one by one.
+    /// Says that all of a page-aligned part of a mapping, decommitted or never touched, is about to be written: several pages at once cost
+    /// less than one by one. What it reads as until then does not matter.
     fn commit(&self, at: NonNull<u8>, bytes: usize) {
         let _ = (at, bytes);
     }

@@ -223,6 +223,11 @@ impl<B: Backing> Pool<B> {
         self.arenas.lock().give(span, &self.backing);
     }
 
+    /// Where its memory comes from.
+    pub fn backing(&self) -> &B {
+        &self.backing
+    }
+
     /// Physical memory that the pool holds, metadata included, in bytes.
     pub fn pool_bytes(&self) -> usize {
         self.held.load(Relaxed) + self.handles.bytes()

@@ -320,7 +320,9 @@ impl Kernel for SimKernel {
         let mut world = self.0.borrow_mut();
         world.enter();
         for page in (at..at + bytes).step_by(PAGE) {
-            world.memory.engine_writes(page, 0);
+            if world.memory.page(page).is_none() {
+                world.memory.engine_writes(page, 0);
+            }
         }
         true
     }

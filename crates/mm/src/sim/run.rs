@@ -22,8 +22,10 @@ use vmscan::{PAGE, WINDOW};
 /// Where the engine's memory lies.
 const STAGE: usize = 0x70_0000_0000;
 const NURSERY: usize = 0x71_0000_0000;
-const ZEROS: usize = 0x72_0000_0000;
+const FRESH: usize = 0x72_0000_0000;
 const DOORBELL: usize = 0x73_0000_0000;
+
+const FRESH_BYTES: usize = 3 * WINDOW;
 
 /// Turns after which a thread that still waits is taken to wait for ever.
 const PATIENCE: usize = 400;
@@ -128,7 +130,7 @@ pub fn world(seed: u64, plan: &Plan) -> World {
     let engine = |registered| Vma { engine: true, registered, ..program::fresh() };
     memory.map(STAGE..STAGE + plan.stage * WINDOW, Vma { silent: true, ..engine(true) });
     memory.map(NURSERY..NURSERY + WINDOW, engine(false));
-    memory.map(ZEROS..ZEROS + WINDOW, engine(false));
+    memory.map(FRESH..FRESH + FRESH_BYTES, engine(false));
     memory.map(DOORBELL..DOORBELL + PAGE, engine(true));
     let mut program = Program::new(plan.threads, plan.pages, plan.habit);
     program.signals = plan.signals;
@@ -173,6 +175,7 @@ pub fn pager<'a>(world: &Shared, plan: &Plan, stat: &'a Stat) -> Simulated<'a> {
     let config = Config {
         stage: (STAGE, plan.stage * WINDOW),
         nursery: NURSERY,
+        fresh: (FRESH, FRESH_BYTES),
         doorbell: DOORBELL,
         evict_all: plan.evict_all,
     };

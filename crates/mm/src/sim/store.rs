@@ -2,7 +2,7 @@
 
 use super::memory::{Access, Content, Task};
 use super::{Shared, World};
-use crate::kernel::{Body, Damaged, Done, Fetch, Job, Prior, Store, WINDOW_PAGES};
+use crate::kernel::{Body, Damaged, Done, Fetch, Job, Prior, Spare, Store, WINDOW_PAGES};
 use std::collections::BTreeSet;
 use vmscan::PAGE;
 
@@ -239,7 +239,7 @@ impl Store for SimStore {
         }
     }
 
-    fn complete(&mut self) -> Option<Done> {
+    fn complete(&mut self, spare: &mut Spare) -> Option<Done> {
         let mut world = self.0.borrow_mut();
         world.enter();
         let done = &world.shelves.done;
@@ -248,7 +248,17 @@ impl Store for SimStore {
         }
         let count = world.shelves.done.len();
         let index = world.random.below(count);
-        Some(world.shelves.done.swap_remove(index))
+        let done = world.shelves.done.swap_remove(index);
+        if let Done::Stored { .. } = done {
+            // The pool grows by some of it.
+            let taken = world.random.below(spare.pages + 1);
+            for page in (spare.at..spare.at + taken * PAGE).step_by(PAGE) {
+                let gone = world.memory.remove(page);
+                assert!(gone.is_none_or(|p| p.pins == 0), "somebody uses a spare page");
+            }
+            spare.take(taken);
+        }
+        Some(done)
     }
 
     fn load(&mut self, body: Body, first: u16, pages: u16, to: usize) -> Result<(), Damaged> {
