@@ -442,8 +442,13 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
 
     /// Fresh memory, or a page of zeros: with room for it, and with the pages after it where a stream goes on.
     fn fill(&mut self, fault: Fault, entry: Entry, extent: Extent, gate: bool) -> Outcome {
-        if gate && self.marks.gated(&self.usage()) {
-            return Outcome::Wait;
+        if gate {
+            let usage = self.usage();
+            // For a window at a time a stream would be woken more often than it is worth.
+            let streams = matches!(extent, Extent::Stream { .. });
+            if self.marks.gated(&usage) || streams && !self.marks.relieved(&usage) {
+                return Outcome::Wait;
+            }
         }
         // Outside of what is known to be registered: a mapping that mremap has grown, or one that has taken another's place.
         if !self.regions.iter().any(|r| r.contains(&fault.at)) && !self.kernel.is_ours(fault.at) {
@@ -528,10 +533,10 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         self.footprint += new_bytes;
         for page in (to..to + moved.bytes).step_by(PAGE) {
             let entry = self.index.get(page);
-            if entry.kind() != Kind::None {
+            if entry != Entry::NONE {
                 self.drop_entry(entry);
+                self.index.set(page, Entry::NONE);
             }
-            self.index.set(page, Entry::NONE);
         }
         match moved.stop {
             Some(Errno::EEXIST) if moved.bytes == 0 => {

@@ -18,6 +18,8 @@
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use core::cell::Cell;
 use core::ops::Range;
 use vmscan::PAGE;
 use vmscan::heat::Heat;
@@ -127,10 +129,18 @@ struct Leaf {
 }
 
 /// All entries.
-#[derive(Default)]
 pub struct Index {
-    leaves: BTreeMap<usize, Box<Leaf>>,
+    /// Where in `slab` a leaf is.
+    leaves: BTreeMap<usize, usize>,
+    slab: Vec<Option<Box<Leaf>>>,
+    /// Places of `slab` that hold nothing.
+    free: Vec<usize>,
+    /// The leaf that was found last, and its place: pages are mostly asked for in a row.
+    last: Cell<(usize, usize)>,
 }
+
+/// A leaf that nothing has.
+const NO_LEAF: (usize, usize) = (usize::MAX, 0);
 
 /// Added to the address of a page whose place was taken by another before the event came that says what becomes of it.
 pub const ASIDE: usize = 1 << 47;
@@ -141,43 +151,90 @@ fn split(at: usize) -> (usize, usize) {
     (at / LEAF_BYTES, at / PAGE % LEAF)
 }
 
+impl Default for Index {
+    fn default() -> Self {
+        Index { leaves: BTreeMap::new(), slab: Vec::new(), free: Vec::new(), last: Cell::new(NO_LEAF) }
+    }
+}
+
 impl Index {
+    /// The place of a leaf in `slab`.
+    fn find(&self, leaf: usize) -> Option<usize> {
+        let (last, place) = self.last.get();
+        if last == leaf {
+            return Some(place);
+        }
+        let place = *self.leaves.get(&leaf)?;
+        self.last.set((leaf, place));
+        Some(place)
+    }
+
+    fn leaf(&self, place: usize) -> &Leaf {
+        self.slab[place].as_ref().expect("a leaf that is found")
+    }
+
+    fn leaf_mut(&mut self, place: usize) -> &mut Leaf {
+        self.slab[place].as_mut().expect("a leaf that is found")
+    }
+
+    fn insert(&mut self, leaf: usize) -> usize {
+        let new = Some(Box::new(Leaf { entries: [Entry::NONE; LEAF], used: 0 }));
+        let place = match self.free.pop() {
+            Some(place) => {
+                self.slab[place] = new;
+                place
+            }
+            None => {
+                self.slab.push(new);
+                self.slab.len() - 1
+            }
+        };
+        self.leaves.insert(leaf, place);
+        place
+    }
+
+    fn remove(&mut self, leaf: usize, place: usize) {
+        self.last.set(NO_LEAF);
+        self.leaves.remove(&leaf);
+        self.slab[place] = None;
+        self.free.push(place);
+    }
+
     /// The entry of the page at `at`.
     pub fn get(&self, at: usize) -> Entry {
         let (leaf, place) = split(at);
-        self.leaves.get(&leaf).map_or(Entry::NONE, |l| l.entries[place])
+        self.find(leaf).map_or(Entry::NONE, |l| self.leaf(l).entries[place])
     }
 
     /// Replaces the entry of the page at `at`; returns the old one.
     pub fn set(&mut self, at: usize, entry: Entry) -> Entry {
-        let (leaf, place) = split(at);
-        let l = match self.leaves.get_mut(&leaf) {
-            Some(l) => l,
+        let (number, place) = split(at);
+        let found = match self.find(number) {
+            Some(found) => found,
             None if entry == Entry::NONE => return Entry::NONE,
-            None => self
-                .leaves
-                .entry(leaf)
-                .or_insert_with(|| Box::new(Leaf { entries: [Entry::NONE; LEAF], used: 0 })),
+            None => self.insert(number),
         };
-        let old = core::mem::replace(&mut l.entries[place], entry);
-        l.used = l.used + (entry != Entry::NONE) as usize - (old != Entry::NONE) as usize;
-        if l.used == 0 {
-            self.leaves.remove(&leaf);
+        let leaf = self.leaf_mut(found);
+        let old = core::mem::replace(&mut leaf.entries[place], entry);
+        leaf.used = leaf.used + (entry != Entry::NONE) as usize - (old != Entry::NONE) as usize;
+        if leaf.used == 0 {
+            self.remove(number, found);
         }
         old
     }
 
     /// Replaces the heat of the page at `at` by what `change` makes of it, unless that is nothing; true if it was something.
     pub fn cool(&mut self, at: usize, change: impl FnOnce(Heat) -> Option<Heat>) -> bool {
-        let (leaf, place) = split(at);
-        let Some(l) = self.leaves.get_mut(&leaf) else { return false };
-        let entry = &mut l.entries[place];
+        let (number, place) = split(at);
+        let Some(found) = self.find(number) else { return false };
+        let leaf = self.leaf_mut(found);
+        let entry = &mut leaf.entries[place];
         let Some(heat) = change(entry.heat()) else { return false };
         let old = core::mem::replace(entry, entry.with_heat(heat));
         if *entry == Entry::NONE && old != Entry::NONE {
-            l.used -= 1;
-            if l.used == 0 {
-                self.leaves.remove(&leaf);
+            leaf.used -= 1;
+            if leaf.used == 0 {
+                self.remove(number, found);
             }
         }
         true
@@ -186,8 +243,8 @@ impl Index {
     /// The first page at or after `at`, and before `end`, about which something is known.
     pub fn next_used(&self, at: usize, end: usize) -> Option<(usize, Entry)> {
         let (first, place) = split(at);
-        for (&leaf, l) in self.leaves.range(first..end.div_ceil(LEAF_BYTES).max(first)) {
-            let skip = if leaf == first { place } else { 0 };
+        for (&leaf, &found) in self.leaves.range(first..end.div_ceil(LEAF_BYTES).max(first)) {
+            let (l, skip) = (self.leaf(found), if leaf == first { place } else { 0 });
             let found = l.entries[skip..].iter().position(|&e| e != Entry::NONE);
             if let Some(place) = found.map(|more| skip + more) {
                 let page = leaf * LEAF_BYTES + place * PAGE;
@@ -211,7 +268,6 @@ impl Index {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use alloc::vec::Vec;
 
     #[test]
     fn an_entry_keeps_its_parts() {
@@ -259,6 +315,7 @@ mod tests {
             }
             index.take(0..1 << 47, |_, _| ());
             assert!(index.leaves.is_empty(), "empty leaves are freed");
+            assert!(index.slab.iter().all(Option::is_none), "and their memory is");
         }
     }
 }

@@ -110,6 +110,9 @@ pub struct Pager<'a, K, S> {
 /// How many pauses a fault waits at most for the compressors.
 const THROTTLE: usize = 1000;
 
+/// How many results are waited for at a time, at most.
+const RESULTS: usize = 4;
+
 /// How much a thread that waits has evicted before it is served.
 const STEP_BYTES: usize = 32 * PAGE;
 
@@ -261,9 +264,16 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
         self.stored_pages * PAGE
     }
 
-    /// True when somebody waits for a result of the compressors, or soon may.
-    pub fn expects_results(&self) -> bool {
-        !self.waiting.is_empty() || !self.fetches.is_empty() || self.footprint > self.marks.high
+    /// How many results of the compressors are worth to be woken for: none, or one, or a few where somebody waits for room, which one window alone
+    /// would not make much of.
+    pub fn wants_results(&self) -> usize {
+        if !self.fetches.is_empty() {
+            1
+        } else if !self.waiting.is_empty() || self.footprint > self.marks.high {
+            (self.in_flight / 2).clamp(1, RESULTS)
+        } else {
+            0
+        }
     }
 
     /// Since when the longest waiting thread waits for room, in nanoseconds of the kernel's clock.

@@ -139,17 +139,17 @@ impl Ring {
 
 /// The head of the mapping.
 pub struct Head {
-    /// Counts what a worker may wait for: work, and parcels that have come back. Workers sleep on it.
-    news: AtomicU32,
-    sleepers: AtomicU32,
-    /// How many of them sleep for want of a parcel.
+    /// Workers that sleep, or are about to, and that nobody has called yet, by bit; and those of them that want a parcel.
+    asleep: AtomicU32,
     starving: AtomicU32,
+    /// How often each was called. It sleeps on this.
+    calls: [AtomicU32; WORKERS_MAX],
     /// Which parcels are nobody's, by bit.
     free: AtomicU32,
     /// How many workers are ready.
     ready: AtomicU32,
-    /// Set while the pager sleeps in poll, and wants `bell` rung.
-    pub pager_sleeps: AtomicU32,
+    /// Above 0 while the pager sleeps in poll: after so many more results it wants `bell` rung.
+    pub pager_wants: AtomicU32,
     /// Set to end the workers.
     pub stop: AtomicU32,
     /// Above 0 while the engine runs only when nobody else wants to (seat.rs): a footprint in bytes at which a worker calls it.
@@ -208,12 +208,12 @@ impl Board {
         let at = arena::map_shared(layout.bytes)?;
         let zero = AtomicU32::new;
         let head = Head {
-            news: zero(0),
-            sleepers: zero(0),
+            asleep: zero(0),
             starving: zero(0),
+            calls: Default::default(),
             free: zero((1 << PARCELS) - 1),
             ready: zero(0),
-            pager_sleeps: zero(0),
+            pager_wants: zero(0),
             stop: zero(0),
             alarm: AtomicUsize::new(0),
             called: zero(0),
@@ -274,7 +274,8 @@ impl Board {
             let ring = if matches!(work, Work::Pack { .. }) { &self.stores } else { &self.fetches };
             ring.push(slot);
         }
-        self.tell(1);
+        // One that has no parcel would only look.
+        let _ = self.call(!self.head.starving.load(SeqCst)) || self.call(u32::MAX);
     }
 
     /// The pager takes work back; false when a worker has begun it.
@@ -298,9 +299,7 @@ impl Board {
                 // SAFETY: the answer has made it the pager's.
                 let result = take(answer, unsafe { self.parcel(*parcel) });
                 self.head.free.fetch_or(1 << parcel, SeqCst);
-                if self.head.starving.load(SeqCst) > 0 {
-                    self.tell(1);
-                }
+                self.call(self.head.starving.load(SeqCst));
                 result
             }
             Answer::Unpacked(_) => take(answer, &mut []),
@@ -356,7 +355,7 @@ impl Board {
         // SAFETY: as above.
         unsafe { (*cell.answer.get()).write(answer) };
         cell.state.store(DONE, SeqCst);
-        if self.head.pager_sleeps.swap(0, SeqCst) != 0 {
+        if self.head.pager_wants.fetch_update(SeqCst, SeqCst, |wants| wants.checked_sub(1)) == Ok(1) {
             self.wake_pager();
         }
         true
@@ -382,32 +381,46 @@ impl Board {
         self.head.ready.load(SeqCst) >= workers
     }
 
-    /// Sleeps until there is work, or a parcel has come back for a worker that has none, at most `timeout_ns`.
-    pub fn wait(&self, has_parcel: bool, timeout_ns: u64) {
-        let seen = self.head.news.load(SeqCst);
-        self.head.sleepers.fetch_add(1, SeqCst);
+    /// Worker `number` sleeps until there is work, or a parcel has come back for it if it has none, at most `timeout_ns`.
+    pub fn wait(&self, number: usize, has_parcel: bool, timeout_ns: u64) {
+        let (own, calls) = (1 << number, &self.head.calls[number]);
+        let seen = calls.load(SeqCst);
+        self.head.asleep.fetch_or(own, SeqCst);
+        // Whoever posts from now on finds it asleep, and what was posted before is seen here.
         let idle = self.fetches.is_empty() && self.stores.is_empty();
         let starves = !idle && !has_parcel;
-        self.head.starving.fetch_add(starves as u32, SeqCst);
+        if starves {
+            self.head.starving.fetch_or(own, SeqCst);
+        }
         let nothing_to_do = idle || starves && self.head.free.load(SeqCst) == 0;
         if nothing_to_do && self.head.stop.load(SeqCst) == 0 {
-            let _ = sys::futex_wait(self.head.news.as_ptr(), seen, Some(timeout_ns), true);
+            let _ = sys::futex_wait(calls.as_ptr(), seen, Some(timeout_ns), true);
         }
-        self.head.starving.fetch_sub(starves as u32, SeqCst);
-        self.head.sleepers.fetch_sub(1, SeqCst);
+        self.head.starving.fetch_and(!own, SeqCst);
+        self.head.asleep.fetch_and(!own, SeqCst);
     }
 
-    fn tell(&self, workers: u32) {
-        self.head.news.fetch_add(1, SeqCst);
-        if self.head.sleepers.load(SeqCst) > 0 {
-            sys::futex_wake(self.head.news.as_ptr(), workers, true);
+    /// Wakes one of these workers, by bit; false when none of them sleeps that has not been called.
+    fn call(&self, workers: u32) -> bool {
+        loop {
+            let asleep = self.head.asleep.load(SeqCst) & workers;
+            if asleep == 0 {
+                return false;
+            }
+            let number = asleep.trailing_zeros();
+            if self.head.asleep.fetch_and(!(1 << number), SeqCst) & 1 << number != 0 {
+                let calls = &self.head.calls[number as usize];
+                calls.fetch_add(1, SeqCst);
+                sys::futex_wake(calls.as_ptr(), 1, true);
+                return true;
+            }
         }
     }
 
     /// Ends the workers.
     pub fn end(&self) {
         self.head.stop.store(1, SeqCst);
-        self.tell(u32::MAX);
+        while self.call(u32::MAX) {}
     }
 }
 
@@ -489,14 +502,16 @@ mod tests {
     #[test]
     fn every_job_is_done_once_by_whoever_takes_it() {
         const SLOTS: usize = 12;
+        // One that is not called would hold the test up.
+        const NEVER_NS: u64 = 3_600_000_000_000;
         let board = board(SLOTS);
         std::thread::scope(|scope| {
-            for _ in 0..2 {
-                scope.spawn(|| {
+            for number in 0..2 {
+                scope.spawn(move || {
                     let mut parcel = None;
                     while board.head().stop.load(SeqCst) == 0 {
                         if !board.serve(&mut parcel, act) {
-                            board.wait(parcel.is_some(), 1_000_000);
+                            board.wait(number, parcel.is_some(), NEVER_NS);
                         }
                     }
                 });

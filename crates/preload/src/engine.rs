@@ -334,9 +334,12 @@ fn run(watch: &mut Watch, board: Board, workers: &[u32], pager: &mut Pager<'_, L
             let room = (watch.limit(footprint) - footprint.min(watch.limit(footprint))) as u64;
             let time = if urgent { 500_000 } else { (room / 4).clamp(500_000, 20_000_000) };
             seat.follow(now, || pager.kernel.cpu_of(thread));
-            head.pager_sleeps.store(pager.expects_results() as u32, SeqCst);
+            let wants = pager.wants_results();
+            head.pager_wants.store(wants as u32, SeqCst);
+            // What was done before this is not counted.
+            let time = if pager.store.under_way() < wants { 0 } else { time };
             let woken = sys::poll([pager.kernel.fd(), board.bell(), &watch.program], time);
-            head.pager_sleeps.store(0, SeqCst);
+            head.pager_wants.store(0, SeqCst);
             if woken.is_ok_and(|[_, bell, _]| bell) {
                 let _ = sys::read(board.bell(), &mut [0; 8]);
             }

@@ -66,6 +66,11 @@ impl Counter {
         compacted.objects_moved > 0
     }
 
+    /// How many jobs are not done yet.
+    pub fn under_way(&self) -> usize {
+        self.given.iter().filter(|given| !self.board.is_done(given.slot)).count()
+    }
+
     fn prior(&self, prior: Prior) -> Option<u128> {
         match prior.body {
             Body::Blob { handle, .. } => self.cache.hash(Handle::from_raw(handle)?, prior.page as usize),

@@ -171,7 +171,7 @@ pub extern "C" fn main(duty: usize) -> ! {
         looked_ns: 0,
         statm: duty.kept.as_ref().and_then(|_| sys::open(b"/proc/self/statm\0", O_RDONLY).ok()),
     };
-    let (board, head, mut parcel) = (duty.board, duty.board.head(), None);
+    let (board, head, number, mut parcel) = (duty.board, duty.board.head(), duty.number, None);
     board.report_ready();
     while head.stop.load(SeqCst) == 0 {
         if board.serve(&mut parcel, |work, parcel| bench.act(&mut watch, work, parcel)) {
@@ -187,9 +187,9 @@ pub extern "C" fn main(duty: usize) -> ! {
                     let _ = sys::sched_setaffinity(duty.engine, &lookout.cpus);
                     board.wake_pager();
                 }
-                board.wait(parcel.is_some(), LOOK_OUT_NS);
+                board.wait(number, parcel.is_some(), LOOK_OUT_NS);
             }
-            _ => board.wait(parcel.is_some(), LOOK_NS),
+            _ => board.wait(number, parcel.is_some(), LOOK_NS),
         }
     }
     watch.count_cpu();

@@ -73,7 +73,7 @@ const LEAST: usize = 8 * WINDOW;
 const AHEAD: usize = 32 << 20;
 
 /// How much stock relieves those who wait for it.
-const RELIEF: usize = 4 * WINDOW;
+const RELIEF: usize = 8 * WINDOW;
 
 /// The least that is taken at a time while nobody waits: to look for pages, to list pins and to wake a compressor cost about the same for one
 /// window as for some.
