@@ -267,12 +267,10 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
     /// How many results of the compressors are worth to be woken for: none, or one, or a few where somebody waits for room, which one window alone
     /// would not make much of.
     pub fn wants_results(&self) -> usize {
-        if !self.fetches.is_empty() {
-            1
-        } else if !self.waiting.is_empty() || self.footprint > self.marks.high {
+        if self.fetches.is_empty() && !self.waiting.is_empty() {
             (self.in_flight / 2).clamp(1, RESULTS)
         } else {
-            0
+            (!self.fetches.is_empty() || self.footprint > self.marks.high) as usize
         }
     }
 

@@ -84,11 +84,11 @@ const EVICT_STEP: usize = 2 * HUGE;
 
 impl Watermarks {
     /// Marks for a limit in bytes. What lies between `high` and the limit takes up what grows between two looks at
-    /// the footprint, above all memory that is fresh and not yet registered: a sixty-fourth, and where that is little a sixteenth up to 4 MiB,
-    /// since memory is written at 2 or 3 MiB in a millisecond. 1 MiB at least lies between `low` and `high`, and no more than stock needs to come and
+    /// the footprint, above all memory that is fresh and not yet registered: a sixty-fourth, and where that is little a twelfth up to 8 MiB,
+    /// since memory is written at 2 or 3 MiB in a millisecond, and the engine may be late by two where others want the CPUs too. 1 MiB at least lies between `low` and `high`, and no more than stock needs to come and
     /// go: a program uses what is below `low` only.
     pub fn new(limit: usize) -> Watermarks {
-        let slack = (limit / 64).clamp((limit / 16).min(4 << 20), 64 << 20);
+        let slack = (limit / 64).clamp((limit / 12).min(8 << 20), 64 << 20);
         let high = limit.saturating_sub(slack);
         let gap = (limit / 256).clamp(1 << 20, 64 << 20);
         let low = high.saturating_sub(gap);
@@ -153,12 +153,13 @@ impl Watermarks {
         // Stock is free memory that is at hand: what must come down is the rest, far enough to leave room for some stock.
         let used = usage.footprint.saturating_sub(usage.stock);
         let over = (used + stock).saturating_sub(self.low);
-        // Below the high mark stock is worth more than free memory: dropping it would only make the next fault, and the pool, allocate.
+        // Between the marks a little stock is worth more than free memory: dropping it would only make the next fault, or the pool, allocate.
+        let middle = (self.low / 2).saturating_add(self.high / 2);
         let excess = usage.stock.saturating_sub(stock.saturating_mul(2));
         // What somebody waits for is not dropped before it is enough, nor the last window, from which single pages come in.
         let kept = if usage.waiting { RELIEF.min(self.stock) } else { WINDOW };
         let kept = if usage.footprint < self.max { kept } else { 0 };
-        let above = usage.footprint.saturating_sub(self.high).min(usage.stock.saturating_sub(kept));
+        let above = usage.footprint.saturating_sub(middle).min(usage.stock.saturating_sub(kept));
         let drop = above.max(excess).min(usage.stock);
         if over < QUANTUM && !usage.waiting {
             return Actions { drop, ..Actions::default() };
