@@ -264,8 +264,8 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
         self.stored_pages * PAGE
     }
 
-    /// How many results of the compressors are worth to be woken for: none, or one, or a few where somebody waits for room, which one window alone
-    /// would not make much of.
+    /// How many results of the compressors are worth a wake-up: a few where somebody waits for room, of which one window would not make much; one where
+    /// a stream is loaded ahead, or the footprint is high; else none.
     pub fn wants_results(&self) -> usize {
         if self.fetches.is_empty() && !self.waiting.is_empty() {
             (self.in_flight / 2).clamp(1, RESULTS)

@@ -13,7 +13,7 @@
 //! ```
 //!
 //! - [`arena`]: the engine's own memory, and which addresses it has
-//! - [`live`]: the pager's kernel; [`store`]: its store; [`pool`]: its memory; [`board`]: the jobs that workers take
+//! - [`live`]: the pager's kernel, [`tasks`]: what it knows of threads; [`store`]: its store; [`pool`]: its memory; [`board`]: the jobs that workers take
 //! - [`control`]: what the program's threads and the engine tell each other; [`words`]: what is said to the user
 //! - [`engine`], [`worker`]: the processes; [`birth`], [`crew`]: how they are made; [`seat`]: on which CPU they run
 //! - [`hook`]: what the program's calls pass through; [`wait`]: those for children; [`dontfork`]: what it keeps out of them
@@ -37,6 +37,7 @@ pub mod live;
 pub mod pool;
 pub mod seat;
 pub mod store;
+pub mod tasks;
 pub mod wait;
 pub mod words;
 pub mod worker;

@@ -3,6 +3,7 @@
 use crate::arena;
 use crate::control::CONTROL;
 use crate::dontfork;
+use crate::tasks::{TaskStat, parse_tid, task_state};
 use crate::words::Line;
 use alloc::vec::Vec;
 use core::fmt::{self, Write};
@@ -145,50 +146,6 @@ fn is_kept_out(maps: &Maps, whole: &Range<usize>) -> Result<bool, Errno> {
     sys::madvise_keep(whole.start, PAGE, MADV_DONTFORK)?;
     let first = maps.query(whole.start)?.filter(|m| m.range.contains(&whole.start)).ok_or(Errno::EAGAIN)?;
     Ok(first.range.end > whole.start + PAGE)
-}
-
-/// The file `stat` of a thread, from proc_pid_stat(5).
-struct TaskStat {
-    text: [u8; 512],
-    len: usize,
-}
-
-impl TaskStat {
-    /// Of a thread in `tasks`, an open /proc/PID/task; `None` when it is gone. An error says nothing of the thread.
-    fn read(tasks: &Fd, tid: u32) -> Result<Option<TaskStat>, Errno> {
-        let mut path = Line::default();
-        let _ = write!(path, "{tid}/stat\0");
-        let mut text = [0u8; 512];
-        let read =
-            sys::open_at(tasks, path.as_str().as_bytes(), O_RDONLY).and_then(|f| sys::read(&f, &mut text));
-        match read {
-            Ok(len) => Ok(Some(TaskStat { text, len })),
-            Err(Errno::ENOENT | Errno::ESRCH) => Ok(None),
-            Err(errno) => Err(errno),
-        }
-    }
-
-    /// Field number `number`, which is 3 (the state) or more.
-    fn field(&self, number: usize) -> Option<&[u8]> {
-        // The name in parentheses may hold anything: what follows the last one counts.
-        let after = self.text[..self.len].iter().rposition(|&b| b == b')')? + 2;
-        self.text[after..self.len].split(|&b| b == b' ').nth(number - 3)
-    }
-
-    fn number(&self, number: usize) -> Option<u64> {
-        Some(self.field(number)?.iter().fold(0, |n, d| n * 10 + d.wrapping_sub(b'0') as u64))
-    }
-}
-
-/// A thread's state letter and user time; `None` when it is gone, an error when nothing can be said.
-fn task_state(tasks: &Fd, tid: u32) -> Result<Option<(u8, u64)>, Errno> {
-    let Some(stat) = TaskStat::read(tasks, tid)? else { return Ok(None) };
-    let state = stat.field(3).and_then(|f| f.first()).zip(stat.number(14));
-    state.map(|(&state, user)| Some((state, user))).ok_or(Errno::EINVAL)
-}
-
-fn parse_tid(name: &[u8]) -> Option<u32> {
-    core::str::from_utf8(name).ok()?.parse().ok()
 }
 
 /// The engine copies a page into the program, and no guard is made there meanwhile (`hook::install_guards`): each of the two says first what it is
@@ -595,15 +552,5 @@ mod tests {
         ours.unregister(whole.clone()).unwrap();
         assert!(!is_ours());
         programs.register(whole).unwrap();
-    }
-
-    #[test]
-    fn a_thread_that_cannot_be_looked_at_is_not_taken_for_one_that_is_gone() {
-        let tasks = sys::open(b"/proc/self/task\0", O_RDONLY | O_DIRECTORY).unwrap();
-        let tid = sys::gettid().unwrap() as u32;
-        assert!(matches!(task_state(&tasks, tid), Ok(Some((b'R', _)))));
-        assert_eq!(task_state(&tasks, u32::MAX), Ok(None));
-        let no_directory = core::mem::ManuallyDrop::new(Fd::own(u32::MAX as usize));
-        assert_eq!(task_state(&no_directory, tid), Err(Errno::EBADF));
     }
 }
