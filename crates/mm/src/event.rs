@@ -32,6 +32,17 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         }
     }
 
+    /// The same at the beginning of a turn: the fault of a thread that misses alone is served before it is looked whether there is more. A turn
+    /// does well without what has not been read: the kernel lets nothing be moved or copied while an event is under way.
+    pub(crate) fn attend(&mut self) {
+        while let Some(message) = self.kernel.next() {
+            self.apply(message);
+            if self.alone && !self.faults.is_empty() {
+                break;
+            }
+        }
+    }
+
     fn apply(&mut self, message: Message) {
         match message {
             Message::Fault { at, .. } if at == self.config.doorbell => self.rang = true,

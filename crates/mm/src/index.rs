@@ -18,6 +18,7 @@
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
+use alloc::vec;
 use alloc::vec::Vec;
 use core::cell::Cell;
 use core::ops::Range;
@@ -135,12 +136,15 @@ pub struct Index {
     slab: Vec<Option<Box<Leaf>>>,
     /// Places of `slab` that hold nothing.
     free: Vec<usize>,
-    /// The leaf that was found last, and its place: pages are mostly asked for in a row.
-    last: Cell<(usize, usize)>,
+    /// Leaves that were found, and their places, each where its number says: a later one takes an earlier one's place.
+    found: Box<[Cell<(u32, u32)>]>,
 }
 
 /// A leaf that nothing has.
-const NO_LEAF: (usize, usize) = (usize::MAX, 0);
+const NO_LEAF: (u32, u32) = (u32::MAX, 0);
+
+/// How many leaves are found without a search: those of 2 GiB in a row.
+const FOUND: usize = 4096;
 
 /// Added to the address of a page whose place was taken by another before the event came that says what becomes of it.
 pub const ASIDE: usize = 1 << 47;
@@ -153,19 +157,21 @@ fn split(at: usize) -> (usize, usize) {
 
 impl Default for Index {
     fn default() -> Self {
-        Index { leaves: BTreeMap::new(), slab: Vec::new(), free: Vec::new(), last: Cell::new(NO_LEAF) }
+        let found = vec![Cell::new(NO_LEAF); FOUND].into();
+        Index { leaves: BTreeMap::new(), slab: Vec::new(), free: Vec::new(), found }
     }
 }
 
 impl Index {
     /// The place of a leaf in `slab`.
     fn find(&self, leaf: usize) -> Option<usize> {
-        let (last, place) = self.last.get();
-        if last == leaf {
-            return Some(place);
+        let found = &self.found[leaf % FOUND];
+        let (number, place) = found.get();
+        if number as usize == leaf {
+            return Some(place as usize);
         }
         let place = *self.leaves.get(&leaf)?;
-        self.last.set((leaf, place));
+        found.set((leaf as u32, place as u32));
         Some(place)
     }
 
@@ -194,7 +200,7 @@ impl Index {
     }
 
     fn remove(&mut self, leaf: usize, place: usize) {
-        self.last.set(NO_LEAF);
+        self.found[leaf % FOUND].set(NO_LEAF);
         self.leaves.remove(&leaf);
         self.slab[place] = None;
         self.free.push(place);

@@ -183,7 +183,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
     /// One turn. `footprint` is what the process holds now, in bytes. True when there may be more to do at once.
     pub fn turn(&mut self, footprint: usize) -> bool {
         self.footprint = footprint;
-        self.settle();
+        self.attend();
         self.learn_growth();
         let mut busy = self.collect();
         if !self.waiting.is_empty() && self.marks.relieved(&self.usage()) {

@@ -230,9 +230,9 @@ fn awake(watch: &mut Watch) -> Result<(), (&'static str, Errno)> {
 const SPIN_NS: u64 = 30_000;
 
 /// How often the kernel is asked how much memory the process holds; in between the pager keeps count of what it does itself. What comes about without
-/// it, at 3 or 4 bytes in a nanosecond, must be found before it is a few hundredths of what lies between the high mark and the limit.
+/// it, at 3 or 4 bytes in a nanosecond, must be found before it is an eighth of what lies between the high mark and the limit.
 fn look_ns(marks: &Watermarks) -> u64 {
-    ((marks.limit - marks.high) as u64 / 64).clamp(100_000, 500_000)
+    ((marks.limit - marks.high) as u64 / 32).clamp(100_000, 250_000)
 }
 
 /// How often figures are published.

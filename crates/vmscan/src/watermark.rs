@@ -84,11 +84,11 @@ const EVICT_STEP: usize = 2 * HUGE;
 
 impl Watermarks {
     /// Marks for a limit in bytes. What lies between `high` and the limit takes up what grows between two looks at
-    /// the footprint, above all memory that is fresh and not yet registered: a sixty-fourth, and where that is little a twelfth up to 8 MiB,
+    /// the footprint, above all memory that is fresh and not yet registered: 8 MiB, a twelfth where that is less, and of a large limit a part in 128,
     /// since memory is written at 2 or 3 MiB in a millisecond, and the engine may be late by two where others want the CPUs too. 1 MiB at
     /// least lies between `low` and `high`, and no more than stock needs to come and go: a program uses what is below `low` only.
     pub fn new(limit: usize) -> Watermarks {
-        let slack = (limit / 64).clamp((limit / 12).min(8 << 20), 64 << 20);
+        let slack = (limit / 128).clamp((limit / 12).min(8 << 20), 64 << 20);
         let high = limit.saturating_sub(slack);
         let gap = (limit / 256).clamp(1 << 20, 64 << 20);
         let low = high.saturating_sub(gap);
@@ -101,7 +101,7 @@ impl Watermarks {
             clean: limit / 8,
             dense: limit / 3 * 2,
             inactive: (limit / 32).clamp(LEAST, 256 << 20),
-            stock: (limit / 128).clamp(LEAST, 16 << 20),
+            stock: (limit / 256).clamp(LEAST, 16 << 20),
             in_flight: (limit / 32).clamp(LEAST, 16 << 20),
         }
     }
