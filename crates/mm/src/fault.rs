@@ -16,9 +16,6 @@ use vmscan::heat::Heat;
 use vmscan::readahead::Extent;
 use vmscan::{PAGE, WINDOW};
 
-/// After so many pages of an object were asked for alone the next one splits it.
-const PICKS: u8 = 1;
-
 /// After this many fruitless pauses for one fault the pager looks whether it can be served at all.
 const STUCK: usize = 500;
 
@@ -267,9 +264,10 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             return Outcome::Again;
         }
         let object = *self.objects.get(entry.id());
+        self.splitting.load(extent == Extent::Page && object.pages == 1);
         if extent == Extent::Page
             && object.pages > 1
-            && self.objects.pick(entry.id()) > PICKS
+            && self.objects.pick(entry.id()) > self.splitting.picks()
             && let Some(slot) = self.slot_to_load()
             && let Some(outcome) = self.split(at, entry, slot)
         {

@@ -18,6 +18,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use memcg::Stat;
 use vmscan::heat::Heat;
 use vmscan::readahead::Readahead;
+use vmscan::split::Splitting;
 use vmscan::watermark::{Usage, Watermarks};
 use vmscan::{PAGE, WINDOW};
 
@@ -61,6 +62,7 @@ pub struct Pager<'a, K, S> {
     pub(crate) objects: Objects,
     pub(crate) stage: Stage,
     pub(crate) readahead: Readahead,
+    pub(crate) splitting: Splitting,
     /// Faults read and not yet served, oldest first.
     pub(crate) faults: VecDeque<Fault>,
     /// Faults on fresh memory that wait for room.
@@ -134,6 +136,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
             objects: Objects::default(),
             stage: Stage::new(base, bytes),
             readahead: Readahead::default(),
+            splitting: Splitting::default(),
             faults: VecDeque::new(),
             waiting: Vec::new(),
             quarantine: Quarantine::default(),

@@ -426,6 +426,18 @@ fn an_object_whose_pages_are_picked_one_by_one_is_split() {
 }
 
 #[test]
+fn where_most_are_split_the_first_page_splits() {
+    let mut scene = Scene::new();
+    scene.write(pages(0..16));
+    scene.go_on();
+    (0..10_000).for_each(|_| scene.pager.splitting.load(true));
+    scene.reads_back(pages(3..4), 0);
+    scene.go_on();
+    assert_eq!((scene.pager.stored_bytes(), scene.world.borrow().shelves.objects()), (16 * PAGE, 16));
+    scene.reads_back(pages(0..16), 0);
+}
+
+#[test]
 fn pages_from_here_and_there_share_a_slot_and_become_objects_of_their_own() {
     let mut scene = Scene::new();
     for page in [2, 21, 40, 41, 77] {

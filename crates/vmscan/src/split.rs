@@ -1,0 +1,48 @@
+//! Splitting: when an object of many pages, which are asked for one by one, is made objects of a page each.
+//!
+//! A page out of many costs as much as half of them to decompress, or all of them (acomp's zstd). An object of its own costs a sixteenth of that, the
+//! next time; but the pages beside it are compressed once more, and all of them take more room. So a first page comes alone, and the second splits
+//! the object. Where three of four pages that are asked for have objects of their own already, the program goes here and there and has done so for
+//! a while: what is left in one piece will be split as well, and sooner costs a decompression less.
+
+/// What pages that come from the pool lately came from: the share of those that came out of an object of their own, in parts of [`ALL`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Splitting(u32);
+
+const ALL: u32 = 1 << 20;
+
+/// So many loads later about two thirds of what was is forgotten.
+const MEMORY: u32 = 1 << 10;
+
+impl Splitting {
+    /// Something comes from the pool: a page that is an object, or not.
+    pub fn load(&mut self, is_single: bool) {
+        self.0 -= self.0 / MEMORY;
+        self.0 += if is_single { ALL / MEMORY } else { 0 };
+    }
+
+    /// After how many pages that were asked for alone the next one splits their object.
+    pub fn picks(&self) -> u8 {
+        (self.0 < ALL / 4 * 3) as u8
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_second_page_splits_and_the_first_where_most_are_split() {
+        let mut splitting = Splitting::default();
+        assert_eq!(splitting.picks(), 1);
+        // As many pages out of windows as there are single ones.
+        (0..10 * MEMORY).for_each(|n| splitting.load(n % 2 == 0));
+        assert_eq!(splitting.picks(), 1);
+        (0..2 * MEMORY).for_each(|_| splitting.load(true));
+        assert_eq!(splitting.picks(), 0);
+        (0..MEMORY).for_each(|_| splitting.load(false));
+        assert_eq!(splitting.picks(), 1);
+        (0..100 * MEMORY).for_each(|_| splitting.load(true));
+        assert!(splitting.0 <= ALL, "{splitting:?}");
+    }
+}
