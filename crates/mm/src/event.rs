@@ -32,8 +32,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         }
     }
 
-    /// The same at the beginning of a turn: the fault of a thread that misses alone is served before it is looked whether there is more. A turn
-    /// does well without what has not been read: the kernel lets nothing be moved or copied while an event is under way.
+    /// The same at the beginning of a turn: the fault of a thread that misses alone is served before more is read. A turn does well without: the
+    /// kernel lets nothing be moved or copied while an event is under way, and what must be known before is waited for (`is_quiet`).
     pub(crate) fn attend(&mut self) {
         while let Some(message) = self.kernel.next() {
             self.apply(message);
@@ -69,12 +69,22 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     }
 
     /// Contents of a range are nobody's any more.
-    pub fn forget(&mut self, range: Range<usize>) {
+    pub(crate) fn forget(&mut self, range: Range<usize>) {
         let mut gone = Vec::new();
         self.index.take(range, |_, entry| gone.push(entry));
         for entry in gone {
             self.drop_entry(entry);
         }
+    }
+
+    /// The same as a thread asks for it that has thrown the contents away by a call that sends no event. One under way may be of who had the place
+    /// before, and has taken its contents elsewhere: that comes first.
+    pub fn disown(&mut self, range: Range<usize>) {
+        let mut pauses = 0;
+        while !self.is_quiet() {
+            self.wait_for_events(&mut pauses);
+        }
+        self.forget(range);
     }
 
     /// A range has a new address. The old one's UNMAP follows, unless the program keeps the old mapping, empty (MREMAP_DONTUNMAP).

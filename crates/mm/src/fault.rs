@@ -49,7 +49,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             let entry = self.index.get(fault.at);
             let outcome = match entry.kind() {
                 Kind::Staged => self.activate(fault.at, entry, extent),
-                Kind::Stored => self.load(fault.at, entry, extent),
+                Kind::Stored => self.load(fault.at, entry, extent, pauses == 0),
                 Kind::Zero | Kind::None | Kind::Clean => self.fill(fault, entry, extent, gate),
             };
             match outcome {
@@ -109,7 +109,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         loop {
             let outcome = match entry.kind() {
                 Kind::Staged => self.activate(at, entry, Extent::Window),
-                Kind::Stored => self.load(at, entry, Extent::Window),
+                Kind::Stored => self.load(at, entry, Extent::Window, pauses == 0),
                 // It is in place, or will be a hole of an unregistered range, which is zeros by itself.
                 Kind::None | Kind::Clean | Kind::Zero => {
                     self.index.set(at, Entry::NONE);
@@ -253,8 +253,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         }
     }
 
-    /// Loads the page, or its window, from its object.
-    fn load(&mut self, at: usize, entry: Entry, extent: Extent) -> Outcome {
+    /// Loads the page, or its window, from its object. What is tried again counts once.
+    fn load(&mut self, at: usize, entry: Entry, extent: Extent, is_first: bool) -> Outcome {
         if let Some(slot) = self.fetch_of(at) {
             self.join_fetch(slot);
             if self.index.get(at).kind() == Kind::Clean {
@@ -263,11 +263,16 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             }
             return Outcome::Again;
         }
-        let object = *self.objects.get(entry.id());
-        self.splitting.load(extent == Extent::Page && object.pages == 1);
-        if extent == Extent::Page
-            && object.pages > 1
-            && self.objects.pick(entry.id()) > self.splitting.picks()
+        let (is_alone, is_single) = (extent == Extent::Page, self.objects.get(entry.id()).pages == 1);
+        if is_first {
+            self.splitting.load(is_alone && is_single);
+            if is_alone {
+                self.objects.pick(entry.id());
+            }
+        }
+        if is_alone
+            && !is_single
+            && self.objects.get(entry.id()).picked > self.splitting.picks()
             && let Some(slot) = self.slot_to_load()
             && let Some(outcome) = self.split(at, entry, slot)
         {

@@ -136,7 +136,7 @@ pub struct Index {
     slab: Vec<Option<Box<Leaf>>>,
     /// Places of `slab` that hold nothing.
     free: Vec<usize>,
-    /// Leaves that were found, and their places, each where its number says: a later one takes an earlier one's place.
+    /// Leaves found lately and their places in `slab`, by number modulo `FOUND`: one overwrites another.
     found: Box<[Cell<(u32, u32)>]>,
 }
 
@@ -319,6 +319,13 @@ mod tests {
                     }
                 }
             }
+            index.take(0..1 << 47, |_, _| ());
+            // In places that others had: the last two bases share some of `found`.
+            for base in bases {
+                assert_eq!(index.get(base), Entry::NONE, "seed {seed}");
+                index.set(base, Entry::new(Kind::Stored, base as u32 >> 12, 0, Heat::COLD));
+            }
+            assert!(bases.iter().all(|&base| index.get(base).id() == base as u32 >> 12), "seed {seed}");
             index.take(0..1 << 47, |_, _| ());
             assert!(index.leaves.is_empty(), "empty leaves are freed");
             assert!(index.slab.iter().all(Option::is_none), "and their memory is");

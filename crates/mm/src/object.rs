@@ -25,7 +25,7 @@ pub struct Object {
     pub clean: bool,
     /// How many pages it was made of.
     pub pages: u8,
-    /// How many of them were asked for alone, and came alone.
+    /// How often one of them was asked for alone.
     pub picked: u8,
     /// Its pages are objects of their own by now; what it still holds is not to be depended on anew.
     pub split: bool,
@@ -116,11 +116,10 @@ impl Objects {
         &self.table[id as usize]
     }
 
-    /// One of its pages is asked for alone; how often that has happened now.
-    pub fn pick(&mut self, id: u32) -> u8 {
+    /// One of its pages is asked for alone.
+    pub fn pick(&mut self, id: u32) {
         let picked = &mut self.table[id as usize].picked;
         *picked = picked.saturating_add(1);
-        *picked
     }
 
     /// One more names it, and depends on it if `stored`.

@@ -4,7 +4,7 @@
 //! there is nobody else who could read, evict or restore. The compressors work beside it on pages that have left the program already,
 //! and tell their results through [`Store`].
 //!
-//! A turn: read messages and apply events (`settle`), apply results (`collect`), serve faults, reclaim.
+//! A turn: read messages and apply events (`attend`), apply results (`collect`), serve faults, reclaim.
 
 use crate::event::Quarantine;
 use crate::index::{Entry, Index, Kind};
@@ -103,7 +103,7 @@ pub struct Pager<'a, K, S> {
     /// A thread of the program has touched the doorbell and waits; set to false once answered with `answer`.
     pub rang: bool,
     /// One thread alone misses: a single page is moved in from stock instead of being copied. A move interrupts every CPU on which another thread of
-    /// the program runs, and so costs less only where the others sleep.
+    /// the program runs, and so costs less only where the others sleep. And its fault is served before more messages are read.
     pub alone: bool,
     /// Eviction stands still: a fork is under way, or the test mode lets the program run.
     pub paused: bool,

@@ -352,7 +352,7 @@ fn answer(pager: &mut Pager<'_, Live, Counter>) {
     let wish = CONTROL.wish.load(Acquire);
     let range = CONTROL.range.0.load(Relaxed)..CONTROL.range.1.load(Relaxed);
     if wish == Wish::Forget as u32 {
-        pager.forget(range);
+        pager.disown(range);
     } else if wish == Wish::LetGo as u32 {
         pager.let_go(range);
     }

@@ -84,7 +84,7 @@ const EVICT_STEP: usize = 2 * HUGE;
 
 impl Watermarks {
     /// Marks for a limit in bytes. What lies between `high` and the limit takes up what grows between two looks at
-    /// the footprint, above all memory that is fresh and not yet registered: 8 MiB, a twelfth where that is less, and of a large limit a part in 128,
+    /// the footprint, above all memory that is fresh and not yet registered: 8 MiB, a twelfth where that is less, and of a large limit a part in 128 up to 64 MiB,
     /// since memory is written at 2 or 3 MiB in a millisecond, and the engine may be late by two where others want the CPUs too. 1 MiB at
     /// least lies between `low` and `high`, and no more than stock needs to come and go: a program uses what is below `low` only.
     pub fn new(limit: usize) -> Watermarks {

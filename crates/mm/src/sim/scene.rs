@@ -341,6 +341,23 @@ fn mremap_fills_first(scene: &mut Scene) {
 }
 
 #[test]
+fn guards_where_a_mapping_has_left_do_not_empty_it_where_it_went() {
+    let mut scene = Scene::new();
+    scene.write(pages(0..16));
+    scene.go_on();
+    {
+        let memory = &mut scene.world.borrow_mut().memory;
+        memory.unmap(pages(64..80));
+        memory.remap(pages(0..16), pages(64..65).start, 16 * PAGE, false);
+    }
+    mremap_fills_first(&mut scene);
+    // Its event is not read yet when another thread, which has the place now, asks that it be forgotten.
+    scene.raise(Message::Remap { from: pages(0..16), to: pages(64..65).start });
+    scene.pager.disown(pages(0..16));
+    scene.reads_back(pages(64..80), 64 * PAGE as isize);
+}
+
+#[test]
 fn the_doorbell_is_answered_while_mremap_waits_for_its_own_fill() {
     let mut scene = Scene::new();
     scene.write(pages(0..2));
