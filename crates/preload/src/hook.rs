@@ -36,9 +36,16 @@ pub(crate) enum Call {
     Wait4,
     Waitpid,
     Waitid,
+    Vmsplice,
+    Setsockopt,
+    // Not hooked: libc's own, for what the others do.
+    Fcntl,
+    Pwritev2,
+    Poll,
+    ErrnoLocation,
 }
 
-const NAMES: [&[u8]; 12] = [
+const NAMES: [&[u8]; 18] = [
     b"fork\0",
     b"_Fork\0",
     b"daemon\0",
@@ -51,6 +58,12 @@ const NAMES: [&[u8]; 12] = [
     b"wait4\0",
     b"waitpid\0",
     b"waitid\0",
+    b"vmsplice\0",
+    b"setsockopt\0",
+    b"fcntl\0",
+    b"pwritev2\0",
+    b"poll\0",
+    b"__errno_location\0",
 ];
 
 /// One request to the engine at a time.

@@ -34,6 +34,7 @@ pub mod engine;
 pub mod footprint;
 pub mod hook;
 pub mod live;
+pub mod loan;
 pub mod pool;
 pub mod seat;
 pub mod store;

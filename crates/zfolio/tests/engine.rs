@@ -130,6 +130,12 @@ fn memory_that_the_program_gives_to_its_own_userfaultfd_is_home() {
 }
 
 #[test]
+fn what_is_lent_to_a_pipe_is_read_as_it_was() {
+    is_right(EVICT_ALL, &["lend"]);
+    is_right(&["--memory", "48M"], &["lend", "96"]);
+}
+
+#[test]
 fn a_clone_that_no_hook_sees_dies_rather_than_read_a_hole() {
     let (status, out, err) = run(EVICT_ALL, &["clone"]);
     assert_eq!((status, out.as_str()), (Some(0), "child signal 11\nright\n"), "{err}");

@@ -1,5 +1,6 @@
 /* Fills memory that it can check, lets it leave, and then does what its first argument says. */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
 #include <sched.h>
@@ -10,7 +11,9 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -68,6 +71,41 @@ static int child_status(pid_t child)
 	return status;
 }
 
+/* Gives pages to a pipe, lets them leave, and takes them out of the pipe. */
+static void lend(void)
+{
+	static uint64_t got[1 << 13];
+	struct iovec pages = { memory, 1 << 20 };
+	int fds[2], one = 1, file = open("/proc/self/exe", O_RDONLY);
+
+	if (pipe(fds) != 0 || vmsplice(file, &pages, 1, 0) != -1 || errno != EBADF)
+		exit(80);
+	for (int round = 0; round < 8; round++) {
+		pages = (struct iovec){ memory + (round << 17), 1 << 20 };
+		/* As much as there is room for, and then no more. */
+		ssize_t sent = vmsplice(fds[1], &pages, 1, 0), taken = 0;
+		if (sent != 1 << 16)
+			exit(81);
+		if (vmsplice(fds[1], &pages, 1, SPLICE_F_NONBLOCK) != -1 || errno != EAGAIN)
+			exit(82);
+		verify("lent");
+		rest(50);
+		verify("lent");
+		pages = (struct iovec){ got, sent };
+		if (round % 2 == 0)
+			taken = vmsplice(fds[0], &pages, 1, 0);
+		while (taken < sent)
+			taken += read(fds[0], (char *)got + taken, sent - taken);
+		for (size_t i = 0; i < (size_t)sent / 8; i++)
+			if (got[i] != word((round << 17) + i, 0)) {
+				printf("pipe: word %zu is %lx\n", i, (unsigned long)got[i]);
+				exit(83);
+			}
+	}
+	if (setsockopt(socket(AF_INET, SOCK_STREAM, 0), SOL_SOCKET, SO_ZEROCOPY, &one, sizeof one) == 0)
+		exit(84);
+}
+
 int main(int argc, char **argv)
 {
 	const char *what = argc > 1 ? argv[1] : "";
@@ -123,6 +161,8 @@ int main(int argc, char **argv)
 			exit(98);
 		}
 		rest(200);
+	} else if (strcmp(what, "lend") == 0) {
+		lend();
 	} else if (strcmp(what, "turns") == 0) {
 		/* Says when it is ready, and verifies until it is told to end. */
 		char line[8];
