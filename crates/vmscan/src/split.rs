@@ -5,7 +5,7 @@
 //! the object. Where three of four pages that are asked for have objects of their own already, the program goes here and there and has done so for
 //! a while: what is left in one piece will be split as well, and sooner costs a decompression less.
 
-/// The share of what was loaded for a fault lately that was a page with an object of its own, in parts of [`ALL`].
+/// The share of what was loaded for a fault lately that was a page with an object of its own, in parts of `ALL`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Splitting(u32);
 
