@@ -230,7 +230,8 @@ fn awake(watch: &mut Watch) -> Result<(), (&'static str, Errno)> {
 const SPIN_NS: u64 = 30_000;
 
 /// How often the kernel is asked how much memory the process holds; in between the pager keeps count of what it does itself. What comes about without
-/// it, at 3 or 4 bytes in a nanosecond, must be found before it is an eighth of what lies between the high mark and the limit.
+/// it, at 3 or 4 bytes in a nanosecond, must be found before it is an eighth of what lies between the high mark and the limit,
+/// where that takes 100 µs or more.
 fn look_ns(marks: &Watermarks) -> u64 {
     ((marks.limit - marks.high) as u64 / 32).clamp(100_000, 250_000)
 }

@@ -102,7 +102,19 @@ static void lend(void)
 				exit(83);
 			}
 	}
-	if (setsockopt(socket(AF_INET, SOCK_STREAM, 0), SOL_SOCKET, SO_ZEROCOPY, &one, sizeof one) == 0)
+	/* Into a full pipe it waits for a reader. */
+	pages = (struct iovec){ memory, 1 << 16 };
+	if (vmsplice(fds[1], &pages, 1, 0) != 1 << 16)
+		exit(85);
+	pid_t child = fork();
+	if (child == 0) {
+		rest(100);
+		_exit(read(fds[0], got, sizeof got) == sizeof got ? 0 : 1);
+	}
+	if (vmsplice(fds[1], &pages, 1, 0) <= 0 || child_status(child) != 0)
+		exit(86);
+	if (setsockopt(socket(AF_INET, SOCK_STREAM, 0), SOL_SOCKET, SO_ZEROCOPY, &one, sizeof one) != -1 ||
+	    errno != ENOPROTOOPT)
 		exit(84);
 }
 
