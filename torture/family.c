@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <spawn.h>
 #include <stdlib.h>
 #include <string.h>
@@ -76,6 +77,13 @@ static void verify_inheritance(struct worker *w, uint32_t turns[MAX_THREADS][SLO
 	heap_verify_all(w);
 }
 
+static void turns_read(uint32_t turns[MAX_THREADS][SLOTS + 1])
+{
+	for (unsigned i = 0; i < options.threads; i++)
+		for (unsigned slot = 0; slot < SLOTS; slot++)
+			turns[i][slot] = atomic_load(&ground->turns[i][slot]);
+}
+
 static void forked(struct worker *w, unsigned depth, unsigned acts);
 
 static _Noreturn void child_life(struct worker *w, uint32_t turns[MAX_THREADS][SLOTS + 1], unsigned depth,
@@ -83,6 +91,7 @@ static _Noreturn void child_life(struct worker *w, uint32_t turns[MAX_THREADS][S
 {
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	w->child = true;
+	noise_in_child(w);
 	verify_inheritance(w, turns);
 	/* What is shared with the parent stays as it is. */
 	for (unsigned slot = 0; slot < SLOTS; slot++)
@@ -104,9 +113,7 @@ static void forked(struct worker *w, unsigned depth, unsigned acts)
 	uint32_t turns[MAX_THREADS][SLOTS + 1];
 	int code = 30 + random_below(w, 90);
 
-	for (unsigned i = 0; i < options.threads; i++)
-		for (unsigned slot = 0; slot < SLOTS; slot++)
-			turns[i][slot] = atomic_load(&ground->turns[i][slot]);
+	turns_read(turns);
 	pid_t child = fork();
 	if (child < 0)
 		differs(w, NULL, "fork: %s", strerror(errno));
@@ -122,6 +129,35 @@ static void forked(struct worker *w, unsigned depth, unsigned acts)
 void family_fork(struct worker *w)
 {
 	forked(w, 0, 0);
+}
+
+/* Killed at any time from its first instruction on, of which the first are not its own: its parent goes on as if nothing were. */
+void act_fork_killed(struct worker *w)
+{
+	uint32_t turns[MAX_THREADS][SLOTS + 1];
+	unsigned wait_us = one_in(w, 4) ? 0 : random_below(w, 4000);
+
+	note(w, " after %u us", wait_us);
+	turns_read(turns);
+	pid_t child = fork();
+	if (child < 0)
+		differs(w, NULL, "fork: %s", strerror(errno));
+	if (child == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		w->child = true;
+		verify_inheritance(w, turns);
+		for (;;)
+			pause();
+	}
+	struct region *r = region_pick(w, KINDS_PRIVATE);
+	if (r)
+		region_write(w, r, 0, r->pages < 8 ? r->pages : 8);
+	if (wait_us)
+		nap_us(wait_us);
+	kill(child, SIGKILL);
+	int status = await(w, child, "a killed child");
+	if (!WIFSIGNALED(status) || WTERMSIG(status) != SIGKILL)
+		differs(w, NULL, "a killed child ended with status 0x%x", status);
 }
 
 void act_fork(struct worker *w)

@@ -63,6 +63,7 @@
 	X(robust, 3, 0, "robust mutexes of a thread that dies") \
 	X(robust_process, 1, 0, "robust mutexes of a process that dies") \
 	X(fork, 2, USES_FDS, "fork: the child verifies and acts on its copy") \
+	X(fork_killed, 1, USES_FDS, "a forked child that is killed, perhaps before it runs") \
 	X(vfork, 2, 0, "a vfork child uses our memory") \
 	X(exec, 2, USES_FDS, "spawn, fork and vfork with exec of ourselves") \
 	X(shell, 1, USES_FDS, "system and popen") \
@@ -180,6 +181,7 @@ static void look_last(struct worker *w)
 static void *work(void *argument)
 {
 	static const struct action beginning = { "the beginning", 1, furnish, USES_FDS, "" };
+	static const struct action between = { "a fork between", 1, family_fork, USES_FDS, "" };
 	static const struct action end = { "the last look", 1, look_last, 0, "" };
 	struct worker *w = argument;
 	unsigned total = 0;
@@ -191,8 +193,11 @@ static void *work(void *argument)
 	signals_begin(w);
 	pthread_barrier_wait(&start);
 	act(w, &beginning);
-	while (!stop)
+	while (!stop) {
 		act(w, choose(w, total));
+		if (options.fork_every && w->actions % options.fork_every == 0)
+			act(w, &between);
+	}
 	act(w, &end);
 	signals_end(w);
 	return NULL;
@@ -331,7 +336,8 @@ static void supervise(void)
 static void usage(FILE *to)
 {
 	fprintf(to, "usage: torture [--seconds N] [--seed N] [--threads N] [--footprint SIZE] [--dir DIR]\n"
-		    "               [--actions NAME,...] [--without NAME,...] [--stall SECONDS] [--list]\n");
+		    "               [--fork-every ACTIONS] [--actions NAME,...]\n"
+		    "               [--without NAME,...] [--stall SECONDS] [--list]\n");
 }
 
 static _Noreturn void refuse(const char *option, const char *value)
@@ -386,6 +392,7 @@ static void parse(int argc, char **argv)
 		{ "threads", required_argument, NULL, 't' },
 		{ "footprint", required_argument, NULL, 'f' },
 		{ "dir", required_argument, NULL, 'd' },
+		{ "fork-every", required_argument, NULL, 'F' },
 		{ "actions", required_argument, NULL, 'a' },
 		{ "without", required_argument, NULL, 'x' },
 		{ "stall", required_argument, NULL, 'w' },
@@ -405,6 +412,7 @@ static void parse(int argc, char **argv)
 			options.footprint_pages = number("--footprint", optarg, 1 << 20, 1ull << 40) / PAGE;
 			break;
 		case 'd': options.directory = optarg; break;
+		case 'F': options.fork_every = number("--fork-every", optarg, 0, 1 << 30); break;
 		case 'a':
 			memset(weights, 0, sizeof weights);
 			choose_actions("--actions", optarg, true);
@@ -438,6 +446,7 @@ int main(int argc, char **argv)
 	/* With few arenas they are shared, and malloc uses brk too. */
 	if (options.seed % 2)
 		mallopt(M_ARENA_MAX, 2);
+	noise_begin();
 	workers_begin();
 	supervise();
 	printf("torture: %llu actions, 0 differences, seed %llu\n", (unsigned long long)total_actions(),

@@ -19,6 +19,7 @@
  *   uring.c        io_uring: plain and fixed buffers, a read that waits
  *   commons.c      memory that several threads use at once
  *   stack.c        recursion, thread-local data
+ *   noise.c        threads that are in stdio and malloc all the time
  *   birth.c        threads that start and end, robust mutexes
  *   family.c       fork, vfork, spawn, exec, system, popen
  *   signals.c      a signal every millisecond, on two kinds of stack
@@ -160,6 +161,7 @@ struct options {
 	unsigned seconds;
 	unsigned stall_seconds;
 	size_t footprint_pages;
+	unsigned fork_every; /* actions; 0: only where the dice say so */
 	const char *directory;
 	const char *program; /* how to exec ourselves */
 };
@@ -243,6 +245,9 @@ void signals_end(struct worker *w);
 void tls_verify_new(struct worker *w);
 /* A child that verifies everything and exits. */
 void family_fork(struct worker *w);
+/* Threads that hold the locks of stdio and malloc as often as not; noise.c. */
+void noise_begin(void);
+void noise_in_child(struct worker *w);
 /* What `torture --child` does. */
 int family_child_main(int argc, char **argv);
 /* One random action that touches nothing but this worker's memory: within another, or in a child. */

@@ -74,6 +74,9 @@ fn compile(target: &Path) -> PathBuf {
         cargo.env_remove(name);
     }
     cargo.env("ZFOLIO_BARE", "1");
+    // Nothing of the library's is another's to replace, and so nothing is called by the table of addresses, of which the loader would fill
+    // every entry at every start: half of all relocations.
+    cargo.env("RUSTFLAGS", "-C relocation-model=pie");
     // C code in the library must not call what only libc has: no canary (it lives in thread-local storage), no checked copies.
     cargo.env("CFLAGS", "-fno-stack-protector -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=0 -fPIC -O3 -ffunction-sections -fdata-sections");
     succeed(&mut cargo);
@@ -88,6 +91,8 @@ fn link(archive: &Path, map: &Path, library: &Path) {
         "-Bsymbolic",
         "-znow",
         "-zrelro",
+        // One mapping for headers, code and constants instead of three: each costs every process that starts some 5 µs.
+        "-znoseparate-code",
         "-znoexecstack",
         "-zdefs",
         "-znodelete",

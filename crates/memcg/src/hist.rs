@@ -40,6 +40,9 @@ fn bucket_end(index: usize) -> u64 {
 }
 
 impl Histogram {
+    /// Where in the struct the highest value is, in bytes. All else are counts.
+    pub(crate) const MAX_OFFSET: usize = core::mem::offset_of!(Histogram, max);
+
     /// Counts one value.
     pub fn record(&self, value: u64) {
         self.max.fetch_max(value, Relaxed);
@@ -67,14 +70,6 @@ impl Histogram {
             }
         }
         self.max()
-    }
-
-    /// Adds another histogram's counts.
-    pub fn add(&self, other: &Histogram) {
-        self.max.fetch_max(other.max(), Relaxed);
-        for (mine, theirs) in self.buckets.iter().zip(&other.buckets) {
-            mine.fetch_add(theirs.load(Relaxed), Relaxed);
-        }
     }
 }
 

@@ -3,7 +3,18 @@
 //!
 //! ```text
 //!   zfolio run ── creates ──> Memcg { limit, settings, totals, slots[0..SLOTS] } <── maps ── engine of pid 1
-//!        └── reads totals at the end                                            <── maps ── engine of pid 2
+//!        └── reads totals, empties slots of processes that have ended           <── maps ── engine of pid 2
+//! ```
+//!
+//! The life of a slot. Whoever makes a transition by compare-and-swap has the slot for itself until the next one:
+//!
+//! ```text
+//!   Free ── claim ──> Starting ── begin ──> Asleep, Awake, Stopped, Unmanaged
+//!    ^                   |                         |
+//!    |                   |  killed with its engine |  release (engine), reap (zfolio run)
+//!    +── collect (zfolio run) ─── Ended <──────────+
+//!                        ^          |
+//!                        +── claim ─+   when none is free: the figures of that process are lost, its counters are not
 //! ```
 //!
 //! Every field is an atomic or is written once before the first process starts, so that any process may die at any
@@ -11,27 +22,56 @@
 //! (`memory.max`, `memory.current`, `memory.peak`, `memory.stat`) where it has one.
 //!
 //! - [`Memcg`]: the whole file; [`Settings`]: what the user asked for
-//! - [`Slot`]: one process; [`Stat`]: its counters
+//! - [`Slot`]: one process; [`Stat`]: its counters; [`Process`]: a copy of its figures
+//! - [`Gauges`]: what all of them hold together
 //! - [`hist::Histogram`]: latencies, log-linear
+//! - [`share`]: how the limit is divided among the processes
 
 #![cfg_attr(not(test), no_std)]
 
+mod gauges;
 pub mod hist;
+mod process;
+pub mod share;
 
+pub use gauges::Gauges;
+pub use process::Process;
+
+use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 use hist::Histogram;
+use share::{Division, Share};
 
 /// "zfolio" and the version of this layout; both sides refuse any other.
-pub const MAGIC: u64 = 0x7a66_6f6c_696f_0001;
+pub const MAGIC: u64 = 0x7a66_6f6c_696f_0002;
 
-/// How many processes of a run can be managed at the same time.
-pub const SLOTS: usize = 64;
+/// How many processes of a run can be managed at the same time. The file is sparse: what was never used takes no memory.
+pub const SLOTS: usize = 512;
+
+/// Bytes of a process's name, its NUL included, as the kernel keeps it (TASK_COMM_LEN).
+pub const NAME_BYTES: usize = 16;
 
 /// Folio orders that are counted: 4 KiB (order 0) to 2 MiB (order 9).
 pub const ORDERS: usize = 10;
 
 /// The name of the environment variable that holds the path of the mapped file.
 pub const ENV: &str = "ZFOLIO_MEMCG";
+
+/// The mapped file's name in the directory of the run.
+pub const PAGE_FILE: &str = "memcg";
+
+/// Another name of it there, by which processes have an engine from their start, however small they are.
+pub const PAGE_FILE_AT_ONCE: &str = "memcg-at-once";
+
+/// The library's name, in the directory of the run and in the directories that are in it for loaders.
+pub const LIBRARY_FILE: &str = "libzfolio.so";
+
+/// What is between the directory of the run and the library's name in LD_PRELOAD. glibc's loader puts its own platform there (`x86_64` or `haswell`
+/// in 64-bit processes, `i686` in 32-bit ones), so that a 32-bit process gets another file. musl's loader finds no such directory, and says nothing.
+pub const PLATFORM: &str = "$PLATFORM";
+
+/// The longest path of a mapped file with its NUL, in bytes: what the library has room to remember.
+pub const PATH_BYTES: usize = 256;
 
 /// What the user asked for; written before the first process starts, read-only afterwards.
 #[repr(C)]
@@ -101,6 +141,10 @@ pub struct Stat {
     pub packed: AtomicU64,
     /// Fault latency in nanoseconds.
     pub fault_ns: Histogram,
+    /// Pages that came back from the pool before as many others had gone out as were in memory: with more of it they would have stayed.
+    pub near_refaults: AtomicU64,
+    /// How many others had gone out since each of those, summed.
+    pub near_distance: AtomicU64,
 }
 
 /// State of a slot.
@@ -119,6 +163,19 @@ pub enum State {
     Unmanaged = 4,
     /// The engine stopped the process; `words` says why.
     Stopped = 5,
+    /// The process has ended, and its figures wait for `zfolio run`.
+    Ended = 6,
+    /// The process and its engine were killed together. Never a slot's own state: only what a process ended as.
+    Killed = 7,
+}
+
+impl State {
+    /// The state of this number; what is none is [`State::Free`].
+    pub fn from_number(number: u32) -> State {
+        use State::*;
+        let all = [Free, Starting, Asleep, Awake, Unmanaged, Stopped, Ended, Killed];
+        all.into_iter().find(|state| *state as u32 == number).unwrap_or(Free)
+    }
 }
 
 /// One process of the run.
@@ -150,6 +207,25 @@ pub struct Slot {
     pub stat: Stat,
     /// The engine's last words: a message for the user, UTF-8, when `words_len` is not 0.
     pub words: [AtomicU64; 64],
+    /// The process's name, padded with NUL. Written while it is read it may be half the old and half the new one.
+    name: [AtomicU64; NAME_BYTES / 8],
+    /// Process id of the parent when the slot was claimed.
+    parent: AtomicU32,
+    /// The last [`State`] of a process that has ended.
+    ended_as: AtomicU32,
+    /// When the program began and when its figures were handed in (0: not yet), on the monotonic clock.
+    started_ns: AtomicU64,
+    /// See `started_ns`.
+    ended_ns: AtomicU64,
+    /// Highest `wanted_bytes`.
+    wanted_peak_bytes: AtomicU64,
+    /// Odd while the gauges are being written, here and in [`Memcg::current`].
+    turn: AtomicU64,
+    /// Its part in the division of the limit.
+    pub share: Share,
+    /// The same for processes that have parts of a pool in common since a fork; 0 for one that has forked nobody so. By no more than the number of
+    /// the first of them: two families may be taken for one.
+    pub family: AtomicU32,
 }
 
 /// The mapped file.
@@ -167,7 +243,7 @@ pub struct Memcg {
     pub stored_peak_bytes: AtomicU64,
     /// See `stored_peak_bytes`.
     pub pool_at_peak_bytes: AtomicU64,
-    /// Processes that an engine was started for, and processes that run unmanaged.
+    /// Processes that an engine was started for, and those for which it could not do anything: they run unmanaged.
     pub managed: AtomicU64,
     /// See `managed`.
     pub unmanaged: AtomicU64,
@@ -181,51 +257,67 @@ pub struct Memcg {
     pub ended: Stat,
     /// The processes.
     pub slots: [Slot; SLOTS],
+    /// What all processes hold now.
+    pub current: Gauges,
+    /// Processes that have ended and whose figures were overwritten before anybody read them.
+    pub unrecorded: AtomicU64,
+    /// Slots from here on were never used.
+    slots_end: AtomicU32,
+    /// Where the search for a free slot begins: no rule, a guess.
+    free_hint: AtomicU32,
+    /// How the limit is divided.
+    pub division: Division,
 }
 
 impl Stat {
-    /// Adds every counter of `other` to this one.
-    pub fn add(&self, other: &Stat) {
-        let pairs = [
-            (&self.pgdeactivate, &other.pgdeactivate),
-            (&self.pgactivate, &other.pgactivate),
-            (&self.readahead, &other.readahead),
-            (&self.same_filled, &other.same_filled),
-            (&self.clean_reused, &other.clean_reused),
-            (&self.incompressible, &other.incompressible),
-            (&self.compressed_in_bytes, &other.compressed_in_bytes),
-            (&self.compressed_out_bytes, &other.compressed_out_bytes),
-            (&self.faults, &other.faults),
-            (&self.fresh_faults, &other.fresh_faults),
-            (&self.stall_ns, &other.stall_ns),
-            (&self.engine_cpu_ns, &other.engine_cpu_ns),
-            (&self.limit_hit, &other.limit_hit),
-            (&self.busy, &other.busy),
-            (&self.events, &other.events),
-            (&self.compacted, &other.compacted),
-            (&self.packed, &other.packed),
-        ];
-        for (mine, theirs) in pairs {
-            mine.fetch_add(theirs.load(Relaxed), Relaxed);
-        }
-        for order in 0..ORDERS {
-            self.zswpout[order].fetch_add(other.zswpout[order].load(Relaxed), Relaxed);
-            self.zswpin[order].fetch_add(other.zswpin[order].load(Relaxed), Relaxed);
-        }
-        self.fault_ns.add(&other.fault_ns);
+    /// The one counter that is a highest value, and no sum: its place among all.
+    const MAX_AT: usize = (offset_of!(Stat, fault_ns) + Histogram::MAX_OFFSET) / 8;
+
+    fn counters(&self) -> &[AtomicU64] {
+        // SAFETY: `Stat` is `repr(C)` and consists of `AtomicU64` alone (asserted below), borrowed for `self`'s life.
+        unsafe { core::slice::from_raw_parts(self as *const Stat as *const AtomicU64, size_of::<Stat>() / 8) }
     }
 
-    /// Sets every counter to 0.
-    fn clear(&self) {
-        // Every field is an atomic u64 or an array of them, so the struct is a slice of atomics.
-        // SAFETY: `Stat` is `repr(C)` and consists of `AtomicU64` alone (asserted below), borrowed for `self`'s life.
-        let all = unsafe {
-            core::slice::from_raw_parts(self as *const Stat as *const AtomicU64, size_of::<Stat>() / 8)
+    /// Counts `value` for the counter at this place.
+    fn count(&self, at: usize, value: u64) {
+        if value == 0 {
+            return;
+        }
+        let counter = &self.counters()[at];
+        if at == Self::MAX_AT {
+            counter.fetch_max(value, Relaxed)
+        } else {
+            counter.fetch_add(value, Relaxed)
         };
-        for counter in all {
-            counter.store(0, Relaxed);
+    }
+
+    /// Adds every counter of `other` to this one.
+    pub fn add(&self, other: &Stat) {
+        for (at, counter) in other.counters().iter().enumerate() {
+            self.count(at, counter.load(Relaxed));
         }
     }
+
+    /// Adds every counter of `other` to this one and sets it to 0, one by one, so that none counts twice whenever it ends.
+    fn take(&self, other: &Stat) {
+        for (at, counter) in other.counters().iter().enumerate() {
+            self.count(at, counter.swap(0, Relaxed));
+        }
+    }
+
+    /// Pages that were compressed out of the process, or were filled by one word.
+    pub fn pages_out(&self) -> u64 {
+        pages(&self.zswpout) + self.same_filled.load(Relaxed)
+    }
+
+    /// Pages that were decompressed back.
+    pub fn pages_in(&self) -> u64 {
+        pages(&self.zswpin)
+    }
+}
+
+fn pages(folios: &[AtomicU64; ORDERS]) -> u64 {
+    folios.iter().enumerate().map(|(order, count)| count.load(Relaxed) << order).sum()
 }
 
 const _: () = assert!(size_of::<Stat>().is_multiple_of(8) && align_of::<Stat>() == 8);
@@ -261,6 +353,59 @@ impl Slot {
             Err(e) => core::str::from_utf8(&bytes[..e.valid_up_to()]).unwrap_or(""),
         })
     }
+
+    /// The slot's state.
+    pub fn state(&self) -> State {
+        State::from_number(self.state.load(Acquire))
+    }
+
+    /// Makes a slot in this state the caller's own; false when it is in another one.
+    fn seize(&self, from: State) -> bool {
+        self.state.compare_exchange(from as u32, State::Starting as u32, AcqRel, Relaxed).is_ok()
+    }
+
+    /// For the engine of process `pid`, before anything else: false when the slot is not its own any more, since the process was
+    /// killed long ago.
+    pub fn begin(&self, pid: u32, engine_pid: u32) -> bool {
+        if self.pid.load(Acquire) != pid {
+            return false;
+        }
+        self.engine_pid.store(engine_pid, Release);
+        self.state.compare_exchange(State::Starting as u32, State::Asleep as u32, AcqRel, Relaxed).is_ok()
+    }
+
+    /// Says who the process is: its parent's id, its name, and when its program began (monotonic).
+    pub fn introduce(&self, parent: u32, name: &[u8; NAME_BYTES], started_ns: u64) {
+        self.parent.store(parent, Relaxed);
+        self.rename(name);
+        self.started_ns.store(started_ns, Relaxed);
+    }
+
+    /// A new name, padded with NUL.
+    pub fn rename(&self, name: &[u8; NAME_BYTES]) {
+        for (cell, part) in self.name.iter().zip(name.as_chunks().0) {
+            cell.store(u64::from_le_bytes(*part), Relaxed);
+        }
+    }
+
+    /// Everything but the state and the counters becomes 0.
+    fn clear(&self) {
+        for word in [&self.pid, &self.engine_pid, &self.words_len, &self.parent, &self.ended_as, &self.family]
+        {
+            word.store(0, Relaxed);
+        }
+        let figures = [
+            &self.footprint_peak_bytes,
+            &self.wanted_peak_bytes,
+            &self.stored_peak_bytes,
+            &self.pool_at_peak_bytes,
+            &self.started_ns,
+            &self.ended_ns,
+        ];
+        for figure in figures.into_iter().chain(&self.name) {
+            figure.store(0, Relaxed);
+        }
+    }
 }
 
 impl Memcg {
@@ -271,112 +416,109 @@ impl Memcg {
         self.magic.store(MAGIC, Release);
     }
 
-    /// Takes a free slot for process `pid`; `None` when all are taken.
+    /// The slots that were ever used.
+    pub fn used(&self) -> &[Slot] {
+        &self.slots[..(self.slots_end.load(Acquire) as usize).min(SLOTS)]
+    }
+
+    /// Takes a slot for process `pid`: a free one, else that of a process that has ended and that `zfolio run` has not read yet. `None` when
+    /// all are taken.
     pub fn claim(&self, pid: u32) -> Option<&Slot> {
-        self.slots.iter().find(|slot| {
-            slot.state.compare_exchange(State::Free as u32, State::Starting as u32, AcqRel, Relaxed).is_ok()
-                && {
-                    slot.words_len.store(0, Relaxed);
-                    slot.pid.store(pid, Release);
-                    true
-                }
-        })
+        // Between the two looks `zfolio run` may have made ended ones free.
+        let index = (0..3).find_map(|_| self.take(State::Free).or_else(|| self.take(State::Ended)))?;
+        let slot = &self.slots[index];
+        self.slots_end.fetch_max(index as u32 + 1, Release);
+        if slot.ended_ns.load(Relaxed) != 0 {
+            self.unrecorded.fetch_add(1, Relaxed);
+            self.empty(slot);
+        }
+        // The coordinator may have given something to the one before, when that had just left.
+        slot.share.clear();
+        slot.pid.store(pid, Release);
+        Some(slot)
     }
 
-    /// Gives a slot back: its counters are added to `ended`, its gauges become 0. A slot with last words is kept as it is,
-    /// so that `zfolio run` can print them; its gauges go to 0 all the same.
-    pub fn release(&self, slot: &Slot) {
-        self.ended.add(&slot.stat);
-        slot.stat.clear();
-        for gauge in [&slot.footprint_bytes, &slot.wanted_bytes, &slot.stored_bytes, &slot.pool_bytes] {
-            gauge.store(0, Relaxed);
-        }
-        if slot.words_len.load(Acquire) == 0 {
-            slot.pid.store(0, Relaxed);
-            slot.engine_pid.store(0, Relaxed);
-            slot.state.store(State::Free as u32, Release);
-        }
+    /// A process is about to have its parent's pool: both are of one family.
+    pub fn join_family(&self, parent: &Slot, child: &Slot) {
+        let founder = parent.pid.load(Relaxed);
+        let family =
+            parent.family.compare_exchange(0, founder, SeqCst, SeqCst).map_or_else(|old| old, |_| founder);
+        child.family.store(family, SeqCst);
     }
 
-    /// The sum of a gauge over all slots, in bytes.
-    pub fn sum(&self, gauge: impl Fn(&Slot) -> &AtomicU64) -> u64 {
-        self.slots.iter().map(|slot| gauge(slot).load(Relaxed)).sum()
+    /// True while another process may have parts of this one's pool.
+    pub fn has_family(&self, slot: &Slot) -> bool {
+        let family = slot.family.load(SeqCst);
+        let lives = |other: &Slot| !matches!(other.state(), State::Free | State::Ended);
+        let is_of_it = |other: &Slot| other.family.load(SeqCst) == family && lives(other);
+        family != 0 && self.used().iter().any(|other| !core::ptr::eq(other, slot) && is_of_it(other))
     }
 
-    /// Publishes a process's gauges and raises the run's peaks. Returns what the run holds now, in bytes.
-    pub fn publish(&self, slot: &Slot, footprint: u64, wanted: u64, stored: u64, pool: u64) -> u64 {
-        slot.footprint_bytes.store(footprint, Relaxed);
-        slot.footprint_peak_bytes.fetch_max(footprint, Relaxed);
-        slot.wanted_bytes.store(wanted, Relaxed);
-        slot.stored_bytes.store(stored, Relaxed);
-        slot.pool_bytes.store(pool, Relaxed);
-        if slot.stored_peak_bytes.fetch_max(stored, Relaxed) < stored {
-            slot.pool_at_peak_bytes.store(pool, Relaxed);
+    /// Gives a slot back that was claimed for a process that has not come to be.
+    pub fn forgo(&self, slot: &Slot) {
+        self.leave(slot);
+        slot.clear();
+        slot.state.store(State::Free as u32, Release);
+    }
+
+    /// Makes a slot in this state the caller's own. One with last words is left to `zfolio run`.
+    fn take(&self, from: State) -> Option<usize> {
+        let hint = self.free_hint.load(Relaxed) as usize % SLOTS;
+        let index = (hint..SLOTS).chain(0..hint).find(|&index| {
+            let slot = &self.slots[index];
+            slot.state.load(Relaxed) == from as u32 && slot.words_len.load(Relaxed) == 0 && slot.seize(from)
+        })?;
+        self.free_hint.store(index as u32 + 1, Relaxed);
+        Some(index)
+    }
+
+    /// Hands a slot's figures in: its gauges and its share become 0, and `zfolio run` reads the rest. For the slot's owner, whose process
+    /// has ended by `now_ns` (monotonic) or goes on unmanaged.
+    pub fn release(&self, slot: &Slot, now_ns: u64) {
+        self.end(slot, slot.state.load(Acquire), now_ns);
+    }
+
+    /// Hands in the figures of a process that was killed together with its engine. For `zfolio run`, which has seen that both are
+    /// gone. False where it died while it wrote its gauges: what they say together is [audited](Memcg::audit) then.
+    pub fn reap(&self, slot: &Slot, now_ns: u64) -> bool {
+        let whole = slot.turn.load(SeqCst).is_multiple_of(2);
+        if !whole {
+            slot.turn.fetch_add(1, SeqCst);
         }
-        let current = self.sum(|s| &s.footprint_bytes);
-        self.peak_bytes.fetch_max(current, Relaxed);
-        self.wanted_peak_bytes.fetch_max(self.sum(|s| &s.wanted_bytes), Relaxed);
-        let stored = self.sum(|s| &s.stored_bytes);
-        if self.stored_peak_bytes.fetch_max(stored, Relaxed) < stored {
-            self.pool_at_peak_bytes.store(self.sum(|s| &s.pool_bytes), Relaxed);
+        let state = slot.state.load(Acquire);
+        let told = [State::Stopped, State::Unmanaged].map(|s| s as u32).contains(&state);
+        self.end(slot, if told { state } else { State::Killed as u32 }, now_ns);
+        whole
+    }
+
+    fn end(&self, slot: &Slot, ended_as: u32, now_ns: u64) {
+        self.hold(slot, [0; 4]);
+        self.leave(slot);
+        slot.ended_as.store(ended_as, Relaxed);
+        slot.ended_ns.store(now_ns.max(1), Relaxed);
+        slot.state.store(State::Ended as u32, Release);
+    }
+
+    /// For `zfolio run`: shows the figures and the last words of a process that has ended, and frees its slot. False when
+    /// it has not ended, or somebody else has taken the slot.
+    pub fn collect(&self, slot: &Slot, show: impl FnOnce(&Process, Option<&str>)) -> bool {
+        if !slot.seize(State::Ended) {
+            return false;
         }
-        current
+        show(&slot.process(), slot.said(&mut [0; 512]));
+        self.empty(slot);
+        slot.state.store(State::Free as u32, Release);
+        let index = self.slots.iter().position(|s| core::ptr::eq(s, slot));
+        self.free_hint.fetch_min(index.unwrap_or(0) as u32, Relaxed);
+        true
+    }
+
+    /// Makes a slot that the caller has for itself as it was: its counters are added to those of processes that have ended.
+    fn empty(&self, slot: &Slot) {
+        self.ended.take(&slot.stat);
+        slot.clear();
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn memcg() -> Box<Memcg> {
-        // SAFETY: every field is an integer or an atomic, for which all zeros is a value.
-        let mut memcg: Box<Memcg> = unsafe { Box::new_zeroed().assume_init() };
-        memcg.init(1 << 20, Settings::default());
-        memcg
-    }
-
-    #[test]
-    fn a_released_slot_adds_its_counters_and_is_free_again() {
-        let m = memcg();
-        let slot = m.claim(7).unwrap();
-        slot.stat.faults.fetch_add(3, Relaxed);
-        slot.stat.zswpout[4].fetch_add(2, Relaxed);
-        slot.stat.fault_ns.record(1000);
-        assert_eq!(m.publish(slot, 100, 300, 200, 50), 100);
-        m.release(slot);
-        assert_eq!(m.ended.faults.load(Relaxed), 3);
-        assert_eq!(m.ended.zswpout[4].load(Relaxed), 2);
-        assert_eq!(m.ended.fault_ns.count(), 1);
-        assert_eq!(slot.stat.faults.load(Relaxed), 0);
-        assert_eq!(m.sum(|s| &s.footprint_bytes), 0);
-        assert_eq!((m.peak_bytes.load(Relaxed), m.pool_at_peak_bytes.load(Relaxed)), (100, 50));
-        assert!(core::ptr::eq(m.claim(8).unwrap(), slot));
-    }
-
-    #[test]
-    fn slots_run_out_and_last_words_keep_one() {
-        let m = memcg();
-        let first = m.claim(1).unwrap();
-        for pid in 2..=SLOTS as u32 {
-            m.claim(pid).unwrap();
-        }
-        assert!(m.claim(999).is_none());
-        first.say("object lost");
-        first.say("a consequence");
-        m.release(first);
-        assert!(m.claim(999).is_none());
-        assert_eq!(first.said(&mut [0; 512]), Some("object lost"));
-    }
-
-    #[test]
-    fn a_message_is_cut_between_characters() {
-        let m = memcg();
-        let slot = m.claim(1).unwrap();
-        slot.say(&"é".repeat(300));
-        assert_eq!(slot.said(&mut [0; 512]).unwrap().chars().count(), 256);
-        let text = "x".to_string() + &"é".repeat(300);
-        let slot = m.claim(2).unwrap();
-        slot.say(&text);
-        assert_eq!(slot.said(&mut [0; 512]).unwrap().chars().count(), 256);
-    }
-}
+mod tests;

@@ -43,7 +43,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         }
     }
 
-    fn apply(&mut self, message: Message) {
+    pub(crate) fn apply(&mut self, message: Message) {
         match message {
             Message::Fault { at, .. } if at == self.config.doorbell => self.rang = true,
             Message::Fault { at, write, .. } => {

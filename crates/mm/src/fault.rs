@@ -187,6 +187,11 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         self.landed(at, if gone { to } else { at }, pages, moved, covered)
     }
 
+    /// Tries to bring a page home that is on the stage, and with it what belongs with it in its slot.
+    pub(crate) fn activate_window(&mut self, at: usize, entry: Entry) {
+        self.activate(at, entry, Extent::Window);
+    }
+
     /// A page was given up by MADV_FREE before it came to the stage, and the kernel has taken it back: zeros from now on.
     fn vanished(&mut self, owner: usize, slot: u32, page: usize) -> Outcome {
         let prior = self.stage.take(slot, page, true);
@@ -272,6 +277,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         }
         if is_alone
             && !is_single
+            && !self.objects.get(entry.id()).frozen
             && self.objects.get(entry.id()).picked > self.splitting.picks()
             && let Some(slot) = self.slot_to_load()
             && let Some(outcome) = self.split(at, entry, slot)
@@ -377,8 +383,9 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             let entry = self.index.get(page);
             debug_assert_eq!(entry.kind(), Kind::Stored);
             self.count_stored(0, 1);
-            let heat = heat.unwrap_or_else(|| self.refault(entry));
-            if self.objects.get(entry.id()).pages == 1 {
+            let heat = heat.unwrap_or_else(|| self.refault(entry, 1));
+            let object = self.objects.get(entry.id());
+            if object.pages == 1 && !object.frozen {
                 self.objects.release(entry.id(), true, &mut self.store);
                 self.index.set(page, Entry::NONE.with_heat(heat));
                 continue;

@@ -94,7 +94,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         while sound && self.is_whole(ahead.to, ahead.object, ahead.first) {
             let moved = self.kernel.move_pages(ahead.to, self.stage.at(slot), WINDOW);
             self.stage.left(slot, bits(0, moved.bytes / PAGE));
-            let heat = self.refault(self.index.get(ahead.to)).max(Heat::WARM);
+            let heat = self.refault(self.index.get(ahead.to), moved.bytes / PAGE).max(Heat::WARM);
             self.loaded(ahead.to, moved.bytes, Some(heat));
             self.stat.readahead.fetch_add((moved.bytes / PAGE) as u64, Relaxed);
             if moved.bytes > 0 || moved.stop != Some(Errno::EAGAIN) {

@@ -123,6 +123,7 @@ impl Entry {
     }
 }
 
+#[cfg_attr(test, derive(Clone))]
 struct Leaf {
     entries: [Entry; LEAF],
     /// Entries that are not `NONE`; a leaf without any is freed.
@@ -130,6 +131,7 @@ struct Leaf {
 }
 
 /// All entries.
+#[cfg_attr(test, derive(Clone))]
 pub struct Index {
     /// Where in `slab` a leaf is.
     leaves: BTreeMap<usize, usize>,

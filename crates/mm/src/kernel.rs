@@ -36,6 +36,10 @@ pub trait Kernel {
         let _ = at;
         true
     }
+    /// Ranges that a child finds empty because the program wanted it so (MADV_WIPEONFORK). Asked once, by a child.
+    fn wiped(&mut self) -> Vec<Range<usize>>;
+    /// True when any page of a range is mapped.
+    fn is_mapped(&mut self, range: Range<usize>) -> bool;
     /// The mapping, of any kind, that holds `at`.
     fn mapping(&mut self, at: usize) -> Option<Range<usize>>;
     /// The first stretch of manageable memory that ends after `at`: private, anonymous, read-write, not the engine's own.
@@ -230,6 +234,11 @@ pub trait Store {
     fn load(&mut self, body: Body, first: u16, pages: u16, to: usize) -> Result<(), Damaged>;
     /// Gives an object's memory back.
     fn free(&mut self, body: Body);
+    /// Parent and child have the pool in common from now on, each its own copy of what it writes to: what lies there now stays as it is until it
+    /// is freed.
+    fn freeze(&mut self);
+    /// Nobody else has a part of it any more.
+    fn thaw(&mut self);
     /// Bytes that the pool holds.
     fn pool_bytes(&self) -> usize;
 }

@@ -13,7 +13,7 @@
 //! - [`index`]: a page table of our own
 //! - [`stage`], [`object`]: what the index points to
 //! - [`pager`]: the state and its turn; [`event`]: unmap, remap, remove; [`evict`]: out; [`pack`]: out once more, and smaller; [`fault`]: in;
-//!   [`fetch`]: in, ahead
+//!   [`fetch`]: in, ahead; [`fork`]: what a child takes over
 //! - [`check`]: an invariant walker
 
 #![cfg_attr(not(test), no_std)]
@@ -26,6 +26,7 @@ pub mod event;
 pub mod evict;
 pub mod fault;
 pub mod fetch;
+pub mod fork;
 pub mod index;
 pub mod kernel;
 pub mod object;

@@ -4,7 +4,7 @@
 //! - `refs` = entries of kind Stored and Clean, priors of slots, and fetches under way that name the object
 //! - `stored` = entries of kind Stored and fetches under way; `stored <= refs`
 //! - a `Dropped` object has `stored == 0`: nobody's contents depend on it
-//! - `clean` says that somebody names the object and nobody depends on it; `clean_bytes` is the pool's memory of all of those
+//! - `clean` says that somebody names the object and nobody depends on it; `clean_bytes` is the pool's memory of all of those that are not frozen
 //! - an object whose `queued` is set is in the list of clean copies, once
 //! - `refs == 0` if and only if the id is free
 
@@ -29,6 +29,8 @@ pub struct Object {
     pub picked: u8,
     /// Its pages are objects of their own by now; what it still holds is not to be depended on anew.
     pub split: bool,
+    /// Another process has it too: to give it up would free nothing, and to make anew what it holds would make a second one.
+    pub frozen: bool,
     queued: bool,
     /// When nobody depended on it any more, by `Objects::clock`.
     clean_since: u32,
@@ -49,29 +51,34 @@ impl Object {
 
     /// True when less than half of its pages may ever depend on it again.
     pub fn is_forlorn(&self) -> bool {
-        2 * self.refs < self.pages as u16
+        !self.frozen && 2 * self.refs < self.pages as u16
     }
 
     /// How many more pages must depend on it so that at least half of it is needed.
     pub fn wanting(&self) -> u32 {
+        if self.frozen {
+            return 0;
+        }
         (self.pages as u32).div_ceil(2).saturating_sub(self.stored as u32)
     }
 
     /// Memory that nobody depends on.
     fn is_copy(&self) -> bool {
-        self.clean && matches!(self.body, Body::Blob { .. })
+        self.clean && !self.frozen && matches!(self.body, Body::Blob { .. })
     }
 
+    /// What would be freed with it.
     fn bytes(&self) -> usize {
         match self.body {
-            Body::Blob { bytes, .. } => bytes as usize,
-            Body::Same(_) | Body::Dropped => 0,
+            Body::Blob { bytes, .. } if !self.frozen => bytes as usize,
+            _ => 0,
         }
     }
 }
 
 /// All objects.
 #[derive(Default)]
+#[cfg_attr(test, derive(Clone))]
 pub struct Objects {
     table: Vec<Object>,
     free: Vec<u32>,
@@ -94,6 +101,7 @@ impl Objects {
             pages,
             picked: 0,
             split: false,
+            frozen: false,
             queued: false,
             clean_since: 0,
             born_ms,
@@ -139,6 +147,7 @@ impl Objects {
         o.refs -= 1;
         if o.refs == 0 {
             self.clean_bytes -= if core::mem::take(&mut o.clean) { o.bytes() } else { 0 };
+            o.frozen = false;
             store.free(core::mem::replace(&mut o.body, Body::Dropped));
             self.free.push(id);
         }
@@ -163,6 +172,24 @@ impl Objects {
         o.stored += 1;
         if core::mem::take(&mut o.clean) {
             self.clean_bytes -= o.bytes();
+        }
+    }
+
+    /// Another process has copies of all that there are.
+    pub fn freeze(&mut self) {
+        self.table.iter_mut().for_each(|o| o.frozen = o.refs > 0);
+        self.clean_bytes = 0;
+    }
+
+    /// It has none any more.
+    pub fn thaw(&mut self) {
+        for (id, o) in (0..).zip(&mut self.table) {
+            if core::mem::take(&mut o.frozen) && o.is_copy() {
+                self.clean_bytes += o.bytes();
+                if !core::mem::replace(&mut o.queued, true) {
+                    self.queue.push_back((id, o.clean_since));
+                }
+            }
         }
     }
 
@@ -268,6 +295,10 @@ mod tests {
             unreachable!("nothing is stored here")
         }
 
+        fn freeze(&mut self) {}
+
+        fn thaw(&mut self) {}
+
         fn pool_bytes(&self) -> usize {
             0
         }
@@ -299,5 +330,29 @@ mod tests {
         assert!(objects.drop_clean(35, &mut freed));
         assert_eq!((freed.0, objects.clean_bytes()), (Vec::from([0, 3, 2, 1]), 0));
         assert!(!objects.drop_clean(35, &mut Freed::default()));
+    }
+
+    #[test]
+    fn what_is_frozen_is_no_copy_to_give_up_until_it_is_thawed() {
+        let (mut objects, mut freed) = (Objects::default(), Freed::default());
+        let make = |objects: &mut Objects, handle| {
+            let id = objects.insert(Body::Blob { handle, fingerprint: 0, bytes: 1000 }, 16, 0);
+            objects.retain(id, true);
+            id
+        };
+        let (clean, stored) = (make(&mut objects, 1), make(&mut objects, 2));
+        objects.clean(clean);
+        objects.freeze();
+        let new = make(&mut objects, 3);
+        objects.clean(stored);
+        objects.clean(new);
+        assert_eq!(objects.clean_bytes(), 1000, "the new one alone");
+        assert!(objects.drop_clean(100, &mut freed) && !objects.drop_clean(100, &mut freed));
+        assert_eq!(freed.0, [3]);
+        objects.depend(clean);
+        objects.thaw();
+        assert_eq!(objects.clean_bytes(), 1000, "that on which nobody depends");
+        assert!(objects.drop_clean(100, &mut freed));
+        assert_eq!((freed.0, objects.clean_bytes()), (Vec::from([3, 2]), 0));
     }
 }

@@ -80,6 +80,10 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 Kind::Stored | Kind::Staged => return 0,
                 Kind::None | Kind::Clean | Kind::Zero => continue,
             }
+            // It is another process's too: a second one would take more memory, not less.
+            if self.objects.get(entry.id()).frozen {
+                return 0;
+            }
             mask |= 1 << index;
             if last != Some(entry.id()) {
                 last = Some(entry.id());

@@ -171,6 +171,16 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
         self.marks = if self.config.evict_all { Watermarks::evict_all() } else { Watermarks::new(limit) };
     }
 
+    /// What is registered, sorted and apart.
+    pub fn regions(&self) -> &[Range<usize>] {
+        &self.regions
+    }
+
+    /// The page that threads of the program touch to be heard.
+    pub fn doorbell(&self) -> usize {
+        self.config.doorbell
+    }
+
     /// The watermarks of the limit that is set.
     pub fn marks(&self) -> &Watermarks {
         &self.marks
@@ -244,9 +254,16 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
         }
     }
 
-    /// How hot a page is that comes back from the pool.
-    pub(crate) fn refault(&self, entry: Entry) -> Heat {
-        Heat::refault(entry.distance(self.evictions), self.resident_pages())
+    /// How hot a page is that comes back from the pool. It and those that come with it, `pages` in all, are counted where more memory would have kept
+    /// them in.
+    pub(crate) fn refault(&self, entry: Entry, pages: usize) -> Heat {
+        let distance = entry.distance(self.evictions);
+        let heat = Heat::refault(distance, self.resident_pages());
+        if heat == Heat::HOT {
+            self.stat.near_refaults.fetch_add(pages as u64, Relaxed);
+            self.stat.near_distance.fetch_add((pages * distance) as u64, Relaxed);
+        }
+        heat
     }
 
     /// Pages in the program.

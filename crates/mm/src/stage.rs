@@ -142,6 +142,20 @@ impl Stage {
         &self.slots[slot as usize]
     }
 
+    /// True when a page of the program lies on the stage.
+    pub fn holds_any(&self) -> bool {
+        self.slots.iter().any(|s| s.staged != 0)
+    }
+
+    /// Whose pages lie on the stage: their addresses.
+    pub fn owners(&self) -> Vec<usize> {
+        let of_slot = |s: &Slot| {
+            let pages = (0..WINDOW_PAGES).filter(|p| s.staged & 1 << p != 0).map(|p| s.owner[p]);
+            pages.collect::<Vec<usize>>()
+        };
+        self.slots.iter().flat_map(of_slot).collect()
+    }
+
     /// How many slots there are.
     pub fn slots(&self) -> usize {
         self.slots.len()

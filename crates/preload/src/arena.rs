@@ -1,7 +1,8 @@
-//! The engine's own memory: mapped by itself, never managed, never inherited by a child.
+//! The engine's own memory: mapped by itself, and never managed.
 //!
 //! Every mapping is entered in a table, so that the pager can leave it alone; MADV_DONTFORK keeps it out of children and keeps the kernel
-//! from merging it with the program's mappings.
+//! from merging it with the program's mappings. Tables and pool (`map`) are let into a child that takes them over (fork.rs); the rest (`map_apart`) has
+//! another life in each process.
 
 use alloc::alloc::{GlobalAlloc, Layout};
 use core::ops::Range;
@@ -19,11 +20,47 @@ struct Table {
     bytes: usize,
 }
 
+/// What is the engine's, and what of it a child can take over.
+struct Tables {
+    own: Table,
+    heritable: Table,
+}
+
 /// Held while a mapping of the engine's comes or goes, so that the table says what is there: another thread's new mapping, at a place that
 /// was given back a moment ago, must not leave the table with the old one.
-static OWN: Mutex<Table> = Mutex::new(Table { ranges: [(0, 0); RANGES], len: 0, bytes: 0 });
+static OWN: Mutex<Tables> = Mutex::new(Tables::new());
+
+impl Tables {
+    const fn new() -> Tables {
+        Tables { own: Table::new(), heritable: Table::new() }
+    }
+
+    fn enter(&mut self, start: usize, end: usize, heritable: bool) -> bool {
+        (!heritable || self.heritable.enter(start, end)) && self.own.enter(start, end)
+    }
+
+    fn leave(&mut self, start: usize, end: usize) {
+        self.own.leave(start, end);
+        if self.heritable.holds(start, end) {
+            self.heritable.leave(start, end);
+        }
+    }
+}
 
 impl Table {
+    const fn new() -> Table {
+        Table { ranges: [(0, 0); RANGES], len: 0, bytes: 0 }
+    }
+
+    fn ranges(&self) -> &[(usize, usize)] {
+        &self.ranges[..self.len]
+    }
+
+    fn holds(&self, start: usize, end: usize) -> bool {
+        let at = self.ranges().partition_point(|r| r.1 <= start);
+        at < self.len && self.ranges[at].0 <= start && end <= self.ranges[at].1
+    }
+
     /// False when the table is full.
     fn enter(&mut self, start: usize, end: usize) -> bool {
         let used = &self.ranges[..self.len];
@@ -63,15 +100,20 @@ impl Table {
 
 /// Maps `bytes` of zeroed memory for the engine, aligned to `align` (a power of two, at least a page). `None` when there is none.
 pub fn map(bytes: usize, align: usize) -> Option<usize> {
-    map_as(MAP_PRIVATE, bytes, align)
+    map_as(MAP_PRIVATE, bytes, align, true)
 }
 
-/// Maps `bytes` of zeroed memory for the engine that a child shares, if it gets it.
+/// The same, for what no child takes over.
+pub fn map_apart(bytes: usize, align: usize) -> Option<usize> {
+    map_as(MAP_PRIVATE, bytes, align, false)
+}
+
+/// The same, which whoever is let in shares.
 pub fn map_shared(bytes: usize) -> Option<usize> {
-    map_as(MAP_SHARED, bytes, PAGE)
+    map_as(MAP_SHARED, bytes, PAGE, false)
 }
 
-fn map_as(kind: u32, bytes: usize, align: usize) -> Option<usize> {
+fn map_as(kind: u32, bytes: usize, align: usize, heritable: bool) -> Option<usize> {
     let bytes = bytes.next_multiple_of(PAGE);
     let extra = align.saturating_sub(PAGE);
     let flags = kind | MAP_ANONYMOUS | MAP_NORESERVE;
@@ -92,7 +134,7 @@ fn map_as(kind: u32, bytes: usize, align: usize) -> Option<usize> {
         let _ = sys::madvise_keep(at, bytes, MADV_DONTDUMP);
         // A huge page would be taken whole for the first byte that is written to it.
         let _ = sys::madvise_keep(at, bytes, MADV_NOHUGEPAGE);
-        own.enter(at, at + bytes) && sys::mprotect(at, bytes, PROT_READ | PROT_WRITE).is_ok()
+        own.enter(at, at + bytes, heritable) && sys::mprotect(at, bytes, PROT_READ | PROT_WRITE).is_ok()
     };
     ready.then_some(at)
 }
@@ -110,11 +152,11 @@ pub unsafe fn unmap(at: usize, bytes: usize) {
 
 /// Declares a range to be the engine's that was not mapped by `map`: the library's own data.
 pub fn adopt(range: Range<usize>) {
-    OWN.lock().enter(range.start, range.end);
+    OWN.lock().own.enter(range.start, range.end);
 }
 
 /// The engine's mappings stay as they are, and none is added, as long as this lives. Whoever has it must not allocate.
-pub struct Still(Guard<'static, Table>);
+pub struct Still(Guard<'static, Tables>);
 
 /// See [`Still`].
 pub fn still() -> Still {
@@ -125,7 +167,7 @@ impl Still {
     /// The first part of `range` that is not the engine's own; empty when all of it is.
     pub fn first_foreign(&self, range: Range<usize>) -> Range<usize> {
         let mut start = range.start;
-        for &(s, e) in &self.0.ranges[..self.0.len] {
+        for &(s, e) in self.0.own.ranges() {
             if e <= start {
                 continue;
             }
@@ -148,7 +190,26 @@ pub fn first_foreign(range: Range<usize>) -> Range<usize> {
 
 /// Bytes mapped for the engine.
 pub fn mapped_bytes() -> usize {
-    OWN.lock().bytes
+    OWN.lock().own.bytes
+}
+
+/// Lets tables and pool into the next child, or keeps them out again.
+pub fn let_in(yes: bool) {
+    let advice = if yes { MADV_DOFORK } else { MADV_DONTFORK };
+    for &(start, end) in OWN.lock().heritable.ranges() {
+        let _ = sys::madvise_keep(start, end - start, advice);
+    }
+}
+
+/// In a child that was let in: of the engine's memory it has what can be taken over, and keeps that out of its own children.
+pub fn take_over() {
+    {
+        let mut tables = OWN.lock();
+        let Tables { own, heritable } = &mut *tables;
+        own.ranges = heritable.ranges;
+        (own.len, own.bytes) = (heritable.len, heritable.bytes);
+    }
+    let_in(false);
 }
 
 /// In a child of fork: all mappings are gone (MADV_DONTFORK), and whoever held a lock is gone with the parent.
@@ -158,7 +219,7 @@ pub fn mapped_bytes() -> usize {
 pub unsafe fn reset() {
     // SAFETY: nobody else can hold a reference to the statics, which are written whole.
     unsafe {
-        (&raw const OWN).cast_mut().write(Mutex::new(Table { ranges: [(0, 0); RANGES], len: 0, bytes: 0 }));
+        (&raw const OWN).cast_mut().write(Mutex::new(Tables::new()));
         (&raw const HEAP).cast_mut().write(Mutex::new(new_heap()));
     }
 }
@@ -277,7 +338,7 @@ mod tests {
 
     #[test]
     fn the_table_joins_neighbours_and_splits_again() {
-        let mut t = Table { ranges: [(0, 0); RANGES], len: 0, bytes: 0 };
+        let mut t = Table::new();
         for start in [10, 30, 20, 50] {
             assert!(t.enter(start, start + 10));
         }

@@ -5,14 +5,19 @@
 //!   program ── clone(VM|VFORK) ──> midwife ── clone(VM) ──> engine
 //!        waits until the midwife has ended, and reaps it; the engine is now a child of the nearest subreaper (`zfolio run`) or of init
 //! ```
+//!
+//! The same way serves for anything that must leave the program's own descriptors alone ([`aside`]).
 
 use crate::arena;
+use crate::loaded;
 use core::mem::ManuallyDrop;
 use core::ops::Range;
 use core::ptr::null_mut;
 use memcg::Slot;
 use uffd::maps::Maps;
+use uffd::pagemap::Pagemap;
 use uffd::sys::{self, Errno, consts::*};
+use uffd::{Features, Userfault};
 
 /// Bytes of stack of the engine and of a worker.
 const STACK: usize = 256 << 10;
@@ -45,7 +50,7 @@ extern "C" fn midwife(order: usize) -> ! {
 }
 
 fn new_stack() -> Result<usize, Errno> {
-    Ok(arena::map(STACK, 4096).ok_or(Errno::ENOMEM)? + STACK)
+    Ok(arena::map_apart(STACK, 4096).ok_or(Errno::ENOMEM)? + STACK)
 }
 
 /// While it lives, a child that ends leaves no trace in the program's account of its children (RUSAGE_CHILDREN): the kernel
@@ -57,6 +62,10 @@ impl Unseen {
 
     /// `None` where it would show: a child of the program's could end meanwhile, or a pending SIGCHLD would be lost.
     fn begin() -> Option<Unseen> {
+        // Another thread could make a child, and it could end, before the signal is heeded again.
+        if !loaded::has_one_thread() {
+            return None;
+        }
         let childless =
             sys::waitid(P_ALL, 0, null_mut(), WEXITED | WNOHANG | WNOWAIT | __WALL) == Err(Errno::ECHILD);
         if !childless || sys::pending_signals() & 1 << (SIGCHLD - 1) != 0 {
@@ -74,6 +83,27 @@ impl Drop for Unseen {
     }
 }
 
+/// Runs `entry(argument)` in a process that shares this one's memory and nothing else, to its end. All signals must be blocked.
+///
+/// # Safety
+/// `entry` must be fit to run in the program's place: no libc, no thread-local storage.
+pub unsafe fn aside(entry: extern "C" fn(usize) -> !, argument: usize) -> Result<(), Errno> {
+    let stack_top = new_stack()?;
+    let unseen = Unseen::begin();
+    // Only children that end with SIGCHLD are reaped by its being ignored.
+    let signal = if unseen.is_some() { SIGCHLD } else { 0 };
+    // SAFETY: the stack is new, and with CLONE_VFORK we wait until the process is gone.
+    let made = unsafe { sys::clone(CLONE_VM | CLONE_VFORK | signal, stack_top, entry, argument) };
+    if let Ok(pid) = made {
+        let mut status = 0;
+        // Where it is unseen this says ECHILD as soon as it has ended.
+        while sys::wait4(pid, &mut status, __WALL) == Err(Errno::EINTR) {}
+    }
+    // SAFETY: nobody is on that stack any more.
+    unsafe { arena::unmap(stack_top - STACK, STACK) };
+    made.map(drop)
+}
+
 /// Starts `entry(argument)` in a process that shares this one's memory, and whose parent is not this process. All signals must be blocked.
 ///
 /// # Safety
@@ -82,20 +112,25 @@ pub unsafe fn detached(entry: extern "C" fn(usize) -> !, argument: usize) -> Res
     let stack_top = new_stack()?;
     let mut order =
         Order { flags: CLONE_VM, stack_top, entry, argument, result: Err(Errno::ECHILD), may_yield: false };
-    let own_top = new_stack()?;
-    let unseen = Unseen::begin();
-    // Only children that end with SIGCHLD are reaped by its being ignored.
-    let signal = if unseen.is_some() { SIGCHLD } else { 0 };
-    // SAFETY: with CLONE_VFORK we wait until the midwife is gone, and `order` lives that long.
-    let pid =
-        unsafe { sys::clone(CLONE_VM | CLONE_VFORK | signal, own_top, midwife, &raw mut order as usize) }?;
-    let mut status = 0;
-    // Where it is unseen this says ECHILD as soon as it has ended.
-    while sys::wait4(pid, &mut status, __WALL) == Err(Errno::EINTR) {}
-    // SAFETY: the midwife has ended.
-    unsafe { arena::unmap(own_top - STACK, STACK) };
+    // SAFETY: `order` lives until the midwife has ended; the rest is the caller's contract.
+    unsafe { aside(midwife, &raw mut order as usize) }?;
     let Order { result, may_yield, .. } = order;
     result.map(|pid| Born { pid, may_yield })
+}
+
+/// True when an engine that were born now could open what it needs. All signals must be blocked, and the caller be on a stack that is always there.
+pub fn has_rights() -> bool {
+    extern "C" fn attempt(result: usize) -> ! {
+        sys::close_all();
+        sys::want_descriptors(8);
+        let opened = Userfault::open(Features::Events).and_then(|_| Pagemap::open());
+        // SAFETY: `has_rights` waits for the end of this process.
+        unsafe { *(result as *mut bool) = opened.is_ok() };
+        sys::exit(0)
+    }
+    let mut result = false;
+    // SAFETY: `attempt` uses no libc, and what it writes lives as long as it does.
+    unsafe { aside(attempt, &raw mut result as usize) }.is_ok() && result
 }
 
 /// Where a worker runs.
@@ -174,7 +209,7 @@ impl Kept {
 }
 
 /// The addresses of the library, from its ELF header.
-fn library() -> Range<usize> {
+pub fn library() -> Range<usize> {
     unsafe extern "C" {
         /// The linker's: where the header is.
         static __ehdr_start: ElfHeader;

@@ -1,7 +1,7 @@
 //! What the program's threads and the engine tell each other.
 
 use core::ops::Range;
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering::*};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use memcg::{Memcg, Slot};
 
 /// What the engine does.
@@ -44,9 +44,37 @@ pub struct Control {
     exit_value: AtomicU32,
     /// 1 when the engine may become SCHED_IDLE and leave that again.
     pub may_yield: AtomicU32,
+    /// Address of the [`crate::fork::Cradle`] of the fork that a thread has asked for; 0 where there can be none.
+    pub cradle: AtomicUsize,
+    /// How many of thread and engine still use it.
+    pub cradle_users: AtomicU32,
+    /// Address of the pager: a child's engine finds the copy of its parent's there.
+    pub pager: AtomicUsize,
+    /// What keys the hashes of objects: a child's are its parent's.
+    pub seed: AtomicU64,
+    /// In a child that took over: a [`Birth`].
+    pub birth: AtomicU32,
+    /// 1 in a child of fork that no engine has looked at yet: what it holds its parent holds too.
+    pub inherits: AtomicU32,
+    /// 1 when the program has ever forked: some of its memory may be another's too.
+    pub has_forked: AtomicU32,
 }
 
-/// What a thread of the program can ask the engine for, beside a fork.
+/// How a child stands that takes over from its parent's engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Birth {
+    /// This process was not born so.
+    None = 0,
+    /// Its engine is at it, and its thread waits.
+    Labour = 1,
+    /// All is registered: it may run on.
+    Done = 2,
+    /// It must not.
+    Failed = 3,
+}
+
+/// What a thread of the program can ask the engine for, beside bringing everything home.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Wish {
@@ -54,6 +82,8 @@ pub enum Wish {
     Forget = 1,
     /// Another userfaultfd is to have a range: its contents are to come home, and its registration is to end.
     LetGo = 2,
+    /// The thread is about to fork, and the child is to take over what is out.
+    Fork = 3,
 }
 
 /// The only one.
@@ -90,6 +120,13 @@ impl Control {
             exit_word: AtomicUsize::new(0),
             exit_value: AtomicU32::new(0),
             may_yield: AtomicU32::new(0),
+            cradle: AtomicUsize::new(0),
+            cradle_users: AtomicU32::new(0),
+            pager: AtomicUsize::new(0),
+            seed: AtomicU64::new(0),
+            birth: AtomicU32::new(Birth::None as u32),
+            inherits: AtomicU32::new(0),
+            has_forked: AtomicU32::new(0),
         }
     }
 
@@ -120,6 +157,8 @@ impl Control {
 
     /// In a child of fork: nobody's yet.
     pub fn reset(&self) {
+        // The parent's.
+        self.slot.store(core::ptr::null_mut(), Relaxed);
         self.state.store(State::Asleep as u32, Relaxed);
         self.forks.store(0, Relaxed);
         self.home.store(0, Relaxed);
@@ -128,6 +167,9 @@ impl Control {
         self.spare(0..0);
         self.guarding.store(0, Relaxed);
         self.copying.store(0, Relaxed);
+        self.cradle.store(0, Relaxed);
+        self.birth.store(Birth::None as u32, Relaxed);
+        self.inherits.store(1, Relaxed);
     }
 
     /// Keeps the engine from registering a range; an empty one keeps it from nothing.

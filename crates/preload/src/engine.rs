@@ -1,19 +1,25 @@
 //! The engine's process: asleep while the program is far from its limit, then the pager's loop, until the program is gone.
 
 use crate::arena;
+use crate::birth;
 use crate::board::Board;
-use crate::control::{CONTROL, Order, State, Wish};
+use crate::control::{Birth, CONTROL, Order, State, Wish};
 use crate::crew::{self, Crew};
 use crate::footprint::{footprint, sizes};
+use crate::fork::{self, Cradle};
 use crate::live::Live;
 use crate::seat::{Faults, Seat};
+use crate::share::{self, Coordinator};
 use crate::store::Counter;
-use crate::words::{Line, unmanaged};
-use core::fmt::Write;
+use crate::words::{self, Line, unmanaged};
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::fmt::{self, Write};
 use core::sync::atomic::Ordering::*;
+use mm::fork::Misfit;
 use mm::kernel::Store;
 use mm::{Config, Pager};
-use uffd::maps::Maps;
+use uffd::PAGE;
 use uffd::sys::{self, Errno, Fd, consts::*};
 use vmscan::WINDOW;
 use vmscan::watermark::Watermarks;
@@ -24,6 +30,10 @@ struct Watch {
     order: Order,
     program: Fd,
     statm: Fd,
+    /// /proc/PID/comm of the program, where there is one, and when to read it again.
+    comm: Option<Fd>,
+    comm_due_ns: u64,
+    coordinator: Coordinator,
     own_pid: u32,
     cpu_ns: u64,
 }
@@ -32,7 +42,14 @@ impl Watch {
     fn open(order: Order) -> Result<Watch, (&'static str, Errno)> {
         let program = sys::pidfd_open(order.pid).map_err(|e| ("pidfd_open", e))?;
         let statm = sys::open(b"/proc/self/statm\0", O_RDONLY).map_err(|e| ("/proc/self/statm", e))?;
-        Ok(Watch { order, program, statm, own_pid: sys::getpid().unwrap_or(0) as u32, cpu_ns: 0 })
+        let comm = open_comm(order.pid).ok();
+        let coordinator = Coordinator::open(&order);
+        let own_pid = sys::getpid().unwrap_or(0) as u32;
+        if CONTROL.inherits.swap(0, Relaxed) != 0 {
+            // All that a child of fork has is its parent's too, until the coordinator has looked.
+            order.slot.share.excess_bytes.store(footprint(&statm) as u64, Relaxed);
+        }
+        Ok(Watch { order, program, statm, comm, comm_due_ns: 0, coordinator, own_pid, cpu_ns: 0 })
     }
 
     /// The program has ended, or executes another one in a memory of its own.
@@ -45,11 +62,13 @@ impl Watch {
         if unsafe { (word as *const u32).read_volatile() } == value {
             return false;
         }
-        // The main thread is gone. Others may live on in the same memory; if not, another program runs under this number.
-        match sys::same_vm(self.own_pid, self.order.pid) {
+        // The main thread is gone, and has not got this memory any more. If others live on in it there is nothing else that it has got; if not, another
+        // program runs under this number. In this order: whoever leaves its memory between the two questions has none at the second.
+        let has_another = match sys::same_vm(self.own_pid, self.order.pid) {
             Ok(same) => !same,
             Err(errno) => errno != Errno::ENOSYS,
-        }
+        };
+        has_another && !has_left_memory(self.order.pid)
     }
 
     /// Sleeps until the program is gone, or for a time.
@@ -70,11 +89,17 @@ impl Watch {
         }
     }
 
-    /// What this process may use: what others do not, first come, first served, and never less than a little.
-    fn limit(&self, mine: usize) -> usize {
-        let all = self.order.memcg.sum(|s| &s.footprint_bytes) as usize;
-        let max = self.order.memcg.max_bytes.load(Relaxed) as usize;
-        max.saturating_sub(all.saturating_sub(mine)).max(8 << 20)
+    /// What this process may use, when it uses `footprint` bytes.
+    fn limit(&self, footprint: usize) -> usize {
+        share::limit(&self.order, footprint)
+    }
+
+    /// Publishes what the process holds, would hold alone, has out, and has in the pool, in bytes; without what is counted with its relatives.
+    fn publish(&mut self, footprint: usize, wanted: usize, stored: usize, pool: usize) {
+        let own = share::own_part(&self.order, footprint);
+        let [holds, wanted, stored, pool] = [footprint, wanted, stored, pool].map(own);
+        self.order.memcg.publish(self.order.slot, holds, wanted, stored, pool);
+        self.coordinator.watch(&self.order, &self.program);
     }
 
     fn count_cpu(&mut self) {
@@ -82,6 +107,40 @@ impl Watch {
         self.order.slot.stat.engine_cpu_ns.fetch_add(now - self.cpu_ns, Relaxed);
         self.cpu_ns = now;
     }
+
+    /// Looks now and then whether the program has given itself another name.
+    fn note_name(&mut self, now_ns: u64) {
+        let Some(comm) = self.comm.as_ref().filter(|_| now_ns >= self.comm_due_ns) else { return };
+        let mut name = [0; memcg::NAME_BYTES];
+        let read = sys::pread(comm, &mut name, 0);
+        // A program that this process has begun to execute meanwhile is another one: it gets an engine and a slot of its own.
+        if let Ok(len @ 1..) = read
+            && !self.gone()
+        {
+            // Instead of the line's end.
+            name[len - 1] = 0;
+            self.order.slot.rename(&name);
+        }
+        self.comm_due_ns = now_ns + NAME_NS;
+    }
+}
+
+/// How often the program's name is read.
+const NAME_NS: u64 = 1_000_000_000;
+
+/// Opens the file with the program's name.
+fn open_comm(pid: u32) -> Result<Fd, Errno> {
+    let mut path = Line::default();
+    let _ = write!(path, "/proc/{pid}/comm\0");
+    sys::open(path.as_str().as_bytes(), O_RDONLY)
+}
+
+/// True for a process whose main thread has ended, or is about to, and uses no memory any more.
+fn has_left_memory(pid: u32) -> bool {
+    let (mut path, mut text) = (Line::default(), [0; 2]);
+    let _ = write!(path, "/proc/{pid}/statm\0");
+    let file = sys::open(path.as_str().as_bytes(), O_RDONLY);
+    file.and_then(|file| sys::read(&file, &mut text)) == Ok(2) && text == *b"0 "
 }
 
 /// How many descriptors engine and workers may have: more than they ever do.
@@ -96,13 +155,17 @@ pub extern "C" fn main(_argument: usize) -> ! {
     let _ = sys::setsid();
     let _ = sys::set_name(PR_SET_NAME, c"zfolio-engine".as_ptr().cast());
     let order = CONTROL.order();
-    let (memcg, slot) = (order.memcg, order.slot);
+    if !order.slot.begin(order.pid, sys::getpid().unwrap_or(0) as u32) {
+        sys::exit(0);
+    }
     match Watch::open(order) {
         Ok(mut watch) => {
             adopt_own_data();
-            // What fails because the program has ended meanwhile is no news.
-            if asleep(&mut watch)
+            if CONTROL.birth.load(Acquire) == Birth::Labour as u32 {
+                inherit(&mut watch);
+            } else if asleep(&mut watch)
                 && let Err((what, errno)) = awake(&mut watch)
+                // What fails because the program has ended meanwhile is no news.
                 && !watch.gone()
             {
                 unmanaged(&watch.order, format_args!("{what} says {errno}"));
@@ -116,42 +179,42 @@ pub extern "C" fn main(_argument: usize) -> ! {
         Err((_, Errno::ESRCH)) => {}
         Err((what, errno)) => unmanaged(&CONTROL.order(), format_args!("{what} says {errno}")),
     }
-    memcg.release(slot);
+    words::leave(&CONTROL.order());
     sys::exit(0)
 }
 
 /// The library's own data is not the program's memory.
 fn adopt_own_data() {
-    if let Ok(maps) = Maps::open() {
-        let data = &raw const CONTROL as usize;
-        if let Ok(Some(m)) = maps.query(data) {
-            arena::adopt(m.range);
-        }
-    }
+    let library = birth::library();
+    arena::adopt(library.start..library.end.next_multiple_of(PAGE));
 }
 
 /// Waits until the program comes near its limit; false when it ended before.
 fn asleep(watch: &mut Watch) -> bool {
-    watch.order.slot.state.store(memcg::State::Asleep as u32, Release);
     let evict_all = watch.order.memcg.settings.evict_all != 0;
     loop {
         if watch.gone() {
             return false;
         }
         crate::dontfork::collect();
+        watch.note_name(sys::now_ns());
         let footprint = footprint(&watch.statm);
-        watch.order.memcg.publish(watch.order.slot, footprint as u64, footprint as u64, 0, 0);
+        watch.publish(footprint, footprint, 0, 0);
         let marks = if evict_all { Watermarks::evict_all() } else { Watermarks::new(watch.limit(footprint)) };
         let threshold = marks.wake;
         if footprint > threshold {
             return true;
         }
         // Fresh memory comes at 3 or 4 bytes a nanosecond: look again before it can have reached the threshold.
-        let time = ((threshold - footprint) as u64 / 4).clamp(1_000_000, 500_000_000);
+        let longest = if CONTROL.has_forked.load(Relaxed) != 0 { FAMILY_NS } else { 500_000_000 };
+        let time = ((threshold - footprint) as u64 / 4).clamp(1_000_000, longest);
         watch.sleep(time);
         watch.count_cpu();
     }
 }
+
+/// How long an engine sleeps at most whose program has forked: what it has to itself changes by what its children do.
+const FAMILY_NS: u64 = 50_000_000;
 
 /// How much fresh memory goes to the program at a time, at most.
 const FRESH_BYTES: usize = 512 << 10;
@@ -167,63 +230,181 @@ struct Ground {
 impl Ground {
     fn map(limit: usize) -> Option<Ground> {
         let stage = (limit / 4).clamp(16 << 20, 1 << 30) / WINDOW * WINDOW;
-        let at = arena::map(stage + WINDOW, 2 << 20)?;
-        let nursery = arena::map(WINDOW, WINDOW)?;
-        let fresh = arena::map(FRESH_BYTES, WINDOW)?;
+        let at = arena::map_apart(stage + WINDOW, 2 << 20)?;
+        let nursery = arena::map_apart(WINDOW, WINDOW)?;
+        let fresh = arena::map_apart(FRESH_BYTES, WINDOW)?;
         Some(Ground { stage: (at, stage), doorbell: at + stage, nursery, fresh })
     }
 }
 
+/// What a pager is made of, opened before anything is touched.
+struct Parts {
+    live: Live,
+    config: Config,
+    board: Board,
+    crew: Crew,
+    limit: usize,
+}
+
+impl Parts {
+    /// `seed` keys the hashes of objects. The error says what could not be had.
+    fn open(watch: &Watch, seed: u64) -> Result<Parts, (&'static str, Errno)> {
+        let (memcg, slot, pid) = (watch.order.memcg, watch.order.slot, watch.order.pid);
+        let no_memory = ("mmap", Errno::ENOMEM);
+        let compressor = acomp::Compressor::parse(memcg.settings.compressor())
+            .map_err(|_| ("the compressor", Errno::EINVAL))?;
+        let mut live = Live::open(pid, slot)?;
+        let limit = watch.limit(footprint(&watch.statm));
+        // Its share may become much larger than it is now.
+        let most = limit.max(memcg.max_bytes.load(Relaxed) as usize / 4);
+        let Ground { stage, doorbell, nursery, fresh } = Ground::map(most).ok_or(no_memory)?;
+        live.register_own(stage.0..doorbell, doorbell..doorbell + WINDOW)
+            .map_err(|e| ("UFFDIO_REGISTER", e))?;
+        let bell = sys::eventfd().map_err(|e| ("eventfd", e))?;
+        let board = Board::map(stage.1 / WINDOW, bell).ok_or(no_memory)?;
+        let crew = Crew { board, compressor, seed, slot, engine: watch.own_pid, program: pid };
+        let evict_all = memcg.settings.evict_all != 0;
+        let config = Config { stage, nursery, fresh: (fresh, FRESH_BYTES), doorbell, evict_all };
+        Ok(Parts { live, config, board, crew, limit })
+    }
+}
+
+/// The pager as it is in an engine.
+type Engine = Pager<'static, Live, Counter>;
+
+/// From now on the doorbell is answered, and a child can take over.
+fn announce(watch: &Watch, pager: &mut Engine) {
+    CONTROL.pager.store(&raw mut *pager as usize, Release);
+    CONTROL.doorbell.store(pager.doorbell(), Release);
+    CONTROL.state.store(State::Awake as u32, SeqCst);
+    watch.order.slot.state.store(memcg::State::Awake as u32, Release);
+}
+
 /// Manages the program's memory until it is gone. An error says what could not be had, before anything was touched.
 fn awake(watch: &mut Watch) -> Result<(), (&'static str, Errno)> {
-    let (memcg, slot, pid) = (watch.order.memcg, watch.order.slot, watch.order.pid);
-    let evict_all = memcg.settings.evict_all != 0;
-    let no_memory = ("mmap", Errno::ENOMEM);
-    let compressor = acomp::Compressor::parse(memcg.settings.compressor())
-        .map_err(|_| ("the compressor", Errno::EINVAL))?;
-    let mut live = Live::open(pid, slot)?;
-    let ground = Ground::map(watch.limit(footprint(&watch.statm))).ok_or(no_memory)?;
-    let (base, bytes) = ground.stage;
-    live.register_own(base..ground.doorbell, ground.doorbell..ground.doorbell + WINDOW)
-        .map_err(|e| ("UFFDIO_REGISTER", e))?;
+    let (memcg, slot) = (watch.order.memcg, watch.order.slot);
+    crate::dontfork::ask_kernel().map_err(|e| ("/proc/self/smaps", e))?;
     let mut seed = [0u8; 8];
     let _ = sys::getrandom(seed.as_mut_ptr(), seed.len(), 0);
-    let bell = sys::eventfd().map_err(|e| ("eventfd", e))?;
-    let board = Board::map(bytes / WINDOW, bell).ok_or(no_memory)?;
-    let crew =
-        Crew { board, compressor, seed: u64::from_ne_bytes(seed), slot, engine: watch.own_pid, program: pid };
-    let codec = Codec::new(compressor, crew.seed).map_err(|_| no_memory)?;
+    let seed = u64::from_ne_bytes(seed);
+    CONTROL.seed.store(seed, Relaxed);
+    let Parts { live, config, board, crew, limit } = Parts::open(watch, seed)?;
+    let codec = Codec::new(crew.compressor, seed).map_err(|_| ("mmap", Errno::ENOMEM))?;
     let store = Counter::new(board, codec, &slot.stat, memcg.settings.damage_every);
-    let Ground { stage, doorbell, nursery, fresh } = ground;
-    let config = Config { stage, nursery, fresh: (fresh, FRESH_BYTES), doorbell, evict_all };
-    let limit = watch.limit(footprint(&watch.statm));
-    let mut pager = Pager::new(live, store, &slot.stat, config, limit);
-    CONTROL.doorbell.store(ground.doorbell, Release);
-    CONTROL.state.store(State::Awake as u32, SeqCst);
-    slot.state.store(memcg::State::Awake as u32, Release);
+    // In the heap, where a child finds it.
+    let mut pager = Box::new(Pager::new(live, store, &slot.stat, config, limit));
+    announce(watch, &mut pager);
     // A fork that began before would copy what is registered from now on, and the child have holes there.
-    if !stand_by(watch, &mut pager, || CONTROL.is_forkless()) {
-        return Ok(());
+    if stand_by(watch, &mut pager, || CONTROL.is_forkless()) {
+        // What is registered is kept out of children, and so the workers need not copy it.
+        pager.settle();
+        if !config.evict_all {
+            pager.enroll_all();
+        }
+        work(watch, board, &crew, &mut pager);
     }
-    // What is registered is kept out of children, and so the workers need not copy it.
-    pager.settle();
-    if !evict_all {
-        pager.enroll_all();
+    Ok(())
+}
+
+/// In a child of fork: takes over what its parent's engine had when it was cloned, and goes on with it until the program is gone.
+fn inherit(watch: &mut Watch) {
+    let slot = watch.order.slot;
+    match take_over(watch) {
+        Ok((mut pager, board, crew)) => {
+            announce(watch, &mut pager);
+            fork::deliver(Birth::Done);
+            work(watch, board, &crew, &mut pager);
+        }
+        Err(_) if watch.gone() => {}
+        Err(why) => fork::fail(slot, format_args!("{why}")),
     }
+}
+
+/// Why a child could not take over.
+enum Miscarriage {
+    Refused(&'static str, Errno),
+    Untold,
+    Misfit(Misfit),
+}
+
+impl fmt::Display for Miscarriage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Miscarriage::Refused(what, errno) => write!(f, "{what} says {errno}"),
+            Miscarriage::Untold => {
+                f.write_str("its parent's engine did not tell what other threads did meanwhile")
+            }
+            Miscarriage::Misfit(misfit) => misfit.fmt(f),
+        }
+    }
+}
+
+fn take_over(watch: &mut Watch) -> Result<(Box<Engine>, Board, Crew), Miscarriage> {
+    let slot = watch.order.slot;
+    let parts = Parts::open(watch, CONTROL.seed.load(Relaxed));
+    let Parts { live, config, board, crew, limit } =
+        parts.map_err(|(what, e)| Miscarriage::Refused(what, e))?;
+    let late = fork::cradle().and_then(|cradle| cradle.told()).ok_or(Miscarriage::Untold)?;
+    let parents = CONTROL.pager.load(Acquire) as *mut Engine;
+    // SAFETY: the parent's pager, in the child's copy of its heap, as it was when its engine stood still; it is used here, and never again.
+    let (store, estate) = unsafe {
+        (Counter::take_over(&raw const (*parents).store, board, &slot.stat), (*parents).bequeath())
+    };
+    let pager = Pager::inherit(live, store, &slot.stat, config, limit, estate, &late);
+    Ok((Box::new(pager.map_err(Miscarriage::Misfit)?), board, crew))
+}
+
+/// Starts the workers, and runs the pager until the program is gone.
+fn work(watch: &mut Watch, board: Board, crew: &Crew, pager: &mut Engine) {
     match crew.start(pager.kernel.memory()) {
-        Ok(workers) => run(watch, board, &workers, &mut pager),
+        Ok(workers) => run(watch, board, &workers, pager),
         // What fails because the program has ended meanwhile is no news.
         Err(_) if watch.gone() => {}
         Err((what, errno)) => {
             pager.retire();
             unmanaged(&watch.order, format_args!("{what} says {errno}"));
-            stand_by(watch, &mut pager, || false);
+            stand_by(watch, pager, || false);
         }
     }
     watch.count_cpu();
     board.end();
     crew::await_end();
-    Ok(())
+}
+
+/// A thread is about to fork: stands still for the clone, and tells the child what was late.
+fn stand_still(watch: &Watch, pager: &mut Engine) {
+    let Some(cradle) = Cradle::map() else {
+        answered(pager);
+        return;
+    };
+    CONTROL.cradle.store(core::ptr::from_ref(cradle) as usize, Release);
+    answered(pager);
+    // What answers the bell empties it again, and the thread may not have been fast enough to see it full.
+    let serve = || {
+        pager.settle();
+        if pager.rang {
+            pager.answer();
+        }
+    };
+    if !cradle.await_thread(|| watch.gone(), serve) {
+        return;
+    }
+    pager.calm();
+    let regions = pager.regions().to_vec();
+    pager.kernel.let_in();
+    arena::let_in(true);
+    let is_child = cradle.await_clone(|| watch.gone());
+    arena::let_in(false);
+    pager.kernel.keep_out(&regions);
+    let mut late = Vec::new();
+    pager.late(is_child, |event| late.push(event));
+    cradle.tell(&late);
+}
+
+/// What a thread asked for is done.
+fn answered(pager: &mut Engine) {
+    CONTROL.wish.store(0, Release);
+    pager.answer();
 }
 
 /// How long the pager polls without sleeping after it has served a fault: about what a wake-up on another CPU costs.
@@ -266,7 +447,7 @@ impl Rests {
 }
 
 /// The pager's loop.
-fn run(watch: &mut Watch, board: Board, workers: &[u32], pager: &mut Pager<'_, Live, Counter>) {
+fn run(watch: &mut Watch, board: Board, workers: &[u32], pager: &mut Engine) {
     let (memcg, slot, head) = (watch.order.memcg, watch.order.slot, board.head());
     let evict_all = memcg.settings.evict_all != 0;
     let full_ns = memcg.settings.full_timeout_ms.max(1000) as u64 * 1_000_000;
@@ -287,7 +468,7 @@ fn run(watch: &mut Watch, board: Board, workers: &[u32], pager: &mut Pager<'_, L
         pager.paused = !CONTROL.is_forkless() || rests_now;
         let mut busy = pager.turn(footprint);
         if pager.rang {
-            answer(pager);
+            answer(watch, pager);
             // Faults may have been read meanwhile, and nobody tells of them again.
             busy = true;
         }
@@ -295,9 +476,13 @@ fn run(watch: &mut Watch, board: Board, workers: &[u32], pager: &mut Pager<'_, L
             published_ns = now;
             let (stored, pool) = (pager.stored_bytes(), pager.store.pool_bytes());
             let wanted = (footprint + stored).saturating_sub(pool + pager.usage().stock);
-            memcg.publish(slot, footprint as u64, wanted as u64, stored as u64, pool as u64);
+            watch.publish(footprint, wanted, stored, pool);
+            let waiting_ms =
+                pager.waiting_since_ns().map_or(0, |since| 1 + now.saturating_sub(since) / 1_000_000);
+            slot.share.waiting_ms.store(waiting_ms, Relaxed);
             pager.set_limit(watch.limit(footprint));
             watch.count_cpu();
+            watch.note_name(now);
             if watch.gone() {
                 return;
             }
@@ -306,6 +491,9 @@ fn run(watch: &mut Watch, board: Board, workers: &[u32], pager: &mut Pager<'_, L
             }
             if crew::one_has_died() {
                 stop(watch, crew::DEATH);
+            }
+            if pager.store.is_frozen && !memcg.has_family(slot) {
+                pager.thaw();
             }
         }
         let faults = slot.stat.faults.load(Relaxed) + slot.stat.fresh_faults.load(Relaxed);
@@ -332,7 +520,7 @@ fn run(watch: &mut Watch, board: Board, workers: &[u32], pager: &mut Pager<'_, L
             continue;
         } else if !busy && (now - last_fault_ns > SPIN_NS || !seat.is_apart()) {
             let urgent = pager.waiting_since_ns().is_some() || pager.paused;
-            let room = (watch.limit(footprint) - footprint.min(watch.limit(footprint))) as u64;
+            let room = watch.limit(footprint).saturating_sub(footprint) as u64;
             let time = if urgent { 500_000 } else { (room / 4).clamp(500_000, 20_000_000) };
             seat.follow(now, || pager.kernel.cpu_of(thread));
             let wants = pager.wants_results();
@@ -349,10 +537,12 @@ fn run(watch: &mut Watch, board: Board, workers: &[u32], pager: &mut Pager<'_, L
 }
 
 /// Does what a thread of the program asked for by the doorbell.
-fn answer(pager: &mut Pager<'_, Live, Counter>) {
+fn answer(watch: &Watch, pager: &mut Engine) {
     let wish = CONTROL.wish.load(Acquire);
     let range = CONTROL.range.0.load(Relaxed)..CONTROL.range.1.load(Relaxed);
-    if wish == Wish::Forget as u32 {
+    if wish == Wish::Fork as u32 {
+        return stand_still(watch, pager);
+    } else if wish == Wish::Forget as u32 {
         pager.disown(range);
     } else if wish == Wish::LetGo as u32 {
         pager.let_go(range);
@@ -366,7 +556,7 @@ fn answer(pager: &mut Pager<'_, Live, Counter>) {
 }
 
 /// A thread has waited for room for a while: warns, and at last stops the program.
-fn full(watch: &Watch, pager: &Pager<'_, Live, Counter>, waited_ns: u64, full_ns: u64) {
+fn full(watch: &Watch, pager: &Engine, waited_ns: u64, full_ns: u64) {
     let memcg = watch.order.memcg;
     if waited_ns > 1_000_000_000 {
         let _ = memcg.full_warning.compare_exchange(0, 1, AcqRel, Relaxed);
@@ -394,7 +584,7 @@ fn stop(watch: &Watch, why: &str) {
 }
 
 /// Nothing goes out, and the doorbell is answered, until `done`; false when the program has ended before.
-fn stand_by(watch: &Watch, pager: &mut Pager<'_, Live, Counter>, done: impl Fn() -> bool) -> bool {
+fn stand_by(watch: &Watch, pager: &mut Engine, done: impl Fn() -> bool) -> bool {
     pager.paused = true;
     while !done() {
         if watch.gone() {
@@ -402,7 +592,7 @@ fn stand_by(watch: &Watch, pager: &mut Pager<'_, Live, Counter>, done: impl Fn()
         }
         pager.turn(0);
         if pager.rang {
-            answer(pager);
+            answer(watch, pager);
         }
         let _ = sys::poll([pager.kernel.fd(), &watch.program], STAND_BY_NS);
     }

@@ -1,23 +1,33 @@
 //! What the program passes through: start-up, fork, madvise. Everything here runs on the program's own threads.
 //!
-//! Fork, for now, brings memory home: before the call the engine takes everything back and lets go of all ranges, and holds still until the call
-//! has returned, so that parent and child find all of it present whatever libc does in between. The child starts an engine of its own.
+//! Fork is hooked at the system call inside libc (patch.rs, fork.rs). Where that is not to be had, its symbols are: memory comes home before the call, and the engine
+//! holds still until it has returned, so that parent and child find all of it present whatever libc does in between. The child starts an engine of its own.
 //! vfork, posix_spawn, system and popen need nothing: their child runs in the same memory, with the same engine.
+//! A process that has not grown yet (grow.rs) has no engine, and all of this passes on what is called.
 
 use crate::arena;
 use crate::birth;
 use crate::control::{CONTROL, Order, State, Wish};
 use crate::dontfork::{self, Advice};
 use crate::engine;
+use crate::exec;
+use crate::grow;
+use crate::patch;
 use crate::words;
 use core::ops::Range;
-use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::*};
-use memcg::Memcg;
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering::*};
+use memcg::{Memcg, Slot};
+use uffd::sites::Site;
 use uffd::sys::{self, consts::*};
-use uffd::{Mutex, PAGE};
+use uffd::{Errno, Mutex, PAGE};
 
 /// The shared page of the run, once start-up has found it.
+#[unsafe(link_section = ".data.zfolio")]
 static MEMCG: AtomicPtr<Memcg> = AtomicPtr::new(core::ptr::null_mut());
+
+/// The process belongs to a run: it has an engine, or may get one any time.
+#[unsafe(link_section = ".data.zfolio")]
+static IN_RUN: AtomicBool = AtomicBool::new(false);
 
 /// libc's own functions behind ours.
 static REAL: [AtomicUsize; NAMES.len()] = [const { AtomicUsize::new(0) }; NAMES.len()];
@@ -25,7 +35,6 @@ static REAL: [AtomicUsize; NAMES.len()] = [const { AtomicUsize::new(0) }; NAMES.
 #[derive(Clone, Copy)]
 pub(crate) enum Call {
     Fork,
-    RawFork,
     Daemon,
     Forkpty,
     Madvise,
@@ -38,16 +47,40 @@ pub(crate) enum Call {
     Waitid,
     Vmsplice,
     Setsockopt,
+    Setuid,
+    Seteuid,
+    Setreuid,
+    Setresuid,
+    Setgid,
+    Setegid,
+    Setregid,
+    Setresgid,
+    Setgroups,
+    Initgroups,
+    Capset,
+    Chroot,
+    Setns,
+    Prctl,
+    Syscall,
+    Execve,
+    Execvpe,
+    Fexecve,
+    PosixSpawn,
+    PosixSpawnp,
     // Not hooked: libc's own, for what the others do.
     Fcntl,
     Pwritev2,
     Poll,
     ErrnoLocation,
+    // Not in every libc of those that we meet.
+    RawFork,
+    Execveat,
+    PidfdSpawn,
+    PidfdSpawnp,
 }
 
-const NAMES: [&[u8]; 18] = [
+const NAMES: [&[u8]; 41] = [
     b"fork\0",
-    b"_Fork\0",
     b"daemon\0",
     b"forkpty\0",
     b"madvise\0",
@@ -60,10 +93,34 @@ const NAMES: [&[u8]; 18] = [
     b"waitid\0",
     b"vmsplice\0",
     b"setsockopt\0",
+    b"setuid\0",
+    b"seteuid\0",
+    b"setreuid\0",
+    b"setresuid\0",
+    b"setgid\0",
+    b"setegid\0",
+    b"setregid\0",
+    b"setresgid\0",
+    b"setgroups\0",
+    b"initgroups\0",
+    b"capset\0",
+    b"chroot\0",
+    b"setns\0",
+    b"prctl\0",
+    b"syscall\0",
+    b"execve\0",
+    b"execvpe\0",
+    b"fexecve\0",
+    b"posix_spawn\0",
+    b"posix_spawnp\0",
     b"fcntl\0",
     b"pwritev2\0",
     b"poll\0",
     b"__errno_location\0",
+    b"_Fork\0",
+    b"execveat\0",
+    b"pidfd_spawn\0",
+    b"pidfd_spawnp\0",
 ];
 
 /// One request to the engine at a time.
@@ -73,17 +130,29 @@ static BELL: Mutex<()> = Mutex::new(());
 ///
 /// # Safety
 /// `envp` must be the environment as the dynamic linker passes it.
+#[unsafe(link_section = ".text.startup.zfolio")]
 pub unsafe fn start(envp: *const *const u8) {
-    for (name, real) in NAMES.iter().zip(&REAL) {
-        real.store(next_symbol(name), Relaxed);
-    }
     // SAFETY: the caller's contract.
     let Some(path) = (unsafe { variable(envp, memcg::ENV.as_bytes()) }) else { return };
-    let Ok(file) = sys::open(path, O_RDWR) else { return };
-    let Ok(at) = sys::mmap(size_of::<Memcg>(), PROT_READ | PROT_WRITE, MAP_SHARED, Some(&file)) else {
-        return;
-    };
-    let shared = at as *mut Memcg;
+    IN_RUN.store(true, Relaxed);
+    exec::remember(path);
+    let name = path.strip_suffix(b"\0").unwrap_or(path);
+    // SAFETY: as above.
+    let waits = unsafe { grow::begin(envp, path, name.ends_with(memcg::PAGE_FILE_AT_ONCE.as_bytes())) };
+    if !waits && let Ok(page) = map_page(path) {
+        start_with(page);
+    }
+}
+
+/// Maps the run's page, in `path`; its address. `path` ends with NUL.
+pub(crate) fn map_page(path: &[u8]) -> Result<usize, Errno> {
+    let file = sys::open(path, O_RDWR)?;
+    sys::mmap(size_of::<Memcg>(), PROT_READ | PROT_WRITE, MAP_SHARED, Some(&file))
+}
+
+/// Starts an engine for this process, which has none, with the run's page at this address.
+pub(crate) fn start_with(page: usize) {
+    let shared = page as *mut Memcg;
     // SAFETY: the mapping is as large as the structure, and all of it is atomics and plain integers; it is never unmapped.
     if unsafe { (*shared).magic.load(Acquire) } == memcg::MAGIC {
         MEMCG.store(shared, Release);
@@ -96,12 +165,13 @@ fn start_engine() {
     // SAFETY: set once, and never unmapped.
     let Some(memcg) = (unsafe { MEMCG.load(Acquire).as_ref() }) else { return };
     let pid = sys::getpid().unwrap_or(0) as u32;
-    let Some(slot) = memcg.claim(pid) else {
+    let Some(slot) = claim(memcg, pid) else {
         memcg.unmanaged.fetch_add(1, Relaxed);
         return;
     };
-    let order = Order { memcg, slot, pid, main_thread: exit_word() };
+    let order = Order { memcg, slot, pid, main_thread: exit_word(pid) };
     CONTROL.begin(&order);
+    memcg.managed.fetch_add(1, Relaxed);
     // Every signal is blocked while the engine is born, so that it is born with all of them blocked.
     let mask = sys::signal_mask(!0);
     // SAFETY: `engine::main` is made to run beside the program.
@@ -109,24 +179,36 @@ fn start_engine() {
     sys::signal_mask(mask);
     match born {
         Ok(engine) => {
-            memcg.managed.fetch_add(1, Relaxed);
-            slot.engine_pid.store(engine.pid, Release);
+            // The engine itself says who it is, as long as the slot is its own.
             CONTROL.may_yield.store(engine.may_yield as u32, Relaxed);
         }
         Err(errno) => {
             words::unmanaged(&order, format_args!("the engine could not be started: clone says {errno}"));
-            memcg.release(slot);
+            words::leave(&order);
         }
     }
 }
 
-/// The word that the kernel clears and wakes as the calling thread ends or the process executes another program: glibc keeps it right before the
-/// robust list head. `None` where it is not found there.
-fn exit_word() -> Option<(usize, u32)> {
-    let tid = sys::gettid().ok()? as u32;
-    let head = sys::robust_list(0).ok().filter(|h| *h != 0)?;
+/// Takes a slot for this process, and says there who it is.
+fn claim(memcg: &'static Memcg, pid: u32) -> Option<&'static Slot> {
+    let slot = memcg.claim(pid)?;
+    introduce(slot);
+    Some(slot)
+}
+
+/// Says in a slot who this process is.
+pub(crate) fn introduce(slot: &Slot) {
+    let mut name = [0; memcg::NAME_BYTES];
+    let _ = sys::get_name(PR_GET_NAME, name.as_mut_ptr());
+    slot.introduce(sys::getppid().unwrap_or(0) as u32, &name, sys::now_ns());
+}
+
+/// The word that the kernel clears and wakes as the main thread ends or the process executes another program: glibc keeps it right before the
+/// robust list head. `None` where it is not found there. The main thread's number is the process's.
+fn exit_word(tid: u32) -> Option<(usize, u32)> {
+    let head = sys::robust_list(tid).ok().filter(|h| *h != 0)?;
     let word = head - 16;
-    // SAFETY: the thread's own control block, which it has been using since it began.
+    // SAFETY: the thread's control block, which stays mapped when it has ended.
     (unsafe { (word as *const u32).read_volatile() } == tid).then_some((word, tid))
 }
 
@@ -134,6 +216,7 @@ fn exit_word() -> Option<(usize, u32)> {
 ///
 /// # Safety
 /// As for [`start`].
+#[unsafe(link_section = ".text.startup.zfolio")]
 unsafe fn variable<'a>(envp: *const *const u8, name: &[u8]) -> Option<&'a [u8]> {
     for index in 0.. {
         // SAFETY: the array ends with NULL, each string with NUL.
@@ -150,10 +233,14 @@ unsafe fn variable<'a>(envp: *const *const u8, name: &[u8]) -> Option<&'a [u8]> 
     None
 }
 
-/// The function that the program would have called without us; 0 where there is none.
+/// The function that the program would have called without us; 0 where there is none. `name` ends with NUL.
 fn next_symbol(name: &[u8]) -> usize {
     #[cfg(panic = "abort")]
     {
+        // Without the loader's help if it can be: a hook may be called where dlsym may not.
+        if let Some(address) = crate::loaded::symbol_after(birth::library().start, &name[..name.len() - 1]) {
+            return address;
+        }
         const RTLD_NEXT: usize = usize::MAX;
         let dlsym: usize;
         // SAFETY: reads the address of a weak symbol from the table of addresses: 0 where libc has none.
@@ -180,9 +267,13 @@ fn next_symbol(name: &[u8]) -> usize {
 /// `F` must be the type of a pointer to that function.
 pub(crate) unsafe fn real<F: Copy>(call: Call) -> Option<F> {
     const { assert!(size_of::<F>() == size_of::<usize>()) };
-    // A constructor that runs before ours may call already.
+    // Looked for when it is called first: most programs call none of them.
     let address = match REAL[call as usize].load(Relaxed) {
-        0 => next_symbol(NAMES[call as usize]),
+        0 => {
+            let found = next_symbol(NAMES[call as usize]);
+            REAL[call as usize].store(found, Relaxed);
+            found
+        }
         known => known,
     };
     // SAFETY: the address of a function is a function pointer; the type is the caller's contract.
@@ -199,7 +290,7 @@ fn ring() {
 }
 
 /// Holds the doorbell for this thread. Signals are blocked, since a handler might want it too.
-fn with_bell<R>(act: impl FnOnce() -> R) -> R {
+pub(crate) fn with_bell<R>(act: impl FnOnce() -> R) -> R {
     let mask = sys::signal_mask(!0);
     let bell = BELL.lock();
     let result = act();
@@ -209,7 +300,7 @@ fn with_bell<R>(act: impl FnOnce() -> R) -> R {
 }
 
 /// Asks the engine for something, with the bell held, and returns when it is done.
-fn ask(wish: Wish, range: Range<usize>) {
+pub(crate) fn ask(wish: Wish, range: Range<usize>) {
     CONTROL.range.0.store(range.start, Relaxed);
     CONTROL.range.1.store(range.end, Relaxed);
     CONTROL.wish.store(wish as u32, SeqCst);
@@ -219,9 +310,22 @@ fn ask(wish: Wish, range: Range<usize>) {
     }
 }
 
-/// Before a call that copies the address space: everything comes home and stays.
+/// The run's page; null where this process has none.
+pub(crate) fn memcg() -> *mut Memcg {
+    MEMCG.load(Acquire)
+}
+
+/// Before a call that copies the address space: everything comes home and stays. Also in a process without an engine, since another thread may
+/// start one before the copy is made.
 fn fork_begin() {
+    CONTROL.has_forked.store(1, Relaxed);
+    grow::fork_begin();
     CONTROL.forks.fetch_add(1, SeqCst);
+    come_home();
+}
+
+/// A fork is counted: returns when everything is home.
+pub(crate) fn come_home() {
     // The bell may be found answered for another thread's sake: what counts is what the engine says.
     while CONTROL.home.load(SeqCst) == 0 && CONTROL.state() == State::Awake {
         ring();
@@ -231,31 +335,56 @@ fn fork_begin() {
 /// After it, in the parent.
 fn fork_end() {
     CONTROL.forks.fetch_sub(1, SeqCst);
+    grow::fork_end();
 }
 
 /// After it, in the child: the engine, its memory and its locks have stayed behind.
-fn child_begin() {
+pub(crate) fn child_begin() {
     // SAFETY: a child of fork has one thread, and nothing of the engine's is left that could be in use.
+    unsafe { forget_engine() };
+    start_engine();
+}
+
+/// In a process that the engine has not come to with the memory: begins anew.
+///
+/// # Safety
+/// Nothing of the engine's may be in use.
+pub(crate) unsafe fn forget_engine() {
+    // SAFETY: the caller's contract.
     unsafe {
         arena::reset();
         dontfork::reset();
         (&raw const BELL).cast_mut().write(Mutex::new(()));
         CONTROL.reset();
     }
-    start_engine();
+}
+
+/// After a fork in a process without an engine, in the child: what another thread of the parent's was doing is not under way here.
+pub(crate) fn small_child_begin() {
+    // SAFETY: a child of fork has one thread.
+    unsafe { (&raw const BELL).cast_mut().write(Mutex::new(())) };
+    CONTROL.reset();
+    // It is too small to be told apart, and what an engine finds later is its own.
+    CONTROL.inherits.store(0, Relaxed);
 }
 
 /// Calls libc's fork, in whatever form, with the engine prepared for it. `call` returns 0 in the child.
 fn around_fork(call: impl FnOnce() -> i32) -> i32 {
-    if MEMCG.load(Relaxed).is_null() {
+    // The system call itself passes us (fork.rs).
+    if patch::is_active(Site::Clone) {
         return call();
     }
     fork_begin();
     let pid = call();
-    if pid == 0 {
+    if pid != 0 {
+        fork_end();
+        return pid;
+    }
+    grow::child_begin();
+    if is_managed() {
         child_begin()
     } else {
-        fork_end()
+        small_child_begin()
     }
     pid
 }
@@ -297,9 +426,14 @@ pub extern "C" fn forkpty(terminal: *mut i32, name: *mut u8, termios: *const u8,
     around_fork(|| real.map_or(NO_SUCH_CALL, |f| f(terminal, name, termios, size)))
 }
 
-/// True when an engine was started for this process, or tried to be.
+/// True when an engine was started for this process, or tried to be. It can become true between any two instructions.
 pub(crate) fn is_managed() -> bool {
     !MEMCG.load(Relaxed).is_null()
+}
+
+/// True when the process has an engine or may get one: what an engine could not undo must not be done before it either.
+pub(crate) fn is_in_run() -> bool {
+    IN_RUN.load(Relaxed)
 }
 
 /// unshare(2): CLONE_VM asks that nobody shares the memory, and does nothing else. The engine does, of which the program knows nothing: what can
@@ -308,6 +442,8 @@ pub(crate) fn is_managed() -> bool {
 pub extern "C" fn unshare(flags: i32) -> i32 {
     const VM: i32 = CLONE_VM as i32;
     const SIGHAND: i32 = 0x800;
+    // In other namespaces the run's page may not be found, nor the right to userfaultfd.
+    grow::before_it_cannot();
     // SAFETY: the type of unshare(2).
     let real = unsafe { real::<extern "C" fn(i32) -> i32>(Call::Unshare) };
     let flags = if flags & VM != 0 && is_managed() { flags & !VM | SIGHAND } else { flags };
@@ -378,23 +514,27 @@ pub extern "C" fn madvise(at: usize, bytes: usize, advice: i32) -> i32 {
     let effective = if advice == FREE && managed { MADV_DONTNEED as i32 } else { advice };
     let call = || real.map_or(NO_SUCH_CALL, |f| f(at, bytes, effective));
     let range = at..at.saturating_add(bytes.next_multiple_of(PAGE));
-    if advice == GUARD_INSTALL && managed {
+    if advice == GUARD_INSTALL && is_in_run() {
         return install_guards(range, call);
-    }
-    if !managed {
-        return call();
     }
     let post = |advice| dontfork::advised(range.clone(), advice, || CONTROL.has_engine());
     match advice as u32 {
         MADV_DONTFORK => {
-            post(Advice::Begin);
+            if managed {
+                post(Advice::Begin);
+            } else {
+                dontfork::advised_early();
+            }
             let result = call();
-            post(if result == 0 { Advice::KeepOut } else { Advice::Refused });
+            // An engine that has been started meanwhile may have looked at the kernel's flags before the call.
+            if managed || result == 0 && is_managed() {
+                post(if result == 0 { Advice::KeepOut } else { Advice::Refused });
+            }
             result
         }
         MADV_DOFORK => {
             let result = call();
-            if result == 0 {
+            if result == 0 && is_managed() {
                 post(Advice::GiveBack);
             }
             result

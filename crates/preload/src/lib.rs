@@ -1,6 +1,7 @@
 //! libzfolio.so: an engine for the process that loads it.
 //!
-//! The library is preloaded by `zfolio run`. Its constructor finds the run's shared page by an environment variable, and starts the engine: a
+//! The library is preloaded by `zfolio run`. Its constructor looks for an environment variable with the path of the run's shared page, and hooks libc's
+//! own system calls. When the process has grown, that page is mapped and the engine is started: a
 //! process of its own that shares the program's memory and nothing else (clone with CLONE_VM alone). The program keeps its threads, descriptors,
 //! signals and children as they would be without it. ARCHITECTURE.md tells the life of a page.
 //!
@@ -15,8 +16,13 @@
 //! - [`arena`]: the engine's own memory, and which addresses it has
 //! - [`live`]: the pager's kernel, [`tasks`]: what it knows of threads; [`store`]: its store; [`pool`]: its memory; [`board`]: the jobs that workers take
 //! - [`control`]: what the program's threads and the engine tell each other; [`words`]: what is said to the user
-//! - [`engine`], [`worker`]: the processes; [`birth`], [`crew`]: how they are made; [`seat`]: on which CPU they run
-//! - [`hook`]: what the program's calls pass through; [`wait`]: those for children; [`dontfork`]: what it keeps out of them
+//! - [`grow`]: when an engine is started; [`patch`]: libc's system calls that pass us; [`loaded`]: what the loader has loaded
+//! - [`engine`], [`worker`]: the processes; [`birth`], [`crew`]: how they are made; [`seat`]: on which CPU they run;
+//!   [`share`]: what of the limit is theirs
+//! - [`fork`]: how a child takes over; [`smaps`]: what it finds empty
+//! - [`hook`]: what the program's calls pass through; [`wait`]: those for children; [`dontfork`]: what it keeps out of them;
+//!   [`loan`]: what it lends to the kernel; [`rights`]: what it gives up
+//! - [`exec`]: the calls that start a program; [`environment`]: what it needs there to be managed
 //!
 //! Without `panic = "abort"`, as in tests, the crate is an ordinary library: no allocator, no hooks, no constructor.
 
@@ -31,12 +37,21 @@ pub mod control;
 pub mod crew;
 pub mod dontfork;
 pub mod engine;
+pub mod environment;
+pub mod exec;
 pub mod footprint;
+pub mod fork;
+pub mod grow;
 pub mod hook;
 pub mod live;
+pub mod loaded;
 pub mod loan;
+pub mod patch;
 pub mod pool;
+pub mod rights;
 pub mod seat;
+pub mod share;
+pub mod smaps;
 pub mod store;
 pub mod tasks;
 pub mod wait;
@@ -64,6 +79,7 @@ mod bare {
     }
 
     /// Runs before the program's own constructors and main.
+    #[unsafe(link_section = ".text.startup.zfolio")]
     extern "C" fn constructor(_argc: i32, _argv: *const *const u8, envp: *const *const u8) {
         // SAFETY: the dynamic linker passes a NULL-terminated array of NUL-terminated strings.
         unsafe { crate::hook::start(envp) };

@@ -3,6 +3,7 @@
 use crate::arena;
 use crate::control::CONTROL;
 use crate::dontfork;
+use crate::smaps;
 use crate::tasks::{TaskStat, parse_tid, task_state};
 use crate::words::Line;
 use alloc::vec::Vec;
@@ -65,7 +66,7 @@ impl Live {
         // SAFETY: a program that unmaps the vDSO has no use for it, and is one that nobody has met. Without it the clock is a system call.
         let _ = unsafe { vdso::use_clock(&maps) };
         let quiet = Userfault::open(Features::Quiet).map_err(|e| ("userfaultfd", e))?;
-        let drop_zone = arena::map(DROP_ZONE, DROP_ZONE).ok_or(("mmap", Errno::ENOMEM))?;
+        let drop_zone = arena::map_apart(DROP_ZONE, DROP_ZONE).ok_or(("mmap", Errno::ENOMEM))?;
         quiet.register(drop_zone..drop_zone + DROP_ZONE).map_err(|e| ("UFFDIO_REGISTER", e))?;
         let mut path = Line::default();
         let _ = write!(path, "/proc/{pid}/task\0");
@@ -108,6 +109,45 @@ impl Live {
         self.registered = stage.start..bell.end;
         self.uffd.register_silent(stage)?;
         self.uffd.register(bell)
+    }
+
+    /// Lets children have all of the program's memory, but for what it keeps from them itself. What was registered while an event was under way is kept
+    /// out too, and in none of the pager's lists.
+    pub fn let_in(&self) {
+        self.each_mapping(0..TOP, |range| {
+            dontfork::each_inherited(range, |r| {
+                let _ = sys::madvise_keep(r.start, r.len(), MADV_DOFORK);
+            });
+        });
+    }
+
+    /// Keeps mappings out of children again that are registered in these ranges, or in part of them: whole, since one that has grown meanwhile
+    /// would have a seam, over which mremap fails.
+    pub fn keep_out(&self, regions: &[Range<usize>]) {
+        for region in regions {
+            self.each_mapping(region.clone(), |range| {
+                let _ = sys::madvise_keep(range.start, range.len(), MADV_DONTFORK);
+            });
+        }
+    }
+
+    /// Calls `each` with the program's own mappings that a range touches, whole.
+    fn each_mapping(&self, range: Range<usize>, mut each: impl FnMut(Range<usize>)) {
+        let mut at = range.start;
+        while let Ok(Some(m)) = self.maps.query(at)
+            && m.range.start < range.end
+        {
+            at = m.range.start;
+            while at < m.range.end && !m.foreign {
+                let part = arena::first_foreign(at..m.range.end);
+                if part.is_empty() {
+                    break;
+                }
+                at = part.end;
+                each(part);
+            }
+            at = m.range.end;
+        }
     }
 
     /// The memory of program and engine.
@@ -273,6 +313,14 @@ impl Kernel for Live {
         }
         // The whole mapping, so that none is split.
         !CONTROL.spares(&m.range) && is_registered(&self.uffd, &self.quiet, m.range)
+    }
+
+    fn wiped(&mut self) -> Vec<Range<usize>> {
+        smaps::wiped()
+    }
+
+    fn is_mapped(&mut self, range: Range<usize>) -> bool {
+        matches!(self.maps.query(range.start), Ok(Some(m)) if m.range.start < range.end)
     }
 
     fn mapping(&mut self, at: usize) -> Option<Range<usize>> {

@@ -3,7 +3,7 @@
 //! (The kernel's own swap frees a page only when nobody refers to it.) So nothing is lent: what can be copied is, and the rest is refused as by
 //! a kernel that does not know it.
 
-use crate::hook::{Call, NO_SUCH_CALL, is_managed, real};
+use crate::hook::{Call, NO_SUCH_CALL, is_in_run, real};
 use core::ffi::c_void;
 
 const EAGAIN: i32 = 11;
@@ -87,7 +87,7 @@ impl Libc {
 /// vmsplice(2): what goes into a pipe is copied. Out of one the kernel copies anyway.
 #[cfg_attr(panic = "abort", unsafe(no_mangle))]
 pub extern "C" fn vmsplice(fd: i32, pieces: *const c_void, count: usize, flags: u32) -> isize {
-    if is_managed()
+    if is_in_run()
         && let Some(libc) = Libc::find()
         && libc.is_pipe_to_write(fd)
     {
@@ -103,7 +103,7 @@ pub extern "C" fn vmsplice(fd: i32, pieces: *const c_void, count: usize, flags: 
 pub extern "C" fn setsockopt(fd: i32, level: i32, option: i32, value: *const c_void, bytes: u32) -> i32 {
     // SAFETY: the type of setsockopt(2).
     let real = unsafe { real::<extern "C" fn(i32, i32, i32, *const c_void, u32) -> i32>(Call::Setsockopt) };
-    let lends = is_managed() && (level, option) == (SOL_SOCKET, SO_ZEROCOPY);
+    let lends = is_in_run() && (level, option) == (SOL_SOCKET, SO_ZEROCOPY);
     let option = if lends { SO_NOTHING } else { option };
     real.map_or(NO_SUCH_CALL, |f| f(fd, level, option, value, bytes))
 }

@@ -4,7 +4,8 @@
 //! former back and to have the latter made costs several times what a move does: the kernel clears each page, and each call is one more.
 
 use crate::arena;
-use core::cell::Cell;
+use alloc::vec::Vec;
+use core::cell::{Cell, RefCell};
 use core::ptr::NonNull;
 use mm::kernel::Spare;
 use uffd::pagemap::Pagemap;
@@ -19,19 +20,38 @@ struct Mover {
     pagemap: Pagemap,
 }
 
+impl Mover {
+    fn open() -> Option<Mover> {
+        Some(Mover { quiet: Userfault::open(Features::Quiet).ok()?, pagemap: Pagemap::open().ok()? })
+    }
+}
+
 /// See the head of the file.
 pub struct PoolMemory {
     /// None where that was refused.
-    mover: Option<Mover>,
+    mover: RefCell<Option<Mover>>,
+    /// Where its mappings are, and how long.
+    mapped: RefCell<Vec<(usize, usize)>>,
     spare: Cell<Spare>,
 }
 
 impl PoolMemory {
     /// No memory yet.
     pub fn open() -> PoolMemory {
-        let mover =
-            Userfault::open(Features::Quiet).and_then(|quiet| Ok(Mover { quiet, pagemap: Pagemap::open()? }));
-        PoolMemory { mover: mover.ok(), spare: Cell::default() }
+        PoolMemory { mover: RefCell::new(Mover::open()), mapped: RefCell::default(), spare: Cell::default() }
+    }
+
+    /// In a child: the parent's descriptors are not there, and nothing is registered.
+    pub fn reopen(&self) {
+        let mover = Mover::open();
+        if let Some(mover) = &mover {
+            for &(at, bytes) in &*self.mapped.borrow() {
+                let _ = mover.quiet.register_silent(at..at + bytes);
+            }
+        }
+        // The numbers of the parent's are others' here, or nobody's.
+        core::mem::forget(self.mover.replace(mover));
+        self.spare.take();
     }
 
     /// What the pool may grow into from now on, instead of what it might until now, which is returned as far as it is left.
@@ -41,7 +61,8 @@ impl PoolMemory {
 
     /// Moves spare pages in, as far as there are any; how many bytes it was.
     fn grow(&self, at: usize, bytes: usize) -> usize {
-        let Some(Mover { quiet, pagemap }) = &self.mover else { return 0 };
+        let mover = self.mover.borrow();
+        let Some(Mover { quiet, pagemap }) = &*mover else { return 0 };
         let (mut spare, mut grown) = (self.spare.get(), 0);
         while grown < bytes && spare.pages > 0 {
             let want = (bytes - grown).min(spare.pages * PAGE);
@@ -66,7 +87,8 @@ impl PoolMemory {
 unsafe impl Backing for PoolMemory {
     fn map(&self, bytes: usize) -> Option<NonNull<u8>> {
         let at = arena::map(bytes, 64 << 10)?;
-        if let Some(mover) = &self.mover {
+        self.mapped.borrow_mut().push((at, bytes));
+        if let Some(mover) = &*self.mover.borrow() {
             // Refused, it takes no pages, and has new ones made.
             let _ = mover.quiet.register_silent(at..at + bytes);
         }
@@ -87,6 +109,7 @@ unsafe impl Backing for PoolMemory {
     }
 
     fn unmap(&self, at: NonNull<u8>, bytes: usize) {
+        self.mapped.borrow_mut().retain(|mapping| mapping.0 != at.as_ptr() as usize);
         // SAFETY: the pool has no object there and forgets the range.
         unsafe { arena::unmap(at.as_ptr() as usize, bytes) }
     }
@@ -99,7 +122,7 @@ mod tests {
     #[test]
     fn it_grows_by_spare_pages_from_the_front_and_by_new_ones_after_that() {
         let pool = PoolMemory::open();
-        if pool.mover.is_none() {
+        if pool.mover.borrow().is_none() {
             println!("skipped: userfaultfd is refused");
             return;
         }
@@ -119,7 +142,8 @@ mod tests {
         assert_eq!(first_bytes(3), [1, 2, 3], "moved, not made");
         // SAFETY: inside the mapping.
         pool.commit(unsafe { at.add(3 * PAGE) }, 3 * PAGE);
-        let pagemap = &pool.mover.as_ref().unwrap().pagemap;
+        let mover = pool.mover.borrow();
+        let pagemap = &mover.as_ref().unwrap().pagemap;
         assert!((0..6).all(|page| pagemap.is_present(at.as_ptr() as usize + page * PAGE).unwrap()));
         assert_eq!(first_bytes(6), [1, 2, 3, 4, 0, 0]);
         // And what was given back grows again.

@@ -43,13 +43,46 @@ pub struct Counter {
     /// Test mode: the last of so many objects is damaged; 0 is never.
     damage_every: u32,
     stored: u32,
+    /// Since the last fork another process has what was in the pool then.
+    pub is_frozen: bool,
 }
 
 impl Counter {
     /// An empty store.
     pub fn new(board: Board, codec: Codec, stat: &'static Stat, damage_every: u32) -> Counter {
         let cache = Cache::new(PoolMemory::open());
-        Counter { board, cache, codec, stat, given: VecDeque::new(), in_vain: 0, damage_every, stored: 0 }
+        Counter {
+            board,
+            cache,
+            codec,
+            stat,
+            given: VecDeque::new(),
+            in_vain: 0,
+            damage_every,
+            stored: 0,
+            is_frozen: false,
+        }
+    }
+
+    /// In a child: what its parent's store held, without the jobs, of which there were none.
+    ///
+    /// # Safety
+    /// `parents` must be the copy of a store that the parent's engine had when it stood still for the fork, and never be used again.
+    pub unsafe fn take_over(parents: *const Counter, board: Board, stat: &'static Stat) -> Counter {
+        // SAFETY: the caller's contract; the copy's own fields are never dropped.
+        let Counter { cache, codec, damage_every, stored, .. } = unsafe { parents.read() };
+        cache.pool().backing().reopen();
+        Counter {
+            board,
+            cache,
+            codec,
+            stat,
+            given: VecDeque::new(),
+            in_vain: 0,
+            damage_every,
+            stored,
+            is_frozen: false,
+        }
     }
 
     /// With nothing better to do, compacts the pool a little where holes take a thirty-second of it, or an eighth while a stream comes in, which leaves
@@ -215,6 +248,16 @@ impl Store for Counter {
         {
             self.cache.invalidate(handle);
         }
+    }
+
+    fn thaw(&mut self) {
+        self.cache.pool().thaw();
+        self.is_frozen = false;
+    }
+
+    fn freeze(&mut self) {
+        self.cache.pool().freeze();
+        self.is_frozen = true;
     }
 
     fn pool_bytes(&self) -> usize {

@@ -2,7 +2,7 @@
 //! engines of those descendants come to it too, as children that it does not know. They are reaped here before the program's own
 //! wait can find them. Elsewhere a wait is libc's own.
 
-use crate::hook::{Call, NO_SUCH_CALL, is_managed, real};
+use crate::hook::{Call, NO_SUCH_CALL, is_in_run, real};
 use crate::words::Line;
 use core::ffi::c_void;
 use core::fmt::Write;
@@ -16,7 +16,7 @@ type Waitid = extern "C" fn(i32, u32, *mut u32, i32) -> i32;
 
 fn adopts() -> bool {
     let mut yes = 0;
-    is_managed()
+    is_in_run()
         && (sys::get_subreaper(PR_GET_CHILD_SUBREAPER, &raw mut yes).is_ok() && yes != 0
             || sys::getpid() == Ok(1))
 }

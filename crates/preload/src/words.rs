@@ -52,11 +52,20 @@ pub fn stop_program() {
     }
 }
 
+/// Hands in the slot of a process that has ended, or goes on without an engine. It may be another's at once: nobody here uses it again.
+pub fn leave(order: &Order) {
+    CONTROL.slot.store(core::ptr::null_mut(), Release);
+    order.memcg.release(order.slot, sys::now_ns());
+}
+
 /// The program runs on without an engine; says why.
 pub fn unmanaged(order: &Order, why: fmt::Arguments<'_>) {
     let mut line = Line::default();
-    let _ = line.write_fmt(format_args!("process {} runs unmanaged: {why}", order.pid));
+    let _ = line.write_fmt(why);
     order.slot.say(line.as_str());
     order.slot.state.store(memcg::State::Unmanaged as u32, Release);
+    // From here on `zfolio run` counts it with those that have no engine.
+    order.memcg.publish(order.slot, 0, 0, 0, 0);
+    order.memcg.managed.fetch_sub(1, Relaxed);
     order.memcg.unmanaged.fetch_add(1, Relaxed);
 }

@@ -100,8 +100,11 @@ impl Watch<'_> {
         let Duty { board, slot, .. } = self.duty;
         let ended = |fd: &Fd| sys::poll([fd], 0) == Ok([true]);
         if ended(&self.engine) && board.head().stop.load(SeqCst) == 0 {
-            slot.say("the engine has died; the program was stopped, since its memory cannot be restored");
-            slot.state.store(memcg::State::Stopped as u32, Release);
+            // Of a program that was killed too the slot may be another's by now.
+            if slot.pid.load(Acquire) == self.duty.program {
+                slot.say("the engine has died; the program was stopped, since its memory cannot be restored");
+                slot.state.store(memcg::State::Stopped as u32, Release);
+            }
             let _ = sys::pidfd_send_signal(&self.program, SIGKILL);
             sys::exit(0);
         }

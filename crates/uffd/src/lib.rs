@@ -10,6 +10,7 @@
 //!   sys        mmap, madvise, futex, clone, ... as functions                  (sys.rs)
 //!   Memory     the memory of a process, for another one                       (memory.rs)
 //!   vdso       the clock without a system call                                 (vdso.rs)
+//!   sites      where libc makes its system calls                               (sites.rs)
 //!   Mutex      a lock on a futex, for memory that no program's thread sees    (lock.rs)
 //! ```
 
@@ -19,6 +20,7 @@ pub mod lock;
 pub mod maps;
 mod memory;
 pub mod pagemap;
+pub mod sites;
 pub mod sys;
 mod userfault;
 pub mod vdso;

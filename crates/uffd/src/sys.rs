@@ -99,6 +99,22 @@ pub fn open_at(dir: &Fd, path: &[u8], flags: u32) -> Result<Fd> {
     call!(__NR_openat, dir.0, path.as_ptr(), flags | g::O_CLOEXEC, 0).map(Fd::own)
 }
 
+/// How many links a file or directory has; `path` must end with NUL.
+pub fn links(path: &[u8]) -> Result<usize> {
+    assert!(path.last() == Some(&0), "a path for the kernel ends with NUL");
+    // SAFETY: plain integers, of any value.
+    let mut stat: g::stat = unsafe { core::mem::zeroed() };
+    call!(__NR_stat, path.as_ptr(), &raw mut stat)?;
+    Ok(stat.st_nlink as usize)
+}
+
+/// True when the process's real user may read `path`, which must end with NUL.
+pub fn may_read(path: &[u8]) -> bool {
+    assert!(path.last() == Some(&0), "a path for the kernel ends with NUL");
+    // The old call, which every loader makes: what lets a program be executed lets it through.
+    call!(__NR_access, path.as_ptr(), g::R_OK).is_ok()
+}
+
 /// Lets this process have `count` descriptors, or as many as it may.
 pub fn want_descriptors(count: u64) {
     let mut old = [0u64; 2];
@@ -287,6 +303,14 @@ pub fn poll<const N: usize>(fds: [&Fd; N], timeout_ns: u64) -> Result<[bool; N]>
     Ok(set.map(|p| p.revents != 0))
 }
 
+/// True when `fd` takes something written to it now.
+pub fn is_writable(fd: &Fd) -> bool {
+    let mut set = [g::pollfd { fd: fd.0, events: g::POLLOUT as i16, revents: 0 }];
+    let timeout = timespec(0);
+    let told = call!(__NR_ppoll, set.as_mut_ptr(), 1, &timeout as *const Timespec, 0, 8);
+    told.is_ok() && set[0].revents == g::POLLOUT as i16
+}
+
 /// A descriptor that becomes readable when process `pid` ends.
 pub fn pidfd_open(pid: u32) -> Result<Fd> {
     call!(__NR_pidfd_open, pid, 0).map(Fd::own)
@@ -295,6 +319,11 @@ pub fn pidfd_open(pid: u32) -> Result<Fd> {
 /// Sends a signal through a pidfd.
 pub fn pidfd_send_signal(fd: &Fd, signal: u32) -> Result<()> {
     call!(__NR_pidfd_send_signal, fd.0, signal, 0, 0).map(drop)
+}
+
+/// A duplicate of another process's descriptor.
+pub fn pidfd_getfd(fd: &Fd, theirs: u32) -> Result<Fd> {
+    call!(__NR_pidfd_getfd, fd.0, theirs, 0).map(Fd::own)
 }
 
 /// A counter that one thread adds to and another polls.
@@ -373,6 +402,8 @@ macro_rules! plain {
 plain! {
     /// Process id.
     getpid => __NR_getpid();
+    /// Process id of the parent.
+    getppid => __NR_getppid();
     /// Thread id.
     gettid => __NR_gettid();
     /// Signals a process.
@@ -387,6 +418,8 @@ plain! {
     get_subreaper => __NR_prctl(op: u32, yes: *mut u32);
     /// Sets the name that ps shows; 15 bytes and a NUL.
     set_name => __NR_prctl(op: u32, name: *const u8);
+    /// The name of the calling thread (PR_GET_NAME) into a buffer of 16 bytes.
+    get_name => __NR_prctl(op: u32, name: *mut u8);
     /// Fills a buffer with random bytes.
     getrandom => __NR_getrandom(at: *mut u8, bytes: usize, flags: u32);
     /// Changes the working directory; a NUL-terminated path.
@@ -519,17 +552,20 @@ pub unsafe fn clone(
 
 /// Constants of the calls above, under their kernel names.
 pub mod consts {
+    pub use linux_raw_sys::general::{__NR_clone as NR_CLONE, __NR_fork as NR_FORK};
     pub use linux_raw_sys::general::{
-        __WALL, CLONE_FILES, CLONE_FS, CLONE_VFORK, CLONE_VM, MADV_DODUMP, MADV_DOFORK, MADV_DONTDUMP,
-        MADV_DONTFORK, MADV_DONTNEED, MADV_FREE, MADV_HUGEPAGE, MADV_NOHUGEPAGE, MADV_POPULATE_WRITE,
-        MAP_ANONYMOUS, MAP_NORESERVE, MAP_PRIVATE, MAP_SHARED, MS_INVALIDATE, O_CLOEXEC, O_DIRECTORY,
-        O_RDONLY, O_RDWR, O_WRONLY, PROT_NONE, PROT_READ, PROT_WRITE, SCHED_IDLE, SIGBUS, SIGCHLD, SIGKILL,
-        WNOHANG,
+        __WALL, CLONE_CHILD_CLEARTID, CLONE_CHILD_SETTID, CLONE_FILES, CLONE_FS, CLONE_VFORK, CLONE_VM,
+        MADV_DODUMP, MADV_DOFORK, MADV_DONTDUMP, MADV_DONTFORK, MADV_DONTNEED, MADV_FREE, MADV_HUGEPAGE,
+        MADV_NOHUGEPAGE, MADV_POPULATE_WRITE, MAP_ANONYMOUS, MAP_NORESERVE, MAP_PRIVATE, MAP_SHARED,
+        MS_INVALIDATE, O_APPEND, O_CLOEXEC, O_DIRECTORY, O_NOCTTY, O_NONBLOCK, O_RDONLY, O_RDWR, O_WRONLY,
+        PROT_EXEC, PROT_NONE, PROT_READ, PROT_WRITE, SCHED_IDLE, SIGBUS, SIGCHLD, SIGKILL, WNOHANG,
     };
     /// The scheduling policy of nearly all programs, in the kernel's headers SCHED_NORMAL.
     pub const SCHED_OTHER: u32 = 0;
     /// prctl's PR_SET_NAME.
     pub const PR_SET_NAME: u32 = 15;
+    /// prctl's PR_GET_NAME.
+    pub const PR_GET_NAME: u32 = 16;
     /// prctl's PR_GET_CHILD_SUBREAPER.
     pub const PR_GET_CHILD_SUBREAPER: u32 = 37;
     /// waitid's P_ALL.

@@ -87,6 +87,13 @@ pub struct Run {
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
 
+    /// Show how the run goes: a line below CMD's own output, once a second
+    ///
+    /// What is in memory, what is saved, faults, and processes. Only on a terminal that is in its usual mode, and after the first two
+    /// seconds; nothing is written where stderr is a pipe or a file.
+    #[arg(long)]
+    pub progress: bool,
+
     /// Write no summary; warnings and errors stay
     #[arg(long, short)]
     pub quiet: bool,
@@ -122,6 +129,9 @@ pub struct Doctor {
     /// Write the findings to FILE as JSON, too
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+    /// Look into this libc.so.6 instead of the machine's
+    #[arg(long, value_name = "FILE")]
+    pub libc: Option<PathBuf>,
 }
 
 impl Run {

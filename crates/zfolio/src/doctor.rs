@@ -3,6 +3,7 @@
 
 use crate::args::Doctor;
 use crate::cgroup::Memory;
+use crate::glibc;
 use crate::probe::{self, Refused, Way};
 use crate::rundir::RunDir;
 use crate::size::Bytes;
@@ -13,6 +14,8 @@ use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::fs;
 use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+use uffd::sites::Site;
 use uffd::sys::Errno;
 
 /// What a finding means for a run.
@@ -97,6 +100,11 @@ const CODE: &[Remedy] = &[
     remedy("user", "export XDG_RUNTIME_DIR=DIR, of your own and not on a noexec mount"),
     remedy("container", "docker run --tmpfs /tmp:exec ..."),
 ];
+const GLIBC: &[Remedy] = &[
+    remedy("root", "nothing to do: it works, and small processes cost more"),
+    remedy("user", "nothing to do: it works, and small processes cost more"),
+    remedy("container", "an image with Debian's or Ubuntu's glibc, 2.31 or newer"),
+];
 const HUGE_PAGES: &[Remedy] = &[
     remedy("root", "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled"),
     remedy("user", "nothing to do: it works in base pages"),
@@ -137,9 +145,10 @@ fn essentials() -> Vec<Check> {
 }
 
 /// What a run feels.
-fn circumstances() -> Vec<Check> {
+fn circumstances(libc: Option<PathBuf>) -> Vec<Check> {
     vec![
         library(),
+        hooks(libc),
         huge_pages(),
         max_map_count(),
         overcommit(),
@@ -162,7 +171,8 @@ pub fn obstacle() -> Option<String> {
 
 /// `zfolio doctor`; returns the exit status.
 pub fn run(args: &Doctor) -> u8 {
-    let checks: Vec<Check> = [kernel()].into_iter().chain(essentials()).chain(circumstances()).collect();
+    let checks: Vec<Check> =
+        [kernel()].into_iter().chain(essentials()).chain(circumstances(args.libc.clone())).collect();
     let mut stdout = std::io::stdout();
     let colour = stdout.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     let _ = stdout.write_all(text(&checks, colour).as_bytes());
@@ -324,6 +334,28 @@ fn library() -> Check {
     Check { name: "library", found, verdict, remedies: CODE }
 }
 
+/// Which of libc's own system calls pass the library.
+fn hooks(libc: Option<PathBuf>) -> Check {
+    let inspected = libc.or_else(glibc::loaded).map(|file| glibc::inspect(&file));
+    let names = |sites: &[Site]| sites.iter().map(|site| site.name()).collect::<Vec<_>>().join(", ");
+    let (found, verdict) = match inspected {
+        None => ("no glibc".to_string(), Verdict::Note),
+        Some(Err(e)) => (format!("{e:#}"), Verdict::Note),
+        Some(Ok(libc)) => match libc.missing.is_empty() {
+            true => (format!("glibc {}: {}", libc.version, names(&libc.found)), Verdict::Ok),
+            false => (
+                format!(
+                    "glibc {}: not {}: small processes get an engine, too",
+                    libc.version,
+                    names(&libc.missing)
+                ),
+                Verdict::Note,
+            ),
+        },
+    };
+    Check { name: "hooks in libc", found, verdict, remedies: GLIBC }
+}
+
 /// The chosen word of `always [madvise] never`.
 fn chosen(text: &str) -> &str {
     text.split(['[', ']']).nth(1).unwrap_or("")
@@ -473,7 +505,7 @@ zfolio run does not work here: one thing is missing.
     #[test]
     fn every_check_that_can_fail_has_a_remedy_for_each_kind_of_person() {
         for remedies in
-            [RIGHTS, NEWER_KERNEL, PROC, CODE, HUGE_PAGES, MAPS, OVERCOMMIT, ADDRESS_SPACE, PROCESSES]
+            [RIGHTS, NEWER_KERNEL, PROC, CODE, GLIBC, HUGE_PAGES, MAPS, OVERCOMMIT, ADDRESS_SPACE, PROCESSES]
         {
             for who in ["root", "user", "container"] {
                 assert!(remedies.iter().any(|r| r.who == who), "{remedies:?}");

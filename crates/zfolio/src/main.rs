@@ -9,27 +9,38 @@
 //!
 //! - [`args`], [`size`], [`cgroup`]: the command line, sizes of memory, and what they are a share of
 //! - [`probe`], [`doctor`]: what the kernel allows, and what to do about what it does not
-//! - [`program`], [`elf`]: CMD, found and looked at before it runs
-//! - [`rundir`]: the directory with the library and the shared page
+//! - [`program`], [`elf`]: CMD, found and looked at before it runs; [`glibc`]: the machine's libc
+//! - [`rundir`]: the directory with the library and the shared page; [`blank`]: a library of nothing, for 32-bit descendants
 //! - [`supervise`]: signals, job control, descendants, the end
-//! - [`summary`]: the figures
+//! - [`coordinator`], [`descendants`]: the limit divided among the processes, and which there are; [`unmanaged`]: those without an engine
+//! - [`roster`]: its processes, one by one
+//! - [`summary`], [`tree`]: the figures of all together, and of each
+//! - [`progress`]: a line of them while CMD runs
 //! - [`run`]: all of it in order
 //! - [`sys`]: system calls
 
 #![cfg_attr(not(test), no_main)]
 
 mod args;
+mod blank;
 mod cgroup;
+mod coordinator;
+mod descendants;
 mod doctor;
 mod elf;
+mod glibc;
 mod probe;
 mod program;
+mod progress;
+mod roster;
 mod run;
 mod rundir;
 mod size;
 mod summary;
 mod supervise;
 mod sys;
+mod tree;
+mod unmanaged;
 
 use args::Task;
 

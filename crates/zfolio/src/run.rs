@@ -2,22 +2,26 @@
 
 use crate::args::Run;
 use crate::cgroup::Memory;
+use crate::coordinator::Coordinator;
 use crate::doctor;
 use crate::program;
+use crate::progress::Progress;
+use crate::roster::Roster;
 use crate::rundir::{self, RunDir};
 use crate::size::Bytes;
 use crate::summary::Figures;
-use crate::supervise;
-use crate::sys;
+use crate::supervise::{self, Watcher};
+use crate::sys::{self, Pid};
 use acomp::Compressor;
-use memcg::Settings;
+use memcg::{Memcg, Settings};
 use std::ffi::{CString, OsStr};
 use std::fmt::Display;
 use std::fs::File;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::time::Instant;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 /// The command line is wrong.
 const USAGE: u8 = 2;
@@ -46,6 +50,54 @@ fn say(line: impl Display) {
     let _ = writeln!(std::io::stderr(), "zfolio: {line}");
 }
 
+/// What is done while CMD runs.
+struct Watch<'a> {
+    memcg: &'a Memcg,
+    roster: Roster<'a>,
+    coordinator: Coordinator,
+    progress: Option<Progress>,
+}
+
+impl Watch<'_> {
+    fn clear(&mut self) {
+        if let Some(progress) = &mut self.progress {
+            progress.clear();
+        }
+    }
+}
+
+impl Watcher for Watch<'_> {
+    fn tick(&mut self) {
+        // Who has ended gives his share back before it is divided.
+        self.roster.tick();
+        self.coordinator.tick(self.roster.refused());
+        if self.memcg.full_warning.compare_exchange(1, 2, Relaxed, Relaxed).is_ok() {
+            self.clear();
+            say("warning: the limit is full, and nothing more can go out: the program waits");
+        }
+        if let Some(progress) = &mut self.progress {
+            progress.tick(self.memcg);
+        }
+    }
+
+    fn pause(&self) -> Duration {
+        self.coordinator.pause()
+    }
+
+    fn stops(&mut self) {
+        self.clear();
+        self.coordinator.stopped(true);
+    }
+
+    fn killed(&mut self, pid: Pid) {
+        self.roster.note_killed(pid as u32);
+    }
+
+    fn continues(&mut self) {
+        self.coordinator.stopped(false);
+    }
+}
+
 fn start(args: &Run) -> Result<u8, Refusal> {
     let memory = Memory::of_this_process();
     let max_bytes = args.memory_bytes(&memory).map_err(Refusal::usage)?;
@@ -68,7 +120,7 @@ fn start(args: &Run) -> Result<u8, Refusal> {
         Ok(()) => doctor::obstacle(),
     };
     let managed = obstacle.is_none();
-    match obstacle {
+    match &obstacle {
         None => {}
         Some(why) if args.unmanaged_ok => say(format_args!("warning: running without a limit: {why}")),
         Some(why) => {
@@ -80,15 +132,20 @@ fn start(args: &Run) -> Result<u8, Refusal> {
     let inherited = sys::take_over_signals();
     let mut dir = RunDir::create(max_bytes, settings).map_err(|e| Refusal(CANNOT, format!("{e:#}")))?;
     let own = std::env::vars_os();
-    let variables =
-        if managed { rundir::environment(own, &dir.library(), &dir.page()) } else { own.collect() };
+    // What is tried out in a test is tried out in every process.
+    let page = dir.page(settings.evict_all != 0 || settings.damage_every != 0);
+    let variables = if managed { rundir::environment(own, &dir.library(), &page) } else { own.collect() };
     let environment: Vec<CString> = variables.iter().map(|(name, value)| variable(name, value)).collect();
     let arguments: Vec<CString> = args.command.iter().map(|word| c_string(word)).collect();
 
-    let began = Instant::now();
-    let full = || say("warning: the limit is full, and nothing more can go out: the program waits");
-    let ended = supervise::run(&file, &arguments, &environment, &inherited, dir.memcg, full)
-        .map_err(|e| not_started(name, &e))?;
+    let began_ns = uffd::sys::now_ns();
+    let memcg = dir.memcg;
+    let progress = if args.progress && managed { Progress::new() } else { None };
+    let coordinator = Coordinator::new(memcg, dir.library_file());
+    let mut watch = Watch { memcg, roster: Roster::new(memcg), coordinator, progress };
+    let ended = supervise::run(&file, &arguments, &environment, &inherited, memcg, &mut watch);
+    watch.clear();
+    let ended = ended.map_err(|e| not_started(name, &e))?;
     if ended.descendants && managed {
         dir.keep();
     }
@@ -96,14 +153,23 @@ fn start(args: &Run) -> Result<u8, Refusal> {
     for pid in &ended.stuck {
         say(format_args!("warning: the engine of process {pid} did not end with it, and was killed"));
     }
-    let mut figures = Figures::collect(dir.memcg);
+    watch.roster.tick();
+    let (small, unmanaged) = watch.coordinator.end(watch.roster.refused());
+    let mut figures = Figures::collect(memcg, watch.roster.finish());
+    if managed {
+        figures.small = small;
+        unmanaged.into_iter().for_each(|group| figures.add_seen(group));
+    }
     figures.command = args.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
     figures.exit_status = ended.status;
-    figures.elapsed_ns = began.elapsed().as_nanos() as u64;
-    figures.unmanaged += !managed as u64;
+    figures.began_ns = began_ns;
+    figures.elapsed_ns = uffd::sys::now_ns() - began_ns;
     let mut text = figures.last_words();
-    if managed && !args.quiet {
-        text += &figures.text();
+    text += &if managed && !args.quiet { figures.text() } else { figures.unmanaged_warnings() };
+    if let Some(why) = obstacle {
+        let program = file.file_name().unwrap_or(name).to_string_lossy();
+        figures.unmanaged += 1;
+        figures.add_unmanaged(&program, &why, 0);
     }
     let _ = std::io::stderr().write_all(text.as_bytes());
     if let Some((path, file)) = json

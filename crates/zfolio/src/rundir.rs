@@ -1,13 +1,24 @@
 //! The directory of one run: libzfolio.so for the loader, and the page that the run's processes share.
+//!
+//! ```text
+//!   libzfolio.so                       the library
+//!   x86_64, haswell, xeon_phi -> .     what 64-bit loaders put in the place of $PLATFORM
+//!   i686/libzfolio.so                  the empty object for 32-bit loaders
+//!   i586, i386 -> i686
+//!   memcg, memcg-at-once -> memcg      the shared page
+//! ```
+//!
+//! LD_PRELOAD holds the path with `$PLATFORM` as it is written. A shell that has the text evaluated once too often makes nothing of it, and then
+//! the path is still the library's.
 
-use crate::sys;
+use crate::{blank, sys};
 use anyhow::{Context, Result, bail};
 use memcg::{Memcg, Settings};
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::hash::{BuildHasher, RandomState};
 use std::io::Write;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -15,6 +26,12 @@ use std::time::Duration;
 static LIBRARY: &[u8] = include_bytes!(env!("ZFOLIO_LIBRARY"));
 
 const PREFIX: &str = "zfolio-";
+
+/// What glibc's loader may call the platform of a 64-bit process: the kernel's name for it, or glibc's own for certain processors of Intel.
+const PLATFORMS: [&str; 3] = ["x86_64", "haswell", "xeon_phi"];
+
+/// The same for a 32-bit process, what the kernel says first.
+const PLATFORMS_32: [&str; 3] = ["i686", "i586", "i386"];
 
 /// A run's directory; removed when dropped, unless kept.
 pub struct RunDir {
@@ -47,16 +64,19 @@ impl RunDir {
         sweep(parent);
         let random = RandomState::new().hash_one(parent) as u32;
         let path = parent.join(format!("{PREFIX}{}-{random:08x}", std::process::id()));
+        if path.join(memcg::PAGE_FILE_AT_ONCE).as_os_str().len() >= memcg::PATH_BYTES {
+            bail!("its name is too long");
+        }
         DirBuilder::new().mode(0o700).create(&path).context("cannot create a directory")?;
         let fill = || -> Result<(File, &'static mut Memcg)> {
             // Opened to others by its mode, whatever the umask: processes of the run may have another user's id.
             fs::set_permissions(&path, Permissions::from_mode(0o755))?;
-            let library = new_file(&path.join("libzfolio.so"), 0o755)?;
-            (&library).write_all(LIBRARY).context("cannot write libzfolio.so")?;
-            let page = new_file(&path.join("memcg"), 0o666)?;
+            write_libraries(&path).context("cannot write libzfolio.so")?;
+            let page = new_file(&path.join(memcg::PAGE_FILE), 0o666)?;
             // Locked while it is empty, which no sweep takes for a dead run's.
             sys::lock(&page)?;
             page.set_len(size_of::<Memcg>() as u64)?;
+            symlink(memcg::PAGE_FILE, path.join(memcg::PAGE_FILE_AT_ONCE))?;
             // SAFETY: the file has the length of a `Memcg`, which consists of integers and atomics alone.
             let memcg = unsafe { sys::map_shared::<Memcg>(&page) }?;
             Ok((page, memcg))
@@ -78,14 +98,19 @@ impl RunDir {
         self.path.parent().expect("made as a child")
     }
 
-    /// The library's path.
+    /// The library's path, as LD_PRELOAD has it: with a `$PLATFORM` that the loader replaces.
     pub fn library(&self) -> PathBuf {
-        self.path.join("libzfolio.so")
+        self.path.join(memcg::PLATFORM).join(memcg::LIBRARY_FILE)
     }
 
-    /// The shared page's path.
-    pub fn page(&self) -> PathBuf {
-        self.path.join("memcg")
+    /// The file that it is.
+    pub fn library_file(&self) -> PathBuf {
+        self.path.join(memcg::LIBRARY_FILE)
+    }
+
+    /// The shared page's path. By another name of it, `at_once`, processes have an engine from their start, however small they are.
+    pub fn page(&self, at_once: bool) -> PathBuf {
+        self.path.join(if at_once { memcg::PAGE_FILE_AT_ONCE } else { memcg::PAGE_FILE })
     }
 
     /// Leaves the directory to processes of the run that live on: each program that they start still loads the library.
@@ -118,6 +143,20 @@ fn loadable(dir: &Path) -> bool {
     !dir.as_os_str().as_encoded_bytes().iter().any(|byte| b" :".contains(byte))
 }
 
+/// Writes the library, the empty one for 32-bit processes, and the names by which loaders find them.
+fn write_libraries(dir: &Path) -> std::io::Result<()> {
+    new_file(&dir.join(memcg::LIBRARY_FILE), 0o755)?.write_all(LIBRARY)?;
+    for name in PLATFORMS {
+        symlink(".", dir.join(name))?;
+    }
+    let [first, others @ ..] = PLATFORMS_32;
+    let dir_32 = dir.join(first);
+    fs::create_dir(&dir_32)?;
+    fs::set_permissions(&dir_32, Permissions::from_mode(0o755))?;
+    new_file(&dir_32.join(memcg::LIBRARY_FILE), 0o755)?.write_all(&blank::object())?;
+    others.iter().try_for_each(|name| symlink(first, dir.join(name)))
+}
+
 fn new_file(path: &Path, mode: u32) -> std::io::Result<File> {
     let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
     file.set_permissions(Permissions::from_mode(mode))?;
@@ -134,7 +173,7 @@ fn sweep(parent: &Path) {
         let ours =
             path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(PREFIX.as_bytes()))
                 && fs::symlink_metadata(&path).is_ok_and(|m| m.is_dir() && m.uid() == user);
-        let page = ours.then(|| File::open(path.join("memcg")).ok()).flatten();
+        let page = ours.then(|| File::open(path.join(memcg::PAGE_FILE)).ok()).flatten();
         // Without a page, or with an empty one, the directory is being made or taken down this moment.
         if page.is_some_and(|page| sys::try_lock(&page) && page.metadata().is_ok_and(|m| m.len() > 0)) {
             idle.push(path);
@@ -172,14 +211,14 @@ pub fn environment(
     page: &Path,
 ) -> Vec<(OsString, OsString)> {
     let mut variables: Vec<_> = own.collect();
-    let outer =
-        take(&mut variables, memcg::ENV).and_then(|page| Path::new(&page).parent().map(PathBuf::from));
+    let outer = take(&mut variables, memcg::ENV)
+        .map(|page| Path::new(&page).with_file_name(memcg::PLATFORM).join(memcg::LIBRARY_FILE));
     let mut preload = library.as_os_str().to_os_string();
     if let Some(before) = take(&mut variables, "LD_PRELOAD") {
         use std::os::unix::ffi::OsStrExt;
         for name in before.as_bytes().split(|&b| b == b' ' || b == b':').filter(|name| !name.is_empty()) {
             let name = Path::new(std::ffi::OsStr::from_bytes(name));
-            if outer.is_none() || name.parent() != outer.as_deref() {
+            if outer.as_deref() != Some(name) {
                 preload.push(":");
                 preload.push(name);
             }
@@ -201,7 +240,8 @@ mod tests {
 
     fn preload_with(own: &[(&str, &str)]) -> String {
         let own = own.iter().map(|(k, v)| (k.into(), v.into()));
-        let made = environment(own, Path::new("/run/a/libzfolio.so"), Path::new("/run/a/memcg"));
+        let library = Path::new("/run/a/$PLATFORM/libzfolio.so");
+        let made = environment(own, library, Path::new("/run/a/memcg"));
         assert_eq!(made.iter().filter(|(k, _)| k == memcg::ENV).count(), 1);
         assert_eq!(made.iter().filter(|(k, _)| k == "LD_PRELOAD").count(), 1);
         made.iter().find(|(k, _)| k == "LD_PRELOAD").unwrap().1.to_str().unwrap().to_string()
@@ -209,23 +249,36 @@ mod tests {
 
     #[test]
     fn the_library_comes_before_what_is_preloaded_already() {
-        assert_eq!(preload_with(&[("HOME", "/")]), "/run/a/libzfolio.so");
-        assert_eq!(preload_with(&[("LD_PRELOAD", "x.so y.so:")]), "/run/a/libzfolio.so:x.so:y.so");
+        assert_eq!(preload_with(&[("HOME", "/")]), "/run/a/$PLATFORM/libzfolio.so");
+        assert_eq!(preload_with(&[("LD_PRELOAD", "x.so y.so:")]), "/run/a/$PLATFORM/libzfolio.so:x.so:y.so");
     }
 
     #[test]
     fn a_run_inside_a_run_leaves_the_outer_one() {
-        let outer = [("LD_PRELOAD", "/run/b/libzfolio.so:x.so"), (memcg::ENV, "/run/b/memcg")];
-        assert_eq!(preload_with(&outer), "/run/a/libzfolio.so:x.so");
+        let outer = [("LD_PRELOAD", "/run/b/$PLATFORM/libzfolio.so:x.so"), (memcg::ENV, "/run/b/memcg")];
+        assert_eq!(preload_with(&outer), "/run/a/$PLATFORM/libzfolio.so:x.so");
     }
 
     #[test]
-    fn a_run_directory_holds_both_files_and_goes_when_dropped() {
+    fn a_run_directory_holds_its_files_and_goes_when_dropped() {
         let dir = RunDir::create(1 << 28, Settings { seed: 7, ..Settings::default() }).unwrap();
         let path = dir.path.clone();
-        assert_eq!(fs::read(dir.library()).unwrap(), LIBRARY);
+        let library_of = |platform: &str| {
+            let file = dir.library().to_str().unwrap().replace(memcg::PLATFORM, platform);
+            assert_eq!(fs::metadata(&file).unwrap().mode() & 0o777, 0o755);
+            fs::read(file).unwrap()
+        };
+        // The last is what is left where `$PLATFORM` was taken for a variable of a shell's.
+        for platform in ["x86_64", "haswell", "xeon_phi", ""] {
+            assert_eq!(library_of(platform), LIBRARY, "{platform}");
+        }
+        for platform in ["i686", "i586", "i386"] {
+            assert_eq!(library_of(platform), blank::object(), "{platform}");
+            assert_eq!(fs::metadata(path.join(platform)).unwrap().mode() & 0o777, 0o755);
+        }
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o755);
-        assert_eq!(fs::metadata(dir.page()).unwrap().mode() & 0o777, 0o666);
+        assert_eq!(fs::metadata(dir.page(false)).unwrap().mode() & 0o777, 0o666);
+        assert_eq!(fs::canonicalize(dir.page(true)).unwrap(), fs::canonicalize(dir.page(false)).unwrap());
         assert_eq!(dir.memcg.settings.seed, 7);
         drop(dir);
         assert!(!path.exists());

@@ -1,6 +1,8 @@
 //! What a run has to tell at its end: the figures, as text for people and as JSON for programs.
 
+use crate::roster::Entry;
 use crate::size::Bytes;
+use crate::unmanaged::Unmanaged;
 use memcg::hist::Histogram;
 use memcg::{Memcg, ORDERS, Stat, State};
 use serde_json::{Value, json};
@@ -9,10 +11,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 /// Columns before a line's text.
-const INDENT: usize = 14;
+pub(crate) const INDENT: usize = 14;
 
 /// Version of the JSON: raised when a field changes its meaning or goes; new fields may come at any time.
-const SCHEMA: u32 = 1;
+const SCHEMA: u32 = 2;
 
 /// Everything that is told, in bytes, nanoseconds and pages of 4 KiB.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -21,6 +23,8 @@ pub struct Figures {
     pub command: Vec<String>,
     /// CMD's exit status, or 128 and the signal's number.
     pub exit_status: u8,
+    /// When CMD was started, on the monotonic clock.
+    pub began_ns: u64,
     /// From CMD's start to its end.
     pub elapsed_ns: u64,
     /// The compressor in the notation of the command line.
@@ -35,10 +39,14 @@ pub struct Figures {
     pub stored_peak_bytes: u64,
     /// See `stored_peak_bytes`.
     pub pool_at_peak_bytes: u64,
-    /// Processes that an engine was started for, and processes without one.
+    /// Processes that an engine managed.
     pub managed: u64,
-    /// See `managed`.
+    /// Processes that needed no engine, because they stayed small; as far as they were seen.
+    pub small: u64,
+    /// Processes that should have had an engine, and had none.
     pub unmanaged: u64,
+    /// Those of the unmanaged that are known, in groups of one name and reason.
+    pub unmanaged_as: Vec<Unmanaged>,
     /// Folios out, by order.
     pub zswpout: [u64; ORDERS],
     /// Folios in, by order.
@@ -83,27 +91,24 @@ pub struct Figures {
     pub compacted: u64,
     /// Pages that were out already and were made part of a larger object.
     pub packed: u64,
-    /// What engines had to say, each with its process id.
-    pub words: Vec<(u32, String)>,
+    /// The processes that had a slot, one by one.
+    pub processes: Vec<Entry>,
+    /// Processes that should be among them, and whose figures were lost.
+    pub unrecorded: u64,
 }
 
 impl Figures {
-    /// Reads the shared page. Processes that live, and those whose engine was killed with them, count as far as they came.
-    pub fn collect(memcg: &Memcg) -> Figures {
+    /// Reads the shared page. Processes that live, and those whose engine was killed with them, count as far as they came. The processes
+    /// are the roster's.
+    pub fn collect(memcg: &Memcg, (processes, unrecorded): (Vec<Entry>, u64)) -> Figures {
         let stat = Stat::default();
         stat.add(&memcg.ended);
-        let mut words = Vec::new();
-        let mut never_counted = 0;
-        for slot in memcg.slots.iter().filter(|slot| slot.state.load(Relaxed) != State::Free as u32) {
+        for slot in memcg.used().iter().filter(|slot| slot.state() != State::Free) {
             stat.add(&slot.stat);
-            never_counted += (slot.state.load(Relaxed) == State::Starting as u32) as u64;
-            if let Some(text) = slot.said(&mut [0; 512]) {
-                words.push((slot.pid.load(Relaxed), text.to_string()));
-            }
         }
         let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Relaxed);
         let latency: &Histogram = &stat.fault_ns;
-        Figures {
+        let mut figures = Figures {
             compressor: memcg.settings.compressor().to_string(),
             max_bytes: load(&memcg.max_bytes),
             peak_bytes: load(&memcg.peak_bytes),
@@ -111,7 +116,7 @@ impl Figures {
             stored_peak_bytes: load(&memcg.stored_peak_bytes),
             pool_at_peak_bytes: load(&memcg.pool_at_peak_bytes),
             managed: load(&memcg.managed),
-            unmanaged: load(&memcg.unmanaged) + never_counted,
+            unmanaged: load(&memcg.unmanaged),
             zswpout: stat.zswpout.each_ref().map(load),
             zswpin: stat.zswpin.each_ref().map(load),
             pgdeactivate: load(&stat.pgdeactivate),
@@ -134,9 +139,18 @@ impl Figures {
             events: load(&stat.events),
             compacted: load(&stat.compacted),
             packed: load(&stat.packed),
-            words,
+            unrecorded,
             ..Figures::default()
+        };
+        for Entry { process, words } in &processes {
+            if process.state == State::Unmanaged {
+                let name = String::from_utf8_lossy(process.name());
+                let words = words.as_deref().unwrap_or("its engine ended");
+                figures.add_unmanaged(&name, words, process.footprint_peak_bytes);
+            }
         }
+        figures.processes = processes;
+        figures
     }
 
     /// The summary for people: lines of at most 80 columns, one line alone when nothing went out.
@@ -146,19 +160,15 @@ impl Figures {
         text
     }
 
-    /// What engines had to say, a line each: why a process runs unmanaged, or why it was stopped.
-    pub fn last_words(&self) -> String {
-        self.words.iter().map(|(_, words)| format!("zfolio: {words}\n")).collect()
-    }
-
     fn write_text(&self, out: &mut String) -> fmt::Result {
         let (peak, max) = (Bytes(self.peak_bytes), Bytes(self.max_bytes));
         let nothing_out = self.zswpout.iter().sum::<u64>() + self.same_filled == 0;
         if nothing_out && self.pgdeactivate == 0 {
-            return match self.peak_bytes {
-                0 => writeln!(out, "zfolio: nothing had to go out; the limit was {max}"),
-                _ => writeln!(out, "zfolio: nothing had to go out; peak {peak}, limit {max}"),
-            };
+            match self.peak_bytes {
+                0 => writeln!(out, "zfolio: nothing had to go out; the limit was {max}")?,
+                _ => writeln!(out, "zfolio: nothing had to go out; peak {peak}, limit {max}")?,
+            }
+            return self.write_unmanaged(out);
         }
         let wanted = Bytes(self.wanted_peak_bytes);
         let share = percent(self.peak_bytes, self.wanted_peak_bytes);
@@ -195,13 +205,8 @@ impl Figures {
             format_args!("{}, all threads summed, in {}", Time(self.stall_ns), Time(self.elapsed_ns)),
         )?;
         line("engine", format_args!("{} of CPU", Time(self.engine_cpu_ns)))?;
-        if self.unmanaged > 0 {
-            line(
-                "unmanaged",
-                format_args!("{} of {} processes", self.unmanaged, self.managed + self.unmanaged),
-            )?;
-        }
-        Ok(())
+        self.write_processes(out)?;
+        self.write_unmanaged(out)
     }
 
     /// The same for programs.
@@ -228,10 +233,11 @@ impl Figures {
                 "stored_peak_bytes": self.stored_peak_bytes,
                 "pool_at_peak_bytes": self.pool_at_peak_bytes,
             },
-            "processes": {
+            "tree": {
                 "managed": self.managed,
+                "small": self.small,
                 "unmanaged": self.unmanaged,
-                "words": self.words.iter().map(|(pid, text)| json!({ "pid": pid, "text": text })).collect::<Vec<_>>(),
+                "unrecorded": self.unrecorded,
             },
             "folios": { "out": folios(&self.zswpout), "in": folios(&self.zswpin) },
             "pages": {
@@ -260,6 +266,8 @@ impl Figures {
             "engine_cpu_ns": self.engine_cpu_ns,
             "limit_hit": self.limit_hit,
             "events": self.events,
+            "processes": self.processes_json(),
+            "unmanaged": self.unmanaged_json(),
         })
     }
 }
@@ -293,7 +301,7 @@ fn ratio(stored: u64, pool: u64) -> String {
 }
 
 /// A count with its thousands set apart.
-struct Count(u64);
+pub(crate) struct Count(pub u64);
 
 impl fmt::Display for Count {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
@@ -309,7 +317,7 @@ impl fmt::Display for Count {
 }
 
 /// Nanoseconds for people, as std writes a duration, with three digits.
-struct Time(u64);
+pub(crate) struct Time(pub u64);
 
 impl fmt::Display for Time {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
@@ -332,6 +340,7 @@ impl fmt::Display for Time {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::roster::Roster;
     use memcg::Settings;
 
     fn figures() -> Figures {
@@ -423,17 +432,19 @@ zfolio: ran in 255 MiB instead of 1.21 GiB (21 %)
         ended.stat.faults.fetch_add(3, Relaxed);
         ended.stat.fault_ns.record(500);
         memcg.publish(ended, 100, 300, 200, 50);
-        memcg.release(ended);
+        memcg.release(ended, 1);
         let living = memcg.claim(8).unwrap();
         living.stat.faults.fetch_add(4, Relaxed);
         living.stat.zswpout[4].fetch_add(1, Relaxed);
-        living.say("process 8 runs unmanaged: no right");
+        living.introduce(1, b"sh\0\0\0\0\0\0\0\0\0\0\0\0\0\0", 1);
+        living.say("no right");
         living.state.store(State::Unmanaged as u32, Relaxed);
         memcg.unmanaged.fetch_add(1, Relaxed);
-        let figures = Figures::collect(&memcg);
+        let figures = Figures::collect(&memcg, Roster::new(&memcg).finish());
         assert_eq!((figures.faults, figures.zswpout[4], figures.fault_max_ns), (7, 1, 500));
         assert_eq!((figures.peak_bytes, figures.wanted_peak_bytes, figures.unmanaged), (100, 300, 1));
-        assert_eq!(figures.last_words(), "zfolio: process 8 runs unmanaged: no right\n");
+        assert_eq!((figures.processes.len(), figures.last_words().as_str()), (2, ""));
+        assert_eq!(figures.unmanaged_warnings(), "zfolio: warning: sh ran without a limit: no right\n");
         assert_eq!((figures.compressor.as_str(), figures.max_bytes), ("lz4", 1 << 30));
     }
 

@@ -12,7 +12,7 @@ use std::path::Path;
 use std::sync::atomic::Ordering::*;
 use std::time::{Duration, Instant};
 
-/// How often the shared page is looked at.
+/// How often the shared page is looked at, at least.
 const TICK: Duration = Duration::from_millis(100);
 /// How long the engines of processes that have ended may take to hand in their figures.
 const LAST_FIGURES: Duration = Duration::from_secs(2);
@@ -28,33 +28,48 @@ pub struct Ended {
     pub stuck: Vec<u32>,
 }
 
-/// Runs a program to its end. `full` is called once, when the limit is full.
+/// Who follows the run while it goes on.
+pub trait Watcher {
+    /// Called every 100 ms, whenever a signal came, and after each [`pause`](Watcher::pause).
+    fn tick(&mut self);
+
+    /// How long it is until it has something to do.
+    fn pause(&self) -> Duration;
+
+    /// Called before zfolio stops, because CMD was stopped.
+    fn stops(&mut self);
+
+    /// Called for a child, other than CMD, that was killed: an engine, or an orphan of CMD's.
+    fn killed(&mut self, pid: Pid);
+
+    /// Called when it goes on.
+    fn continues(&mut self);
+}
+
+/// Runs a program to its end.
 pub fn run(
     program: &Path,
     arguments: &[CString],
     environment: &[CString],
     inherited: &Inherited,
     memcg: &Memcg,
-    full: impl Fn(),
+    watcher: &mut impl Watcher,
 ) -> io::Result<Ended> {
     sys::become_subreaper();
     let cmd = sys::spawn(program, arguments, environment, inherited)?;
     let end = loop {
-        match sys::next_signal(TICK) {
+        match sys::next_signal(watcher.pause().min(TICK)) {
             Some(Signal { number: libc::SIGCHLD, .. }) | None => {}
             Some(signal) => pass_on(signal, cmd),
         }
         // Engines have no exit signal, so that children are asked for at every tick, not only after SIGCHLD.
-        if let Some(end) = reap_until(cmd) {
+        if let Some(end) = reap_until(cmd, watcher) {
             break end;
         }
-        if memcg.full_warning.compare_exchange(1, 2, Relaxed, Relaxed).is_ok() {
-            full();
-        }
+        watcher.tick();
     };
-    let stuck = wait_for_figures(memcg);
-    let descendants = reap_all();
-    memcg.closed.store(1, Release);
+    let stuck = wait_for_figures(memcg, watcher);
+    let descendants = reap_all(watcher);
     let status = match end {
         Change::Killed(signal) => 128 + signal as u8,
         Change::Exited(status) => status,
@@ -83,20 +98,23 @@ fn pass_on(signal: Signal, cmd: Pid) {
     }
 }
 
-/// Reaps every child that has ended; returns CMD's end when it was among them. Stops with CMD, so that a shell sees the job
+/// Reaps every child that has ended, and tells of those that were killed; returns CMD's end when it was among them. Stops with CMD, so that a shell sees the job
 /// stopped.
-fn reap_until(cmd: Pid) -> Option<Change> {
+fn reap_until(cmd: Pid, watcher: &mut impl Watcher) -> Option<Change> {
     let mut end = None;
     loop {
         match sys::reap() {
             Reaped::Child(pid, Change::Stopped) if pid == cmd => {
+                watcher.stops();
                 sys::stop();
+                watcher.continues();
                 // Continued: those who meant zfolio alone meant CMD.
                 if process_state(cmd) == Some('T') {
                     sys::kill(cmd, libc::SIGCONT);
                 }
             }
             Reaped::Child(pid, change) if pid == cmd => end = Some(change),
+            Reaped::Child(pid, Change::Killed(_)) => watcher.killed(pid),
             Reaped::Child(..) => {}
             Reaped::Living | Reaped::None => return end,
         }
@@ -105,12 +123,12 @@ fn reap_until(cmd: Pid) -> Option<Change> {
 
 /// Waits until each engine whose process has ended is through with its figures. One that is too slow is killed, since nobody
 /// else will: returns the process ids that they were for. Daemons are not waited for.
-fn wait_for_figures(memcg: &Memcg) -> Vec<u32> {
+fn wait_for_figures(memcg: &Memcg, watcher: &mut impl Watcher) -> Vec<u32> {
     let deadline = Instant::now() + LAST_FIGURES;
     let mut pause = Duration::from_micros(200);
     loop {
-        reap_all();
-        let waiting: Vec<&Slot> = memcg.slots.iter().filter(|slot| hands_in_figures(slot)).collect();
+        reap_all(watcher);
+        let waiting: Vec<&Slot> = memcg.used().iter().filter(|slot| hands_in_figures(slot)).collect();
         if waiting.is_empty() || Instant::now() > deadline {
             return waiting
                 .into_iter()
@@ -123,10 +141,11 @@ fn wait_for_figures(memcg: &Memcg) -> Vec<u32> {
     }
 }
 
-/// Reaps every child that has ended; returns true when there are others.
-fn reap_all() -> bool {
+/// Reaps every child that has ended, and tells of those that were killed; returns true when there are others.
+fn reap_all(watcher: &mut impl Watcher) -> bool {
     loop {
         match sys::reap() {
+            Reaped::Child(pid, Change::Killed(_)) => watcher.killed(pid),
             Reaped::Child(..) => {}
             Reaped::Living => return true,
             Reaped::None => return false,
@@ -150,16 +169,18 @@ fn end_engine(slot: &Slot) -> bool {
 fn hands_in_figures(slot: &Slot) -> bool {
     let state = slot.state.load(Acquire);
     let (pid, engine) = (slot.pid.load(Acquire), slot.engine_pid.load(Acquire));
-    // With last words the slot is never free again; its figures were handed in when its gauges became 0.
-    state != State::Free as u32
-        && state != State::Unmanaged as u32
+    ![State::Free, State::Unmanaged, State::Ended].map(|state| state as u32).contains(&state)
         && engine != 0
         && !alive(pid)
         && alive(engine)
 }
 
-fn alive(pid: u32) -> bool {
-    !matches!(process_state(pid as Pid), None | Some('Z' | 'X'))
+/// True when a process runs, or sleeps: a zombie does neither. One that /proc hides from this user is taken for alive.
+pub fn alive(pid: u32) -> bool {
+    match process_state(pid as Pid) {
+        Some(state) => !matches!(state, 'Z' | 'X'),
+        None => sys::exists(pid as Pid),
+    }
 }
 
 fn process_state(pid: Pid) -> Option<char> {

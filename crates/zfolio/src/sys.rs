@@ -104,6 +104,29 @@ pub fn try_lock(file: &File) -> bool {
     unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) == 0 }
 }
 
+/// True when a descriptor is this process's terminal, this process is not in its background, and it takes lines and echoes them: nobody
+/// reads single keys, draws the screen, or asks for a password.
+pub fn is_line_mode(fd: i32) -> bool {
+    // SAFETY: the structure is plain data, read only when the call has filled it.
+    unsafe {
+        let mut mode: libc::termios = zeroed();
+        libc::tcgetpgrp(fd) == libc::getpgrp()
+            && libc::tcgetattr(fd, &mut mode) == 0
+            && mode.c_lflag & (libc::ICANON | libc::ECHO) == libc::ICANON | libc::ECHO
+    }
+}
+
+/// True when a write to this process's terminal would not have to wait, and this process is not in its background.
+pub fn takes_output(fd: i32) -> bool {
+    let mut asked = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
+    // SAFETY: one structure, which the kernel fills.
+    unsafe {
+        libc::tcgetpgrp(fd) == libc::getpgrp()
+            && libc::poll(&mut asked, 1, 0) == 1
+            && asked.revents & libc::POLLOUT != 0
+    }
+}
+
 /// What CMD is to inherit although this process has changed it: signal mask, and the disposition of SIGCHLD.
 pub struct Inherited {
     mask: libc::sigset_t,
@@ -158,6 +181,13 @@ pub fn become_subreaper() {
 pub fn kill(pid: Pid, signal: i32) {
     // SAFETY: touches no memory.
     unsafe { libc::kill(pid, signal) };
+}
+
+/// True when there is a process of this number, a zombie included.
+pub fn exists(pid: Pid) -> bool {
+    // SAFETY: sends nothing, and touches no memory.
+    pid > 0
+        && (unsafe { libc::kill(pid, 0) } == 0 || Error::last_os_error().raw_os_error() != Some(libc::ESRCH))
 }
 
 /// Stops this process until somebody continues it.
@@ -227,8 +257,6 @@ pub fn spawn(
     if pid == 0 {
         // SAFETY: as above.
         let error = unsafe {
-            // Whoever kills zfolio wants the program gone. (The kernel drops this for its children.)
-            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
             libc::sigaction(libc::SIGCHLD, &inherited.child, std::ptr::null_mut());
             libc::sigprocmask(libc::SIG_SETMASK, &inherited.mask, std::ptr::null_mut());
             libc::execve(program.as_ptr(), argv.as_ptr(), envp.as_ptr());
@@ -257,6 +285,22 @@ pub fn spawn(
 
 fn pointers<'a>(strings: impl Iterator<Item = &'a CString>) -> Vec<*const libc::c_char> {
     strings.map(|s| s.as_ptr()).chain([std::ptr::null()]).collect()
+}
+
+/// How much processor time this process has used.
+pub fn cpu_time() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the kernel writes the structure only.
+    unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut time) };
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// Bytes of private memory of this process.
+pub fn private_bytes() -> u64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let mut pages = statm.split(' ').map(|word| word.trim().parse::<u64>().unwrap_or(0));
+    let (resident, shared) = (pages.nth(1).unwrap_or(0), pages.next().unwrap_or(0));
+    resident.saturating_sub(shared) * 4096
 }
 
 /// The release of the running kernel: `6.12.3-amd64`.

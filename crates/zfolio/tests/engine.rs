@@ -19,7 +19,8 @@ fn hold() -> &'static PathBuf {
     PATH.get_or_init(|| {
         let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("hold-{}", std::process::id()));
         let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/c/hold.c");
-        let built = Command::new("gcc").args(["-O1", "-Wall", "-o"]).arg(&path).arg(source).status();
+        let built =
+            Command::new("gcc").args(["-O1", "-Wall", "-pthread", "-o"]).arg(&path).arg(source).status();
         assert!(built.expect("gcc is needed").success());
         path
     })
@@ -133,6 +134,12 @@ fn memory_that_the_program_gives_to_its_own_userfaultfd_is_home() {
 fn what_is_lent_to_a_pipe_is_read_as_it_was() {
     is_right(EVICT_ALL, &["lend"]);
     is_right(&["--memory", "48M"], &["lend", "96"]);
+}
+
+#[test]
+fn memory_is_still_there_for_the_last_thread_when_the_main_thread_has_ended() {
+    is_right(EVICT_ALL, &["last"]);
+    is_right(&["--memory", "48M"], &["last", "96"]);
 }
 
 #[test]

@@ -1,87 +1,12 @@
 //! What a terminal does to its foreground job reaches the program once, and a shell's job control works.
 
-use std::fs::File;
-use std::io::{Read, Write};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
-use std::time::{Duration, Instant};
+mod pty;
+
+use pty::Terminal;
+use std::process::Command;
+use std::time::Duration;
 
 const ZFOLIO: &str = env!("CARGO_BIN_EXE_zfolio");
-
-/// A pseudo-terminal with a session on it.
-struct Terminal {
-    keyboard: File,
-    output: Receiver<String>,
-    seen: String,
-    child: Child,
-}
-
-impl Terminal {
-    fn with(command: &mut Command) -> Terminal {
-        let (mut master, mut slave) = (0, 0);
-        let name = std::ptr::null_mut();
-        // SAFETY: both numbers are written on success, and owned from then on.
-        let (master, slave) = unsafe {
-            assert_eq!(libc::openpty(&mut master, &mut slave, name, std::ptr::null(), std::ptr::null()), 0);
-            libc::fcntl(master, libc::F_SETFD, libc::FD_CLOEXEC);
-            (File::from_raw_fd(master), OwnedFd::from_raw_fd(slave))
-        };
-        let stream = || Stdio::from(slave.try_clone().unwrap());
-        command.stdin(stream()).stdout(stream()).stderr(stream());
-        // SAFETY: both calls are safe between fork and exec.
-        unsafe {
-            command.pre_exec(|| {
-                libc::setsid();
-                libc::ioctl(0, libc::TIOCSCTTY, 0);
-                Ok(())
-            })
-        };
-        let child = command.spawn().unwrap();
-        let (sender, output) = channel();
-        let mut screen = master.try_clone().unwrap();
-        std::thread::spawn(move || {
-            let mut part = [0; 4096];
-            while let Ok(len @ 1..) = screen.read(&mut part) {
-                let _ = sender.send(String::from_utf8_lossy(&part[..len]).into_owned());
-            }
-        });
-        Terminal { keyboard: master, output, seen: String::new(), child }
-    }
-
-    fn types(&mut self, keys: &str) {
-        self.keyboard.write_all(keys.as_bytes()).unwrap();
-    }
-
-    fn resizes(&self) {
-        let size = libc::winsize { ws_row: 33, ws_col: 44, ws_xpixel: 0, ws_ypixel: 0 };
-        // SAFETY: the kernel reads the structure only.
-        assert_eq!(unsafe { libc::ioctl(self.keyboard.as_raw_fd(), libc::TIOCSWINSZ, &size) }, 0);
-    }
-
-    /// Waits until the text shows, and forgets what was shown up to there.
-    fn shows(&mut self, text: &str) {
-        let deadline = Instant::now() + Duration::from_secs(20);
-        loop {
-            if let Some(at) = self.seen.find(text) {
-                self.seen.drain(..at + text.len());
-                return;
-            }
-            match self.output.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-                Ok(text) => self.seen.push_str(&text),
-                Err(_) => panic!("{text:?} does not show: {:?}", self.seen),
-            }
-        }
-    }
-}
-
-impl Drop for Terminal {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
 
 /// Counts the signals of a name, and tells the count when it ends by SIGTERM.
 fn counter(signal: &str) -> String {

@@ -162,7 +162,7 @@ fn check_lists(zspages: &Zspages, class: &Class) -> Result<(), String> {
     }
     for (id, zspage) in zspages.iter() {
         let group = group_of(zspage.inuse as usize, class.slots);
-        let expected = (group != GROUPS - 1).then_some(group);
+        let expected = (group != GROUPS - 1 && !zspage.frozen).then_some(group);
         let list = listed.remove(&id);
         ensure!(list == expected, "zspage {id} is in the list of {list:?} and belongs to {expected:?}");
     }

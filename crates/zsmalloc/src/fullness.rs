@@ -10,7 +10,7 @@
 //! full or gone. A zspage that becomes empty leaves the class at once, and so group 0 has none.
 //!
 //! Invariants, checked by `check.rs`:
-//! - a zspage is in the list of its group, if the group has one, and in no other
+//! - a zspage is in the list of its group, if the group has one, and in no other; one that is frozen is in none
 //! - `objects` = sum of inuse; `stored` = sum of the lengths of these objects
 //! - `owners_bytes` = 4 * number of zspages * slots
 
@@ -114,6 +114,9 @@ impl Zspages {
     /// Changes a zspage by `change`, and puts it into the list that it then belongs to.
     pub fn change<R>(&mut self, id: u32, change: impl FnOnce(&mut Zspage) -> R) -> R {
         let zspage = self.get(id);
+        if zspage.frozen {
+            return change(zspage);
+        }
         let slots = zspage.owners.len();
         let before = group_of(zspage.inuse as usize, slots);
         let result = change(zspage);
@@ -123,6 +126,26 @@ impl Zspages {
             self.link(id, after);
         }
         result
+    }
+
+    /// Takes all zspages that there are out of the lists: no object is put into them.
+    pub fn freeze(&mut self) {
+        self.heads = [NONE; FULL];
+        // A dead one's `next` is the next dead one.
+        for zspage in self.table.iter_mut().filter(|z| !z.owners.is_empty()) {
+            (zspage.frozen, zspage.prev, zspage.next) = (true, NONE, NONE);
+        }
+    }
+
+    /// Undoes that.
+    pub fn thaw(&mut self) {
+        for id in 0..self.table.len() as u32 {
+            let zspage = self.get(id);
+            if core::mem::take(&mut zspage.frozen) {
+                let group = group_of(zspage.inuse as usize, zspage.owners.len());
+                self.link(id, group);
+            }
+        }
     }
 
     fn link(&mut self, id: u32, group: usize) {

@@ -22,6 +22,7 @@
 //!
 //! - `pool`: alloc, write, read, free
 //! - `compact`: moves objects, gives memory back
+//! - `freeze`: a pool that two processes have after a fork
 //! - `stats`: what a pool holds, by class
 //! - `handle`: the handle table; pins
 //! - `class`: sizes, and how a class cuts its zspages
@@ -41,6 +42,7 @@ mod backing;
 mod check;
 mod class;
 mod compact;
+mod freeze;
 mod fullness;
 mod handle;
 mod lock;

@@ -176,24 +176,24 @@ impl<B: Backing> Pool<B> {
         // Nothing is left to exclude from: `give` writes the whole word.
         core::mem::forget(exclusive);
         self.handles.give(handle);
-        if let Some(span) = emptied
-            && !self.arenas.lock().keep(span)
+        if let Some((span, reusable)) = emptied
+            && !(reusable && self.arenas.lock().keep(span))
         {
             self.release(span);
         }
     }
 
-    /// Removes an object from its zspage; returns the memory of the zspage if it was the last.
-    fn remove(&self, at: usize, len: usize, id: u32) -> Option<Span> {
+    /// Removes an object from its zspage; returns the memory of the zspage if it was the last, and whether it may be used again as it is.
+    fn remove(&self, at: usize, len: usize, id: u32) -> Option<(Span, bool)> {
         let class = &self.classes[class_of(len)];
         let mut zspages = class.zspages.lock();
         zspages.objects -= 1;
         zspages.stored -= len;
-        let inuse = zspages.change(id, |zspage| {
+        let (inuse, frozen) = zspages.change(id, |zspage| {
             zspage.give((at - zspage.span.at) / class.size);
-            zspage.inuse
+            (zspage.inuse, zspage.frozen)
         });
-        (inuse == 0).then(|| self.remove_zspage(&mut zspages, id))
+        (inuse == 0).then(|| (self.remove_zspage(&mut zspages, id), !frozen))
     }
 
     /// Removes an empty zspage, and returns its memory.
@@ -204,7 +204,7 @@ impl<B: Backing> Pool<B> {
         zspage.span
     }
 
-    fn remove_huge(&self, at: usize, len: usize) -> Option<Span> {
+    fn remove_huge(&self, at: usize, len: usize) -> Option<(Span, bool)> {
         self.backing.unmap(pointer(at), len.next_multiple_of(UNIT));
         let bytes = len.next_multiple_of(PAGE);
         self.held.fetch_sub(bytes, Relaxed);

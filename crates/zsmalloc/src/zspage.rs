@@ -29,6 +29,8 @@ pub struct Zspage {
     pub inuse: u16,
     lowest: u16,
     top: u16,
+    /// Another process has it too, as a copy that is made by the page when one of the two writes: nothing is put into it, and it is in no list.
+    pub frozen: bool,
     /// Neighbours in the list of its fullness group.
     pub prev: u32,
     /// See `prev`. In a dead zspage, the next dead one.
@@ -43,12 +45,30 @@ impl Zspage {
         let mut owners = Vec::new();
         owners.try_reserve_exact(slots).ok()?;
         owners.resize(slots, 0);
-        Some(Zspage { span, owners: owners.into(), inuse: 0, lowest: 0, top: 0, prev: NONE, next: NONE })
+        Some(Zspage {
+            span,
+            owners: owners.into(),
+            inuse: 0,
+            lowest: 0,
+            top: 0,
+            frozen: false,
+            prev: NONE,
+            next: NONE,
+        })
     }
 
     /// What is left in the table of a zspage that is gone.
     pub fn dead(next: u32) -> Self {
-        Zspage { span: Span::NONE, owners: Box::default(), inuse: 0, lowest: 0, top: 0, prev: NONE, next }
+        Zspage {
+            span: Span::NONE,
+            owners: Box::default(),
+            inuse: 0,
+            lowest: 0,
+            top: 0,
+            frozen: false,
+            prev: NONE,
+            next,
+        }
     }
 
     /// The lowest free slot.

@@ -23,6 +23,10 @@ pub struct Bugs {
     pub mute_wake: bool,
     /// A page is unshared by a call that waits for it to be there.
     pub populates: bool,
+    /// A child is not told of events that its parent read after the clone.
+    pub uninformed: bool,
+    /// A child is not told what is wiped there.
+    pub unwiped: bool,
     /// Events that were read and not handed on, and how many calls each still waits.
     late: VecDeque<(Message, usize)>,
 }
@@ -82,7 +86,8 @@ const SEEDS: u64 = 200;
 fn is_found(bugs: Bugs, habit: Habit, words: &[&str]) {
     for seed in 1..=SEEDS {
         // Many threads in little memory, so that they meet.
-        let crowd = Plan { threads: 4, pages: 64, evict_all: true, ..Plan::any(seed) };
+        let fork = if bugs.uninformed || bugs.unwiped { 10 } else { 0 };
+        let crowd = Plan { threads: 4, pages: 64, evict_all: true, fork, ..Plan::any(seed) };
         let plan = Plan { bugs: bugs.clone(), habit, steps: 4000, ..crowd };
         if let Err(failure) = run(seed, &plan) {
             assert!(
@@ -145,4 +150,14 @@ fn a_lost_wake_is_found() {
 #[test]
 fn an_engine_that_waits_for_itself_is_found() {
     is_found(Bugs { populates: true, ..Bugs::default() }, Habit::Forks, &["only itself can fill"]);
+}
+
+#[test]
+fn a_child_that_is_not_told_of_late_events_is_found() {
+    is_found(Bugs { uninformed: true, ..Bugs::default() }, Habit::Remaps, STALE);
+}
+
+#[test]
+fn wiped_memory_that_is_restored_in_a_child_is_found() {
+    is_found(Bugs { unwiped: true, ..Bugs::default() }, Habit::None, STALE);
 }

@@ -67,3 +67,9 @@ fn many_threads_that_move_their_memory_lose_nothing() {
 fn a_pool_that_is_full_for_a_while_loses_nothing() {
     all_pass(|seed| Plan { tight: true, ..Plan::any(seed) });
 }
+
+#[test]
+fn parent_and_child_each_have_all_of_it() {
+    let sum = all_pass(|seed| Plan { fork: 30 + seed as usize % 50, steps: 1000, ..Plan::any(seed) });
+    assert!(sum.children > 500 && sum.unclear * 20 < sum.children, "{sum:?}");
+}

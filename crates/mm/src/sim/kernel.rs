@@ -143,6 +143,17 @@ impl Kernel for SimKernel {
         true
     }
 
+    fn wiped(&mut self) -> Vec<Range<usize>> {
+        let world = self.0.borrow();
+        if world.bugs.unwiped { Vec::new() } else { world.wiped.clone() }
+    }
+
+    fn is_mapped(&mut self, range: Range<usize>) -> bool {
+        let mut world = self.0.borrow_mut();
+        world.enter();
+        !world.memory.vmas_in(range).is_empty()
+    }
+
     fn mapping(&mut self, at: usize) -> Option<Range<usize>> {
         let mut world = self.0.borrow_mut();
         world.enter();

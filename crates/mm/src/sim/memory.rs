@@ -198,6 +198,12 @@ impl Memory {
         registered
     }
 
+    /// A child finds a range empty.
+    pub fn wipe(&mut self, range: Range<usize>) {
+        self.pages.retain(|at, _| !range.contains(at));
+        self.markers.retain(|at, _| !range.contains(at));
+    }
+
     /// Moves pages and markers, and makes the new mapping, of `len` bytes; the old one stays if `keep`, empty.
     pub fn remap(&mut self, from: Range<usize>, to: usize, len: usize, keep: bool) {
         let (_, vma) = self.vma(from.start).expect("the caller looked");
@@ -235,6 +241,24 @@ impl Memory {
     /// How many pages are present, the shared zero page not counted.
     pub fn resident(&self) -> usize {
         self.pages.values().filter(|p| !p.zero).count()
+    }
+
+    /// What a child gets: no mapping is registered there, the engine's are missing, and no page is anybody's alone any more but those that a device
+    /// writes to, of which the child has copies.
+    pub fn fork(&mut self) -> Memory {
+        let vmas = self.vmas.iter().filter(|(_, vma)| !vma.engine);
+        let vmas = vmas.map(|(&at, vma)| (at, Vma { registered: false, ..vma.clone() })).collect();
+        let mut child = Memory { vmas, frames: self.frames, turn: self.turn, ..Memory::default() };
+        for (&at, page) in &mut self.pages {
+            let is_engines = self.vmas.range(..=at).next_back().is_some_and(|(_, vma)| vma.engine);
+            if !is_engines {
+                page.exclusive = page.pins > 0;
+                child.pages.insert(at, Page { pins: 0, ..*page });
+            }
+        }
+        child.markers = self.markers.clone();
+        child.merge();
+        child
     }
 
     /// Takes the page at `at` out of the page tables.

@@ -34,6 +34,7 @@ use shadow::Shadow;
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::fmt;
+use std::ops::Range;
 use std::rc::Rc;
 use store::Shelves;
 
@@ -49,6 +50,8 @@ pub struct World {
     scripted: bool,
     /// No page of the engine's can be discarded.
     stubborn: bool,
+    /// In a child: what it finds empty.
+    wiped: Vec<Range<usize>>,
     /// Scheduling points so far.
     clock: u64,
     /// Calls of the engine in this turn.

@@ -108,6 +108,15 @@ impl Program {
         }
     }
 
+    /// A child of `threads` threads, which are at nothing yet.
+    pub fn fork(&self, threads: usize) -> Program {
+        let mut child = Program::new(threads, self.pages, self.habit);
+        child.signals = self.signals;
+        child.contents = self.contents;
+        child.lost = self.lost.clone();
+        child
+    }
+
     /// How many threads there are.
     pub fn threads(&self) -> usize {
         self.doing.len()

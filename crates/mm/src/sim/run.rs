@@ -8,12 +8,15 @@ use super::random::Random;
 use super::shadow::Shadow;
 use super::store::{Shelves, SimStore};
 use super::{Shared, World};
+use crate::fork::{Estate, Late, Misfit};
 use crate::index::Kind;
 use crate::pager::{Config, Pager};
 use crate::stage::Use;
 use memcg::Stat;
+use std::any::Any;
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use vmscan::watermark::Watermarks;
@@ -49,6 +52,8 @@ pub struct Plan {
     pub inactive: usize,
     /// Everything is brought home once in so many turns; 0: never.
     pub retire: usize,
+    /// The process forks once in so many turns; 0: never.
+    pub fork: usize,
     /// One object in so many is damaged; 0: none.
     pub damage: usize,
     /// The pool is full now and then.
@@ -70,6 +75,7 @@ impl Plan {
             evict_all: random.one_in(2),
             inactive: random.below(4),
             retire: 0,
+            fork: 0,
             damage: 0,
             tight: false,
             bugs: Bugs::default(),
@@ -90,6 +96,9 @@ pub struct Tally {
     pub packed: u64,
     pub events: u64,
     pub lost: usize,
+    pub children: usize,
+    /// Children of which it could not be told what they have.
+    pub unclear: usize,
 }
 
 impl std::ops::AddAssign for Tally {
@@ -104,6 +113,8 @@ impl std::ops::AddAssign for Tally {
         self.packed += other.packed;
         self.events += other.events;
         self.lost += other.lost;
+        self.children += other.children;
+        self.unclear += other.unclear;
     }
 }
 
@@ -111,27 +122,20 @@ impl std::ops::AddAssign for Tally {
 pub fn run(seed: u64, plan: &Plan) -> Result<Tally, String> {
     let world = Rc::new(RefCell::new(world(seed, plan)));
     let shared = world.clone();
-    match catch_unwind(AssertUnwindSafe(|| live(shared, plan))) {
-        Ok(tally) => Ok(tally),
-        Err(panic) => {
-            let words = panic
-                .downcast_ref::<String>()
-                .cloned()
-                .or_else(|| panic.downcast_ref::<&str>().map(|s| s.to_string()))
-                .unwrap_or_default();
-            Err(format!("{words}\nseed {seed}, {plan:?}\nthe last events:\n{}", world.borrow()))
-        }
-    }
+    let stat = Stat::default();
+    let play = || {
+        let mut pager = pager(&shared, plan, &stat);
+        live(shared.clone(), plan, &mut pager)
+    };
+    catch_unwind(AssertUnwindSafe(play)).map_err(|panic| {
+        format!("{}\nseed {seed}, {plan:?}\nthe last events:\n{}", words(panic), world.borrow())
+    })
 }
 
 /// The world at the beginning of a run.
 pub fn world(seed: u64, plan: &Plan) -> World {
     let mut memory = Memory::default();
-    let engine = |registered| Vma { engine: true, registered, ..program::fresh() };
-    memory.map(STAGE..STAGE + plan.stage * WINDOW, Vma { silent: true, ..engine(true) });
-    memory.map(NURSERY..NURSERY + WINDOW, engine(false));
-    memory.map(FRESH..FRESH + FRESH_BYTES, engine(false));
-    memory.map(DOORBELL..DOORBELL + PAGE, engine(true));
+    map_engine(&mut memory, plan);
     let mut program = Program::new(plan.threads, plan.pages, plan.habit);
     program.signals = plan.signals;
     memory.map(program.space(), program::fresh());
@@ -144,10 +148,20 @@ pub fn world(seed: u64, plan: &Plan) -> World {
         bugs: plan.bugs.clone(),
         scripted: false,
         stubborn: false,
+        wiped: Vec::new(),
         clock: 0,
         calls: 0,
         trace: VecDeque::new(),
     }
+}
+
+/// The engine's own mappings.
+fn map_engine(memory: &mut Memory, plan: &Plan) {
+    let engine = |registered| Vma { engine: true, registered, ..program::fresh() };
+    memory.map(STAGE..STAGE + plan.stage * WINDOW, Vma { silent: true, ..engine(true) });
+    memory.map(NURSERY..NURSERY + WINDOW, engine(false));
+    memory.map(FRESH..FRESH + FRESH_BYTES, engine(false));
+    memory.map(DOORBELL..DOORBELL + PAGE, engine(true));
 }
 
 /// The marks of a process that holds `pages` pages: more than half of it must be out.
@@ -170,16 +184,25 @@ fn marks(pages: usize) -> Watermarks {
 /// A pager in a simulated world.
 pub type Simulated<'a> = Pager<'a, SimKernel, SimStore>;
 
-/// The pager of a run.
-pub fn pager<'a>(world: &Shared, plan: &Plan, stat: &'a Stat) -> Simulated<'a> {
-    let config = Config {
+fn config(plan: &Plan) -> Config {
+    Config {
         stage: (STAGE, plan.stage * WINDOW),
         nursery: NURSERY,
         fresh: (FRESH, FRESH_BYTES),
         doorbell: DOORBELL,
         evict_all: plan.evict_all,
-    };
-    let mut pager = Pager::new(SimKernel(world.clone()), SimStore(world.clone()), stat, config, 1 << 30);
+    }
+}
+
+/// The pager of a run.
+pub fn pager<'a>(world: &Shared, plan: &Plan, stat: &'a Stat) -> Simulated<'a> {
+    let (kernel, store) = (SimKernel(world.clone()), SimStore(world.clone()));
+    let mut pager = Pager::new(kernel, store, stat, config(plan), 1 << 30);
+    set_up(&mut pager, world, plan);
+    pager
+}
+
+fn set_up(pager: &mut Simulated, world: &Shared, plan: &Plan) {
     pager.alone = world.borrow().random.0.is_multiple_of(2);
     pager.set_limit(1 << 30);
     pager.marks = match plan.evict_all {
@@ -189,12 +212,97 @@ pub fn pager<'a>(world: &Shared, plan: &Plan, stat: &'a Stat) -> Simulated<'a> {
         }
         false => marks(plan.pages),
     };
-    pager
 }
 
-fn live(world: Shared, plan: &Plan) -> Tally {
+/// The process forks: the parent goes on, and the child's run is played to its end. What has happened in the child.
+fn fork(world: &Shared, pager: &mut Simulated, plan: &Plan) -> Tally {
+    world.borrow_mut().calls = 0;
+    pager.calm();
+    assert!(!pager.stage.holds_any() && pager.in_flight == 0, "a calm pager has pages on the stage");
+    let estate = pager.estate();
+    // Other threads run on before the clone, and after it.
+    let between = || {
+        let mut world = world.borrow_mut();
+        let steps = world.random.below(30);
+        world.run_on(steps);
+    };
+    between();
+    let child = Rc::new(RefCell::new(world.borrow_mut().fork(plan)));
+    between();
+    world.borrow_mut().calls = 0;
+    let mut late = Vec::new();
+    pager.late(true, |event| late.push(event));
+    if plan.bugs.uninformed {
+        late.clear();
+    }
+    child.borrow_mut().trace("born", [late.len() as u64, 0, 0]);
+    match catch_unwind(AssertUnwindSafe(|| childhood(&child, plan, estate, &late))) {
+        Ok(tally) => tally,
+        Err(panic) => panic!("in a child, {late:x?}: {}\nits last events:\n{}", words(panic), child.borrow()),
+    }
+}
+
+fn childhood(world: &Shared, plan: &Plan, estate: Estate, late: &[Late]) -> Tally {
     let stat = Stat::default();
-    let mut pager = pager(&world, plan, &stat);
+    let (kernel, store) = (SimKernel(world.clone()), SimStore(world.clone()));
+    // A child's own children come later, and are fewer.
+    let plan = Plan { steps: plan.steps / 4, fork: plan.fork * 2, ..plan.clone() };
+    // Its one thread waits for this.
+    world.borrow_mut().scripted = true;
+    let inherited = Pager::inherit(kernel, store, &stat, config(&plan), 1 << 30, estate, late);
+    world.borrow_mut().scripted = false;
+    match inherited {
+        Ok(mut pager) => {
+            set_up(&mut pager, world, &plan);
+            agrees(&world.borrow(), &pager);
+            let tally = live(world.clone(), &plan, &mut pager);
+            Tally { children: tally.children + 1, ..tally }
+        }
+        Err(Misfit::Unclear(_)) => Tally { children: 1, unclear: 1, ..Tally::default() },
+        Err(misfit) => panic!("a child does not fit: {misfit}"),
+    }
+}
+
+fn words(panic: Box<dyn Any + Send>) -> String {
+    match panic.downcast::<String>() {
+        Ok(words) => *words,
+        Err(panic) => panic.downcast_ref::<&str>().map(|s| s.to_string()).unwrap_or_default(),
+    }
+}
+
+impl World {
+    /// What a child of one of the threads finds.
+    fn fork(&mut self, plan: &Plan) -> World {
+        self.trace("clone", [0; 3]);
+        let (mut memory, mut shadow) = (self.memory.fork(), self.shadow.fork());
+        let mappings: Vec<Range<usize>> = memory.vmas().map(|(range, _)| range).collect();
+        let wiped: Vec<_> = mappings.into_iter().filter(|_| self.random.one_in(8)).collect();
+        for range in &wiped {
+            memory.wipe(range.clone());
+            shadow.forget(range.clone());
+        }
+        map_engine(&mut memory, plan);
+        let seed = self.random.below(1 << 40) as u64;
+        World {
+            random: Random(seed),
+            memory,
+            shadow,
+            program: self.program.fork(1 + self.random.below(plan.threads)),
+            shelves: self.shelves.fork(),
+            bugs: self.bugs.clone(),
+            scripted: false,
+            stubborn: false,
+            wiped,
+            clock: self.clock,
+            calls: 0,
+            trace: VecDeque::new(),
+        }
+    }
+}
+
+fn live(world: Shared, plan: &Plan, pager: &mut Simulated) -> Tally {
+    let stat = pager.stat;
+    let mut born = Tally::default();
     let mut turns = 0;
     let mut turn = |pager: &mut Simulated| {
         turns += 1;
@@ -202,39 +310,45 @@ fn live(world: Shared, plan: &Plan) -> Tally {
         turns
     };
     while world.borrow().program.steps < plan.steps {
-        let turns = turn(&mut pager);
+        let turns = turn(pager);
         if plan.retire > 0 && turns % plan.retire == 0 {
             world.borrow_mut().calls = 0;
             pager.retire();
-            retired(&world, &pager);
+            retired(&world, pager);
             pager.paused = true;
             for _ in 0..20 {
-                turn(&mut pager);
+                turn(pager);
             }
             pager.paused = false;
+        }
+        if plan.fork > 0 && turns % plan.fork == 0 {
+            born += fork(&world, pager, plan);
+        }
+        if plan.fork > 0 && world.borrow_mut().chance(50) {
+            pager.thaw();
         }
     }
     world.borrow_mut().program.closing = true;
     while !world.borrow().program.is_idle() {
-        turn(&mut pager);
+        turn(pager);
     }
     let space = world.borrow().program.space();
     let now = world.borrow().memory.turn;
     world.borrow_mut().program.read_all(space, now);
     while !world.borrow().program.is_idle() {
-        turn(&mut pager);
+        turn(pager);
     }
     world.borrow_mut().program.bury();
     world.borrow_mut().unmap_all();
     for _ in 0..PATIENCE {
-        turn(&mut pager);
+        turn(pager);
     }
-    ended(&world, &pager);
+    ended(&world, pager);
     let sum = |orders: &[std::sync::atomic::AtomicU64]| orders.iter().map(read).sum();
     fn read(counter: &std::sync::atomic::AtomicU64) -> u64 {
         counter.load(std::sync::atomic::Ordering::Relaxed)
     }
-    Tally {
+    let own = Tally {
         turns,
         evicted: read(&stat.pgdeactivate),
         activated: read(&stat.pgactivate),
@@ -245,7 +359,10 @@ fn live(world: Shared, plan: &Plan) -> Tally {
         packed: read(&stat.packed),
         events: read(&stat.events),
         lost: world.borrow().program.lost.len(),
-    }
+        ..Tally::default()
+    };
+    born += own;
+    born
 }
 
 /// A turn of the pager, and what must hold after it.

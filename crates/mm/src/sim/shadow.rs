@@ -33,6 +33,11 @@ pub struct Shadow {
 }
 
 impl Shadow {
+    /// What a child reads: those who were discarding are not there, and have not, or have in part.
+    pub fn fork(&self) -> Shadow {
+        Shadow { cells: self.cells.clone(), removals: Vec::new(), clock: self.clock }
+    }
+
     fn racing(&self, at: usize) -> bool {
         self.removals.iter().any(|r| r.range.contains(&at))
     }

@@ -47,6 +47,7 @@ struct Begun {
     reused: u16,
 }
 
+#[derive(Clone)]
 struct Object {
     pages: Vec<Content>,
     damaged: bool,
@@ -94,6 +95,19 @@ impl Shelves {
             Work::Fetch(fetch) => is(&fetch.body),
         };
         self.queue.iter().any(names) || self.workers.iter().flatten().any(|b| names(&b.work))
+    }
+
+    /// What a child gets of it, while no work is under way.
+    pub fn fork(&self) -> Shelves {
+        let idle = self.queue.is_empty() && self.workers.iter().all(Option::is_none) && self.done.is_empty();
+        assert!(idle, "work is under way as the process forks");
+        Shelves {
+            objects: self.objects.clone(),
+            damage: self.damage,
+            tight: self.tight,
+            damaged: self.damaged.clone(),
+            ..Shelves::default()
+        }
     }
 
     /// The pool has no memory until then.
@@ -289,6 +303,18 @@ impl Store for SimStore {
             world.trace("free", [handle as u64, 0, 0]);
             world.shelves.objects[handle as usize].take().expect("an object is freed once");
         }
+    }
+
+    fn thaw(&mut self) {
+        let mut world = self.0.borrow_mut();
+        world.enter();
+        world.trace("thaw", [0; 3]);
+    }
+
+    fn freeze(&mut self) {
+        let mut world = self.0.borrow_mut();
+        world.enter();
+        world.trace("freeze", [0; 3]);
     }
 
     fn pool_bytes(&self) -> usize {

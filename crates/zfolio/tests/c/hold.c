@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
+#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdint.h>
@@ -69,6 +70,16 @@ static int child_status(pid_t child)
 	if (child < 0 || waitpid(child, &status, __WALL) != child)
 		exit(92);
 	return status;
+}
+
+/* Lives on when the main thread has ended. */
+static void *last_thread(void *argument)
+{
+	rest(300);
+	verify("last thread");
+	printf("right\n");
+	exit(0);
+	return argument;
 }
 
 /* Gives pages to a pipe, lets them leave, and takes them out of the pipe. */
@@ -173,6 +184,10 @@ int main(int argc, char **argv)
 			exit(98);
 		}
 		rest(200);
+	} else if (strcmp(what, "last") == 0) {
+		pthread_t thread;
+		pthread_create(&thread, NULL, last_thread, NULL);
+		pthread_exit(NULL);
 	} else if (strcmp(what, "lend") == 0) {
 		lend();
 	} else if (strcmp(what, "turns") == 0) {

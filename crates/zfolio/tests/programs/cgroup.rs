@@ -10,7 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// A memory cgroup of one test's own, removed with it.
-struct Cgroup {
+pub struct Cgroup {
     directory: PathBuf,
     /// The fields of `memory.stat` that are added up, and the file with the highest use, cache included.
     fields: [&'static str; 2],
@@ -19,7 +19,7 @@ struct Cgroup {
 
 impl Cgroup {
     /// In the hierarchy that has the memory controller, version 1 or 2; or why that is not possible.
-    fn new() -> Result<Cgroup, String> {
+    pub fn new() -> Result<Cgroup, String> {
         let name = format!("zfolio-test-{}", std::process::id());
         let mounts = fs::read_to_string("/proc/mounts").map_err(|error| format!("/proc/mounts: {error}"))?;
         let mount = |kind: &str, option: &str| {
@@ -52,12 +52,13 @@ impl Cgroup {
     }
 
     /// A command line's beginning that enters the group and then becomes the rest.
-    fn launcher(&self) -> Vec<String> {
+    pub fn launcher(&self) -> Vec<String> {
         let procs = self.directory.join("cgroup.procs").display().to_string();
         ["/bin/sh", "-c", "echo $$ > \"$0\" && exec \"$@\"", &procs].map(String::from).to_vec()
     }
 
-    fn bytes(&self) -> u64 {
+    /// Anonymous and shared memory of the group now.
+    pub fn bytes(&self) -> u64 {
         let stat = fs::read_to_string(self.directory.join("memory.stat")).unwrap_or_default();
         self.fields.iter().map(|field| field_kib(&stat, field)).sum()
     }
@@ -104,4 +105,32 @@ pub fn check() {
         group.peak_bytes() >> 20
     ));
     assert_within("python3 in a cgroup", "the group's anonymous memory", got.peak_bytes, limit_bytes);
+}
+
+/// Thirty processes at once, under a limit of about a third of what they want: the group's memory stays within the limit and 10 %.
+pub fn check_crowd() {
+    let _alone = one_at_a_time();
+    let size = Size::from_env();
+    let workload = match workload::crowd(size) {
+        Ok(workload) => workload,
+        Err(missing) => return skip(missing),
+    };
+    let group = match Cgroup::new() {
+        Ok(group) => group,
+        Err(why) => return tell(&format!("skipped: no memory cgroup can be made here ({why})")),
+    };
+    let limit_bytes = 256 << 20;
+    let (got, _, summary) = run_limited(&workload, size, limit_bytes, &group.launcher(), |_| group.bytes());
+    assert_eq!((got.status, got.stdout.bytes), (0, 30 * "right\n".len() as u64), "{got:?}");
+    let told = summary["memory"]["peak_bytes"].as_u64().expect("memory.peak_bytes");
+    tell(&format!(
+        "thirty at once: limit {} MiB, anonymous and shared at most {} MiB, with page cache and kernel memory {} MiB, by summary {} MiB",
+        limit_bytes >> 20,
+        got.peak_bytes >> 20,
+        group.peak_bytes() >> 20,
+        told >> 20
+    ));
+    assert!(summary["memory"]["wanted_peak_bytes"].as_u64().expect("wanted") > 2 * limit_bytes, "{summary}");
+    assert_within("thirty at once", "the group's anonymous memory", got.peak_bytes, limit_bytes);
+    assert_within("thirty at once", "the summary's peak footprint", told, limit_bytes);
 }

@@ -53,8 +53,18 @@ pub fn check(make: Make) {
 
 /// Runs the workload without zfolio; returns what happened and its result file.
 pub fn run_alone(workload: &Workload, size: Size) -> (Outcome, Output) {
-    let mut command = prepared(workload, &workload.command);
-    let wanted = process::run(&mut command, workload.client.as_deref(), deadline(size), anonymous_bytes);
+    run_alone_in(workload, size, &[], anonymous_bytes)
+}
+
+/// The same, started by `launcher` and measured by `sample`.
+pub fn run_alone_in(
+    workload: &Workload,
+    size: Size,
+    launcher: &[String],
+    sample: impl Fn(u32) -> u64,
+) -> (Outcome, Output) {
+    let mut command = prepared(workload, &[launcher, &workload.command].concat());
+    let wanted = process::run(&mut command, workload.client.as_deref(), deadline(size), sample);
     (wanted, take_result(workload))
 }
 
@@ -139,7 +149,7 @@ fn deadline(size: Size) -> Duration {
 }
 
 /// One row of the table that the tests print.
-fn print_row(name: &str, wanted: &Outcome, limit_bytes: u64, got: &Outcome, told_bytes: u64) {
+pub fn print_row(name: &str, wanted: &Outcome, limit_bytes: u64, got: &Outcome, told_bytes: u64) {
     static HEADER: std::sync::Once = std::sync::Once::new();
     HEADER.call_once(|| {
         tell("\nprogram         wanted     limit      peak  by summary     alone   limited   times");

@@ -14,6 +14,7 @@
 //! - [`comparison`]: the two runs and what must hold
 //! - [`process`]: one run, watched
 //! - [`cgroup`]: the footprint by the kernel's own account
+//! - [`tree`]: programs of many processes
 //! - [`redis`], [`c_source`], [`text`]: a client, a generator of C and one of text
 
 mod c_source;
@@ -22,6 +23,7 @@ mod comparison;
 mod process;
 mod redis;
 mod text;
+mod tree;
 mod workload;
 
 use comparison::check;
@@ -69,4 +71,24 @@ fn go_with_cgo_fills_maps_and_slices() {
 #[test]
 fn the_kernel_counts_no_more_than_the_limit() {
     cgroup::check();
+}
+
+#[test]
+fn thirty_processes_that_start_at_once_stay_within_the_limit() {
+    cgroup::check_crowd();
+}
+
+#[test]
+fn python_works_in_processes() {
+    tree::check(tree::pool);
+}
+
+#[test]
+fn two_thousand_short_processes() {
+    tree::check(tree::short);
+}
+
+#[test]
+fn gcc_and_what_it_starts() {
+    tree::check(tree::gcc);
 }

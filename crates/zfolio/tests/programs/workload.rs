@@ -28,7 +28,8 @@ impl Size {
         }
     }
 
-    fn pick(self, small: u64, full: u64) -> u64 {
+    /// The number for this size.
+    pub fn pick(self, small: u64, full: u64) -> u64 {
         if self == Size::Full { full } else { small }
     }
 }
@@ -71,7 +72,8 @@ impl Directory {
         &self.0
     }
 
-    fn file(&self, name: &str) -> String {
+    /// The path of a file in it.
+    pub fn file(&self, name: &str) -> String {
         self.0.join(name).to_str().expect("TMPDIR is text").to_string()
     }
 }
@@ -83,7 +85,8 @@ impl Drop for Directory {
 }
 
 impl Workload {
-    fn new(name: &'static str, share: f64, command: &[&str]) -> Workload {
+    /// One of `share` of its footprint, with nothing to it but a command.
+    pub fn new(name: &'static str, share: f64, command: &[&str]) -> Workload {
         let command = command.iter().map(|word| word.to_string()).collect();
         Workload { name, command, share, result: None, client: None, directory: Directory::new(name) }
     }
@@ -213,8 +216,20 @@ pub fn go(size: Size) -> Result<Workload, Missing> {
     Ok(workload)
 }
 
+/// Thirty processes that start at once, fill 24 MiB each as fast as they can, and go through it for half a second.
+pub fn crowd(_: Size) -> Result<Workload, Missing> {
+    let gcc = installed("gcc", "gcc")?;
+    let script = "for i in $(seq 30); do \"$0\" 24 fill read 500 verify & done; wait";
+    let mut workload = Workload::new("crowd", 0.35, &["/bin/sh", "-c", script]);
+    let program = workload.directory.file("neighbour");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/c/neighbour.c");
+    output(Command::new(gcc).args(["-O1", "-o", &program, source]));
+    workload.command.push(program);
+    Ok(workload)
+}
+
 /// The path of a program, or which package to install.
-fn installed(program: &'static str, package: &'static str) -> Result<String, Missing> {
+pub fn installed(program: &'static str, package: &'static str) -> Result<String, Missing> {
     let path = std::env::var("PATH").unwrap_or_default();
     let found =
         path.split(':').map(|directory| Path::new(directory).join(program)).find(|path| path.is_file());
@@ -222,19 +237,20 @@ fn installed(program: &'static str, package: &'static str) -> Result<String, Mis
 }
 
 /// The path of a workload's source.
-fn source(name: &str) -> String {
+pub fn source(name: &str) -> String {
     format!("{}/../../tests/programs/{name}", env!("CARGO_MANIFEST_DIR"))
 }
 
 /// What a command that must succeed prints, without the line's end.
-fn output(command: &mut Command) -> String {
+pub fn output(command: &mut Command) -> String {
     let output = command.stdin(Stdio::null()).output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{command:?}: {}: {errors}", output.status);
     String::from_utf8(output.stdout).expect("a path or nothing").trim_end().to_string()
 }
 
-fn write(path: &str, content: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) {
+/// Writes a file.
+pub fn write(path: &str, content: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) {
     let written = File::create(path).and_then(|file| {
         let mut out = BufWriter::new(file);
         content(&mut out)?;

@@ -1,0 +1,138 @@
+//! What processes hold now: each in its slot, and all together.
+//!
+//! Engines publish every few milliseconds, and must not look at the slots of all others for that. So each adds to the sums what has changed
+//! since it published last:
+//!
+//! ```text
+//!   turn odd; slot = new (the old value is what the sum has of it); sum += new - old; turn even
+//! ```
+//!
+//! An engine that is killed leaves its part in the sums, and [`Memcg::reap`] takes it out. One that is killed between two of these steps
+//! leaves a sum that is not that of the slots. Its `turn` is odd then, and [`Memcg::audit`] puts it right.
+
+use crate::{Memcg, Slot, State};
+use core::sync::atomic::{AtomicU64, Ordering::*};
+
+/// Sums over all processes, in bytes; the names are those of a [`Slot`].
+#[repr(C, align(64))]
+#[derive(Default)]
+pub struct Gauges {
+    footprint_bytes: AtomicU64,
+    wanted_bytes: AtomicU64,
+    stored_bytes: AtomicU64,
+    pool_bytes: AtomicU64,
+}
+
+impl Gauges {
+    fn all(&self) -> [&AtomicU64; 4] {
+        [&self.footprint_bytes, &self.wanted_bytes, &self.stored_bytes, &self.pool_bytes]
+    }
+
+    /// Makes a sum wrong, as an engine's death can.
+    #[cfg(test)]
+    pub(crate) fn add_for_test(&self, at: usize, change: u64) {
+        self.all()[at].fetch_add(change, SeqCst);
+    }
+
+    /// Private memory of all managed processes, in bytes.
+    pub fn footprint(&self) -> u64 {
+        bytes(self.footprint_bytes.load(Acquire))
+    }
+
+    /// What they would hold without zfolio, in bytes.
+    pub fn wanted(&self) -> u64 {
+        bytes(self.wanted_bytes.load(Acquire))
+    }
+}
+
+/// Until an audit a sum may be too low, and so below zero.
+fn bytes(sum: u64) -> u64 {
+    if sum > i64::MAX as u64 { 0 } else { sum }
+}
+
+/// The same of one process.
+fn of(slot: &Slot) -> [&AtomicU64; 4] {
+    [&slot.footprint_bytes, &slot.wanted_bytes, &slot.stored_bytes, &slot.pool_bytes]
+}
+
+/// Raises a peak; true when it was lower. Most of the time it is not, and then nothing is written.
+fn raise(peak: &AtomicU64, value: u64) -> bool {
+    peak.load(Relaxed) < value && peak.fetch_max(value, Relaxed) < value
+}
+
+/// How often a sum is compared with its parts before it is left for another time.
+const AUDITS: usize = 16;
+
+impl Slot {
+    /// How often its gauges have been published: a number that changes when they are.
+    pub fn published(&self) -> u64 {
+        self.turn.load(SeqCst) / 2
+    }
+}
+
+impl Memcg {
+    /// Publishes a process's gauges and raises its peaks and the run's. Returns what the run holds now, in bytes.
+    pub fn publish(&self, slot: &Slot, footprint: u64, wanted: u64, stored: u64, pool: u64) -> u64 {
+        raise(&slot.footprint_peak_bytes, footprint);
+        raise(&slot.wanted_peak_bytes, wanted);
+        if raise(&slot.stored_peak_bytes, stored) {
+            slot.pool_at_peak_bytes.store(pool, Relaxed);
+        }
+        let [current, wanted, stored, pool] = self.hold(slot, [footprint, wanted, stored, pool]);
+        raise(&self.peak_bytes, current);
+        raise(&self.wanted_peak_bytes, wanted);
+        if raise(&self.stored_peak_bytes, stored) {
+            self.pool_at_peak_bytes.store(pool, Relaxed);
+        }
+        current
+    }
+
+    /// Sets a slot's gauges, in the order of [`Gauges`], and adds to the sums what that changes. Returns the sums.
+    pub(crate) fn hold(&self, slot: &Slot, values: [u64; 4]) -> [u64; 4] {
+        slot.turn.fetch_add(1, SeqCst);
+        let (parts, sums) = (of(slot), self.current.all());
+        let now = core::array::from_fn(|n| {
+            let change = values[n].wrapping_sub(parts[n].swap(values[n], SeqCst));
+            let sum = if change == 0 { sums[n].load(SeqCst) } else { sums[n].fetch_add(change, SeqCst) };
+            bytes(sum.wrapping_add(change))
+        });
+        slot.turn.fetch_add(1, SeqCst);
+        now
+    }
+
+    /// Makes the sums those of the slots, which they are unless somebody was killed while he published. False when others published all the
+    /// time: to be tried again. For `zfolio run`.
+    pub fn audit(&self) -> bool {
+        (0..AUDITS).any(|_| self.audit_once().is_some())
+    }
+
+    fn audit_once(&self) -> Option<()> {
+        let before = self.turns()?;
+        let sums = self.current.all();
+        let changes: [u64; 4] = core::array::from_fn(|n| {
+            let parts = self.used().iter().map(|slot| of(slot)[n].load(SeqCst));
+            parts.fold(0, u64::wrapping_add).wrapping_sub(sums[n].load(SeqCst))
+        });
+        if self.turns()? != before {
+            return None;
+        }
+        // From here on others may publish again: what they add does not change by how much the sums were wrong.
+        for (sum, change) in sums.into_iter().zip(changes) {
+            sum.fetch_add(change, SeqCst);
+        }
+        Some(())
+    }
+
+    /// Tells whether anybody has published in between; `None` while somebody does.
+    fn turns(&self) -> Option<u64> {
+        self.used().iter().try_fold(0u64, |sum, slot| {
+            let turn = slot.turn.load(SeqCst);
+            turn.is_multiple_of(2).then(|| sum.wrapping_add(turn))
+        })
+    }
+
+    /// How many processes have a slot and have not ended.
+    pub fn living(&self) -> usize {
+        self.used().iter().filter(|slot| !matches!(slot.state(), State::Free | State::Ended)).count()
+    }
+}

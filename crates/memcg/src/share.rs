@@ -1,0 +1,229 @@
+//! How the run's limit is divided: a share for each process, and a pot of memory that nobody has.
+//!
+//! ```text
+//!   usable = limit - what is not managed - reserve
+//!   usable = pot + the shares, each counted as no less than the process holds
+//!
+//!   coordinator (`zfolio run`)                     engine
+//!   begin: closes the pot          ──── pot ────   take: claims, takes out of the pot, adds to its share
+//!   reads shares and claims        ─── share ───   lives within it
+//!   moves shares, opens the pot
+//! ```
+//!
+//! Rules, which hold whoever dies at whatever instruction:
+//! 1. Only the coordinator puts memory into the pot and lowers a share; engines only move from the pot to their own share. (Once the coordinator is
+//!    gone, a process that ends puts its share back itself.)
+//! 2. An engine says what it is about to take before it does (`claim_bytes`), and the coordinator reads the claim before the share: it may count
+//!    the same memory twice, which gives too little for a tick, and never not at all.
+//! 3. While the pot is closed nothing leaves it, so that what the coordinator reads between `begin` and `end` is all there is.
+
+use crate::{Memcg, Slot};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+
+/// Set in [`Division::pot`] while the coordinator divides.
+const CLOSED: u64 = 1 << 63;
+
+/// A slot's part in the division.
+#[repr(C)]
+#[derive(Default)]
+pub struct Share {
+    /// What the process may hold, in bytes; 0 when nobody has said yet.
+    pub bytes: AtomicU64,
+    /// What its engine is about to move from the pot to `bytes`, else 0.
+    pub claim_bytes: AtomicU64,
+    /// Private memory that is counted with its relatives by fork, who hold the same pages. The gauges of the slot are without it. Set by the engine of a
+    /// forked child as it begins, by the coordinator afterwards.
+    pub excess_bytes: AtomicU64,
+    /// For how long the thread that waits longest for room has been waiting, in milliseconds; 0 when none does. A gauge.
+    pub waiting_ms: AtomicU64,
+}
+
+/// The run's part in it.
+#[repr(C)]
+#[derive(Default)]
+pub struct Division {
+    /// Memory that nobody has, in bytes, with a bit on top that says that the coordinator divides.
+    pot: AtomicU64,
+    /// How many may take from the pot at a time: processes, or CPUs if those are fewer.
+    pub takers: AtomicU64,
+    /// What processes without an engine hold, and `zfolio run` itself, in bytes. A gauge.
+    pub unmanaged_bytes: AtomicU64,
+    /// The coordinator's process id, as it sees it itself, and the start of that process as /proc/PID/stat has it.
+    pub pid: AtomicU64,
+    /// See `pid`.
+    pub start: AtomicU64,
+    /// When it divided last, in nanoseconds of CLOCK_MONOTONIC.
+    pub divided_ns: AtomicU64,
+    /// 1 while the coordinator has stopped itself, together with CMD.
+    pub stopped: AtomicU32,
+    /// 1 once an engine has found that the coordinator has died.
+    pub orphaned: AtomicU32,
+}
+
+impl Share {
+    /// Sets all of it to 0.
+    pub(crate) fn clear(&self) {
+        for cell in [&self.bytes, &self.claim_bytes, &self.excess_bytes, &self.waiting_ms] {
+            cell.store(0, SeqCst);
+        }
+    }
+
+    /// For the coordinator, between `begin` and `end`: what the process has, or is about to have, in bytes.
+    pub fn held(&self) -> u64 {
+        // In this order: see rule 2.
+        let claim = self.claim_bytes.load(SeqCst);
+        self.bytes.load(SeqCst) + claim
+    }
+}
+
+impl Division {
+    /// Bytes in the pot, open or closed.
+    pub fn pot_bytes(&self) -> u64 {
+        self.pot.load(SeqCst) & !CLOSED
+    }
+
+    /// For the coordinator: closes the pot. Returns the bytes in it.
+    pub fn begin(&self) -> u64 {
+        self.pot.fetch_or(CLOSED, SeqCst) & !CLOSED
+    }
+
+    /// Opens the pot, with so many bytes in it.
+    pub fn end(&self, bytes: u64) {
+        self.pot.store(bytes & !CLOSED, SeqCst);
+    }
+
+    /// For an engine: takes up to `want` bytes out of the pot for its process. Returns how many it was: 0 also while the pot is closed.
+    pub fn take(&self, slot: &Slot, want: u64) -> u64 {
+        let share = &slot.share;
+        loop {
+            let pot = self.pot.load(SeqCst);
+            let taken = want.min(pot);
+            if pot & CLOSED != 0 || taken == 0 {
+                return 0;
+            }
+            share.claim_bytes.store(taken, SeqCst);
+            let won = self.pot.compare_exchange(pot, pot - taken, SeqCst, SeqCst).is_ok();
+            if won {
+                share.bytes.fetch_add(taken, SeqCst);
+            }
+            share.claim_bytes.store(0, SeqCst);
+            if won {
+                return taken;
+            }
+        }
+    }
+
+    /// For an engine: says that the coordinator has died; true for the one that is the first to say so.
+    pub fn orphan(&self) -> bool {
+        if self.orphaned.compare_exchange(0, 1, SeqCst, SeqCst).is_err() {
+            return false;
+        }
+        // It may have died while it divided.
+        self.pot.fetch_and(!CLOSED, SeqCst);
+        true
+    }
+}
+
+impl Memcg {
+    /// Takes a process out of the division. Its share is the coordinator's to give to others; without one it goes back to the pot.
+    pub fn leave(&self, slot: &Slot) {
+        let bytes = slot.share.bytes.swap(0, SeqCst);
+        slot.share.clear();
+        if self.closed.load(SeqCst) != 0 || self.division.orphaned.load(SeqCst) != 0 {
+            self.division.pot.fetch_add(bytes, SeqCst);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{SLOTS, Settings};
+    use std::sync::atomic::AtomicBool;
+
+    fn memcg() -> Box<Memcg> {
+        // SAFETY: every field is an integer or an atomic, for which all zeros is a value.
+        let mut memcg: Box<Memcg> = unsafe { Box::new_zeroed().assume_init() };
+        memcg.init(1 << 30, Settings::default());
+        memcg
+    }
+
+    #[test]
+    fn a_share_comes_out_of_the_pot_and_no_more_than_is_there() {
+        let m = memcg();
+        let slot = m.claim(7).unwrap();
+        m.division.end(100);
+        assert_eq!((m.division.take(slot, 30), m.division.take(slot, 90)), (30, 70));
+        assert_eq!((slot.share.held(), m.division.pot_bytes()), (100, 0));
+        assert_eq!(m.division.take(slot, 1), 0);
+    }
+
+    #[test]
+    fn nothing_is_taken_while_the_coordinator_divides_and_all_of_it_once_it_has_died() {
+        let m = memcg();
+        let slot = m.claim(7).unwrap();
+        m.division.end(100);
+        assert_eq!(m.division.begin(), 100);
+        assert_eq!((m.division.take(slot, 30), m.division.pot_bytes()), (0, 100));
+        assert!(m.division.orphan() && !m.division.orphan());
+        assert_eq!(m.division.take(slot, 30), 30);
+        m.leave(slot);
+        assert_eq!((slot.share.held(), m.division.pot_bytes()), (0, 100));
+    }
+
+    #[test]
+    fn the_coordinator_gives_a_share_that_is_left() {
+        let m = memcg();
+        let slot = m.claim(7).unwrap();
+        m.division.end(100);
+        m.division.take(slot, 100);
+        m.release(slot, 1);
+        assert_eq!((slot.share.held(), m.division.pot_bytes()), (0, 0));
+    }
+
+    /// Engines take and the coordinator divides at the same time: what it counts is never less than there is, and what was claimed and not taken is all
+    /// that can be missing for a round.
+    #[test]
+    fn no_memory_is_given_twice_while_everybody_takes() {
+        const USABLE: u64 = 1 << 20;
+        let m = memcg();
+        let slots: Vec<&Slot> = (0..4).map(|pid| m.claim(pid + 1).unwrap()).collect();
+        assert!(slots.len() < SLOTS);
+        m.division.end(USABLE);
+        let (done, mut claimed) = (AtomicBool::new(false), 0);
+        std::thread::scope(|scope| {
+            for (index, slot) in slots.iter().enumerate() {
+                let (m, done) = (&m, &done);
+                scope.spawn(move || {
+                    let mut random = index as u64 + 1;
+                    while !done.load(Relaxed) {
+                        random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                        m.division.take(slot, random >> 52);
+                    }
+                });
+            }
+            for round in 0..50_000 {
+                let pot = m.division.begin();
+                let claims: Vec<u64> = slots.iter().map(|slot| slot.share.claim_bytes.load(SeqCst)).collect();
+                let shares: u64 = slots.iter().map(|slot| slot.share.bytes.load(SeqCst)).sum();
+                let held = shares + claims.iter().sum::<u64>();
+                let is_right = held + pot + claimed >= USABLE && shares + pot <= USABLE;
+                if !is_right {
+                    done.store(true, Relaxed);
+                }
+                assert!(is_right, "round {round}: {shares}, {claims:?} and {pot}, {claimed} before");
+                // What counts twice is missing in the pot for this round.
+                claimed = held - shares;
+                let slot = slots[round % slots.len()];
+                let back = slot.share.bytes.load(SeqCst) / 2;
+                slot.share.bytes.fetch_sub(back, SeqCst);
+                m.division.end((USABLE + back).saturating_sub(held));
+            }
+            done.store(true, Relaxed);
+        });
+        m.division.begin();
+        let held: u64 = slots.iter().map(|slot| slot.share.held()).sum();
+        assert!(held <= USABLE);
+        m.division.end(USABLE - held);
+    }
+}

@@ -1,0 +1,250 @@
+//! What the page says while processes come and go, and are killed at the wrong moment.
+
+use super::*;
+
+fn memcg() -> Box<Memcg> {
+    // SAFETY: every field is an integer or an atomic, for which all zeros is a value.
+    let mut memcg: Box<Memcg> = unsafe { Box::new_zeroed().assume_init() };
+    memcg.init(1 << 20, Settings::default());
+    memcg
+}
+
+/// Claims a slot as a process of this name does.
+fn process<'a>(m: &'a Memcg, pid: u32, name: &str) -> &'a Slot {
+    let slot = m.claim(pid).unwrap();
+    let mut bytes = [0; NAME_BYTES];
+    bytes[..name.len()].copy_from_slice(name.as_bytes());
+    slot.introduce(1, &bytes, 1000);
+    assert!(slot.begin(pid, pid + 100_000));
+    slot
+}
+
+/// Collects all that have ended: their figures, and what they said.
+fn collected(m: &Memcg) -> Vec<(Process, Option<String>)> {
+    let mut all = Vec::new();
+    for slot in m.used() {
+        m.collect(slot, |process, words| all.push((*process, words.map(str::to_string))));
+    }
+    all
+}
+
+fn sums(m: &Memcg) -> [u64; 4] {
+    // Publishing what is published already changes nothing and returns the sums.
+    let slot = m.claim(u32::MAX).unwrap();
+    let sums = m.hold(slot, [0; 4]);
+    m.release(slot, 1);
+    assert!(m.collect(slot, |_, _| ()));
+    sums
+}
+
+#[test]
+fn an_ended_process_leaves_its_figures_and_a_free_slot() {
+    let m = memcg();
+    let slot = process(&m, 7, "sort");
+    slot.stat.faults.fetch_add(3, Relaxed);
+    slot.stat.zswpout[4].fetch_add(2, Relaxed);
+    slot.stat.same_filled.fetch_add(5, Relaxed);
+    slot.stat.zswpin[1].fetch_add(1, Relaxed);
+    slot.stat.fault_ns.record(1000);
+    assert_eq!(m.publish(slot, 100, 300, 200, 50), 100);
+    m.publish(slot, 90, 250, 150, 60);
+    m.release(slot, 5000);
+    assert_eq!(sums(&m), [0; 4], "what has ended holds nothing");
+    assert_eq!(m.ended.faults.load(Relaxed) + slot.stat.faults.load(Relaxed), 3, "counted once at any time");
+
+    let [(process, None)] = collected(&m)[..] else { panic!() };
+    assert_eq!((process.pid, process.parent, process.name()), (7, 1, &b"sort"[..]));
+    assert_eq!((process.footprint_peak_bytes, process.wanted_peak_bytes), (100, 300));
+    assert_eq!((process.stored_peak_bytes, process.pool_at_peak_bytes), (200, 50));
+    assert_eq!((process.pages_out, process.pages_in, process.faults), (2 * 16 + 5, 2, 3));
+    assert_eq!((process.state, process.elapsed_ns(9999)), (State::Asleep, 4000));
+
+    assert_eq!(m.ended.faults.load(Relaxed), 3);
+    assert_eq!(m.ended.zswpout[4].load(Relaxed), 2);
+    assert_eq!((m.ended.fault_ns.count(), m.ended.fault_ns.max()), (1, 1000));
+    assert_eq!((m.peak_bytes.load(Relaxed), m.pool_at_peak_bytes.load(Relaxed)), (100, 50));
+    let next = m.claim(8).unwrap();
+    assert!(core::ptr::eq(next, slot));
+    let next = next.process();
+    assert_eq!((next.pid, next.name(), next.footprint_peak_bytes, next.faults), (8, &b""[..], 0, 0));
+    assert_eq!((next.started_ns, next.ended_ns, next.state), (0, 0, State::Starting));
+}
+
+#[test]
+fn the_longest_fault_of_all_is_no_sum() {
+    let m = memcg();
+    for (pid, ns) in [(1, 700), (2, 900), (3, 800)] {
+        let slot = process(&m, pid, "p");
+        slot.stat.fault_ns.record(ns);
+        m.release(slot, 1);
+    }
+    collected(&m);
+    assert_eq!((m.ended.fault_ns.max(), m.ended.fault_ns.count()), (900, 3));
+}
+
+#[test]
+fn slots_run_out_for_the_living_alone() {
+    let m = memcg();
+    for pid in 1..=SLOTS as u32 {
+        process(&m, pid, "p");
+    }
+    assert!(m.claim(999).is_none());
+    assert_eq!(m.living(), SLOTS);
+    m.slots[3].stat.faults.fetch_add(5, Relaxed);
+    m.release(&m.slots[3], 10);
+    // Nobody has read its figures, and a living process needs the slot more than they do.
+    let slot = m.claim(999).unwrap();
+    assert!(core::ptr::eq(slot, &m.slots[3]));
+    assert_eq!((m.unrecorded.load(Relaxed), m.ended.faults.load(Relaxed)), (1, 5));
+    assert_eq!((slot.process().pid, slot.process().faults, slot.process().ended_ns), (999, 0, 0));
+    assert!(m.claim(1000).is_none());
+}
+
+#[test]
+fn last_words_are_kept_until_they_are_read() {
+    let m = memcg();
+    let first = process(&m, 1, "p");
+    for pid in 2..=SLOTS as u32 {
+        process(&m, pid, "p");
+    }
+    first.say("object lost");
+    first.say("a consequence");
+    first.state.store(State::Stopped as u32, Relaxed);
+    m.release(first, 10);
+    assert!(m.claim(999).is_none(), "words may be the reason why all went wrong");
+    let all = collected(&m);
+    assert_eq!((all[0].0.state, all[0].1.as_deref()), (State::Stopped, Some("object lost")));
+    assert!(m.claim(999).unwrap().said(&mut [0; 512]).is_none());
+}
+
+#[test]
+fn what_a_killed_process_held_is_taken_out_of_the_sums() {
+    let m = memcg();
+    let (killed, other) = (process(&m, 1, "killed"), process(&m, 2, "other"));
+    m.publish(other, 10, 30, 20, 5);
+    assert_eq!(m.publish(killed, 100, 300, 200, 50), 110);
+    assert!(m.reap(killed, 77), "it did not die while it published");
+    assert_eq!(sums(&m), [10, 30, 20, 5]);
+    assert_eq!(collected(&m)[0].0.state, State::Killed);
+    assert_eq!((m.peak_bytes.load(Relaxed), m.wanted_peak_bytes.load(Relaxed)), (110, 330));
+}
+
+/// Every instruction at which an engine can be killed while it publishes: after so many of its steps.
+#[test]
+fn sums_are_right_again_wherever_an_engine_dies() {
+    for step in 0..=8 {
+        let m = memcg();
+        let (killed, other) = (process(&m, 1, "killed"), process(&m, 2, "other"));
+        m.publish(other, 10, 30, 20, 5);
+        m.publish(killed, 100, 300, 200, 50);
+        // What `hold` does to publish 60, 400, 300, 70.
+        killed.turn.fetch_add(1, Relaxed);
+        let parts = [&killed.footprint_bytes, &killed.wanted_bytes, &killed.stored_bytes, &killed.pool_bytes];
+        for (n, (value, change)) in [(60, -40i64), (400, 100), (300, 100), (70, 20)].into_iter().enumerate() {
+            if 2 * n < step {
+                parts[n].store(value, Relaxed);
+            }
+            if 2 * n + 1 < step {
+                m.current.add_for_test(n, change as u64);
+            }
+        }
+        assert!(!m.audit(), "step {step}: for all that is known it publishes this moment");
+        assert!(!m.reap(killed, 77), "step {step}");
+        assert!(m.audit());
+        assert_eq!(sums(&m), [10, 30, 20, 5], "step {step}");
+        assert!(m.audit());
+        assert_eq!(sums(&m), [10, 30, 20, 5], "step {step}: an audit of what is right changes nothing");
+    }
+}
+
+#[test]
+fn a_sum_below_zero_reads_as_nothing() {
+    let m = memcg();
+    m.current.add_for_test(0, -5i64 as u64);
+    assert_eq!(m.current.footprint(), 0);
+    let slot = process(&m, 1, "p");
+    assert_eq!(m.publish(slot, 3, 3, 0, 0), 0);
+    assert_eq!(m.peak_bytes.load(Relaxed), 0);
+    assert!(m.audit());
+    assert_eq!(m.current.footprint(), 3);
+}
+
+#[test]
+fn an_engine_that_comes_too_late_leaves_the_slot_to_its_owner() {
+    let m = memcg();
+    let slot = m.claim(1).unwrap();
+    m.reap(slot, 5);
+    assert!(!slot.begin(1, 100), "it has ended");
+    collected(&m);
+    assert!(core::ptr::eq(m.claim(2).unwrap(), slot));
+    assert!(!slot.begin(1, 100), "it is another's");
+    assert!(slot.begin(2, 200) && slot.state() == State::Asleep);
+}
+
+/// Engines that publish and end, killers, and `zfolio run`, all at once: no slot is anybody else's, and in the end nothing is held.
+#[test]
+fn threads_come_and_go_while_figures_are_collected() {
+    let m = memcg();
+    let (rounds, publishers) = (2000, 4);
+    let done = AtomicU32::new(0);
+    let mut seen = 0;
+    std::thread::scope(|scope| {
+        for publisher in 1..=publishers {
+            let (m, done) = (&m, &done);
+            scope.spawn(move || {
+                for round in 0..rounds {
+                    let pid = publisher * 1_000_000 + round;
+                    let slot = process(m, pid, "p");
+                    slot.stat.faults.fetch_add(1, Relaxed);
+                    for step in 1..=3 {
+                        m.publish(slot, pid as u64 * step, pid as u64, 0, 0);
+                        assert_eq!(slot.pid.load(Relaxed), pid);
+                    }
+                    if round % 3 == 0 { assert!(m.reap(slot, 9)) } else { m.release(slot, 9) }
+                }
+                done.fetch_add(1, Release);
+            });
+        }
+        loop {
+            let last = done.load(Acquire) == publishers;
+            for (process, _) in collected(&m) {
+                seen += 1;
+                assert_eq!(process.footprint_peak_bytes, process.pid as u64 * 3, "a whole record");
+                assert_eq!((process.faults, process.ended_ns), (1, 9));
+            }
+            m.audit();
+            if last {
+                break;
+            }
+        }
+    });
+    assert_eq!(seen + m.unrecorded.load(Relaxed), (rounds * publishers) as u64);
+    assert_eq!(m.ended.faults.load(Relaxed), (rounds * publishers) as u64);
+    assert_eq!((sums(&m), m.living()), ([0; 4], 0));
+}
+
+#[test]
+fn a_message_is_cut_between_characters() {
+    let m = memcg();
+    let slot = m.claim(1).unwrap();
+    slot.say(&"é".repeat(300));
+    assert_eq!(slot.said(&mut [0; 512]).unwrap().chars().count(), 256);
+    let text = "x".to_string() + &"é".repeat(300);
+    let slot = m.claim(2).unwrap();
+    slot.say(&text);
+    assert_eq!(slot.said(&mut [0; 512]).unwrap().chars().count(), 256);
+}
+
+#[test]
+fn a_family_is_known_until_the_last_but_one_has_ended() {
+    let m = memcg();
+    let slots = [1, 2, 3].map(|pid| m.claim(pid).unwrap());
+    assert!(!m.has_family(slots[0]), "nobody has forked");
+    m.join_family(slots[0], slots[1]);
+    assert!(m.has_family(slots[0]) && m.has_family(slots[1]) && !m.has_family(slots[2]));
+    m.join_family(slots[1], slots[2]);
+    m.release(slots[0], 1);
+    assert!(m.has_family(slots[1]), "a grandchild has what its parent had");
+    m.release(slots[2], 1);
+    assert!(!m.has_family(slots[1]));
+}

@@ -1,0 +1,264 @@
+//! A process begins without an engine, and most end without one: it is started when the process has grown to [`GROWN_BYTES`]. Until then
+//! nothing of ours runs but the hooks at libc's system calls (patch.rs), which count the private memory that is mapped.
+//!
+//! ```text
+//!   mmap, mremap, brk ── count ──> 8 MiB? ── statm ──> really? ── map the run's page, start the engine
+//!                                                      no: count on from there
+//! ```
+//!
+//! The hooks run wherever the program calls them: inside malloc with its lock held, in a signal handler, in a child of vfork. So nothing
+//! here calls libc, waits for another thread, or leaves a trace in the program's descriptors.
+//!
+//! What is unmapped is not subtracted, since nobody knows what it was; instead the kernel is asked when the sum reaches the mark. What is
+//! mapped without access (stacks of threads, the reserve of malloc's arenas) is not in the kernel's figure and can be used later without
+//! our being told: it counts for good. What a library's own data takes, or a mapping that libc did not make, is noticed at the next look.
+
+use crate::birth;
+use crate::footprint;
+use crate::hook;
+use crate::loaded::Program;
+use crate::patch;
+use core::ffi::CStr;
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering::*};
+use uffd::sites::Site;
+use uffd::sys::{self, Errno, consts::*};
+
+/// A process that can write to so many bytes of its own gets an engine.
+pub const GROWN_BYTES: usize = 8 << 20;
+
+/// After a look that found less, the next one comes when at least so much more was mapped.
+const LOOK_BYTES: usize = 2 << 20;
+
+/// The longest path of the run's page that is remembered; with a longer one there is an engine from the start.
+const PATH_BYTES: usize = memcg::PATH_BYTES;
+
+/// The calls that are hooked in every process: each costs a page of libc. The others are when a process has a first mapping of its own
+/// beside the heap of brk, which mremap could enlarge, or a heap of [`SOME_BYTES`]. A thread's stack is such a mapping: beside another
+/// thread libc's code must not be changed.
+const FIRST: [Site; 2] = [Site::Mmap, Site::Brk];
+
+/// See [`FIRST`]: more than malloc takes at its first call.
+const SOME_BYTES: usize = 256 << 10;
+
+/// The calls of [`FIRST`] are not the only ones any more, or cannot be joined by others.
+#[unsafe(link_section = ".data.zfolio")]
+static HOOKED_ALL: AtomicBool = AtomicBool::new(false);
+
+/// True while the process counts, and has no engine yet.
+#[unsafe(link_section = ".data.zfolio")]
+static WATCHING: AtomicBool = AtomicBool::new(false);
+
+/// What was mapped, and what of it without access.
+#[unsafe(link_section = ".data.zfolio")]
+static MAPPED: AtomicUsize = AtomicUsize::new(0);
+#[unsafe(link_section = ".data.zfolio")]
+static RESERVED: AtomicUsize = AtomicUsize::new(0);
+
+/// Where the heap of brk ends; 0 before the first call.
+#[unsafe(link_section = ".data.zfolio")]
+static HEAP_END: AtomicUsize = AtomicUsize::new(0);
+
+/// The process whose memory this is: in a child of vfork that is not the process that runs.
+#[unsafe(link_section = ".data.zfolio")]
+static OWNER: AtomicU32 = AtomicU32::new(0);
+
+/// Calls of fork under way, or [`STARTING`]. An engine that is half started must not be copied into a child, and whoever is about to start
+/// one cannot wait for a fork, which may want a lock that it holds. So a fork waits for a start, and a start that meets a fork is put off.
+#[unsafe(link_section = ".data.zfolio")]
+static GATE: AtomicU32 = AtomicU32::new(0);
+const STARTING: u32 = 1 << 31;
+
+/// The path of the run's page, with NUL. The program may overwrite its environment, to change what ps shows.
+#[unsafe(link_section = ".data.zfolio")]
+static PATH: [AtomicU8; PATH_BYTES] = [const { AtomicU8::new(0) }; PATH_BYTES];
+
+/// Start-up: true when the engine is to wait until the process has grown; false when there is to be one now, since `at_once` asks for it,
+/// or growth could not be seen.
+///
+/// # Safety
+/// `envp` must be the environment as the kernel laid it out.
+#[unsafe(link_section = ".text.startup.zfolio")]
+pub unsafe fn begin(envp: *const *const u8, path: &[u8], at_once: bool) -> bool {
+    // Also for a process that has an engine: fork passes there.
+    patch::install(if at_once { &Site::ALL } else { &FIRST });
+    OWNER.store(sys::getpid().unwrap_or(0) as u32, Relaxed);
+    // SAFETY: the caller's contract.
+    let Some(program) = (unsafe { Program::read(envp) }) else { return false };
+    let is_seen = FIRST.into_iter().all(patch::is_active);
+    if at_once || !is_seen || program.is_go || program.data_bytes >= GROWN_BYTES || path.len() > PATH_BYTES {
+        patch::install(&Site::ALL);
+        return false;
+    }
+    for (cell, byte) in PATH.iter().zip(path) {
+        cell.store(*byte, Relaxed);
+    }
+    MAPPED.store(program.data_bytes, Relaxed);
+    WATCHING.store(true, Release);
+    true
+}
+
+/// How private memory came to a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Growth {
+    /// The heap of brk grew.
+    Heap,
+    /// A mapping, new or larger.
+    Mapping,
+    /// A mapping without access.
+    Reserve,
+}
+
+/// So many bytes of private memory have been mapped.
+#[unsafe(link_section = ".text.startup.zfolio")]
+pub fn grown(bytes: usize, growth: Growth) {
+    if bytes == 0 || !WATCHING.load(Relaxed) {
+        return;
+    }
+    if growth == Growth::Reserve {
+        RESERVED.fetch_add(bytes, Relaxed);
+    }
+    let mapped = MAPPED.fetch_add(bytes, Relaxed).saturating_add(bytes);
+    if (growth != Growth::Heap || mapped >= SOME_BYTES) && !HOOKED_ALL.load(Relaxed) {
+        hook_all();
+    }
+    if mapped >= GROWN_BYTES {
+        reached();
+    }
+}
+
+/// Hooks what is not hooked yet. A process in which that is not possible gets its engine now, since its growth would not be seen.
+#[cold]
+fn hook_all() {
+    if !is_own_memory() {
+        return;
+    }
+    let mask = sys::signal_mask(!0);
+    patch::install(&Site::ALL);
+    HOOKED_ALL.store(true, Relaxed);
+    if !Site::ALL.into_iter().all(patch::is_active) {
+        start();
+    }
+    sys::signal_mask(mask);
+}
+
+/// brk says that the heap ends here.
+#[unsafe(link_section = ".text.startup.zfolio")]
+pub fn heap_ends(end: usize) {
+    let before = HEAP_END.swap(end, Relaxed);
+    if before != 0 {
+        grown(end.saturating_sub(before), Growth::Heap);
+    }
+}
+
+/// The sum says that the process has grown: asks the kernel, and starts the engine.
+#[cold]
+fn reached() {
+    if !is_own_memory() {
+        return;
+    }
+    let mask = sys::signal_mask(!0);
+    // What cannot be looked at is taken to be large.
+    let data = sys::open(b"/proc/self/statm\0", O_RDONLY).map_or(GROWN_BYTES, |f| footprint::data(&f));
+    let reserved = RESERVED.load(Relaxed);
+    if data.saturating_add(reserved) >= GROWN_BYTES {
+        start();
+    } else {
+        MAPPED.store((data + reserved).min(GROWN_BYTES - LOOK_BYTES), Relaxed);
+    }
+    sys::signal_mask(mask);
+}
+
+/// The program is about to do what an engine could not be started after: gives it one now.
+pub fn before_it_cannot() {
+    if WATCHING.load(Relaxed) && is_own_memory() {
+        let mask = sys::signal_mask(!0);
+        start();
+        sys::signal_mask(mask);
+    }
+}
+
+/// Starts the engine, unless somebody does or there is one. All signals must be blocked: a handler would find the gate taken by its own
+/// thread.
+fn start() {
+    if GATE.compare_exchange(0, STARTING, SeqCst, Relaxed).is_err() {
+        return;
+    }
+    if WATCHING.load(Relaxed) && !hook::is_managed() {
+        // With an engine a fork is to pass us inside libc, where that is possible.
+        patch::install(&Site::ALL);
+        // What fails now fails again.
+        if let Some(page) = map_page() {
+            hook::start_with(page);
+        }
+        WATCHING.store(false, Release);
+    }
+    GATE.store(0, SeqCst);
+}
+
+/// What `page_mapper` is to do.
+struct Order {
+    path: [u8; PATH_BYTES],
+    page: Result<usize, Errno>,
+}
+
+/// Opens the page with descriptors of its own: the program may have none left, and counts on which one it gets next.
+extern "C" fn page_mapper(order: usize) -> ! {
+    // SAFETY: `map_page` keeps it until this process has ended.
+    let order = unsafe { &mut *(order as *mut Order) };
+    sys::close_all();
+    if let Ok(path) = CStr::from_bytes_until_nul(&order.path) {
+        order.page = hook::map_page(path.to_bytes_with_nul());
+    }
+    sys::exit(0)
+}
+
+fn map_page() -> Option<usize> {
+    let path = core::array::from_fn(|i| PATH[i].load(Relaxed));
+    let mut order = Order { path, page: Err(Errno::ENOENT) };
+    // SAFETY: it uses nothing but system calls, and the order lives until it has ended.
+    if unsafe { birth::aside(page_mapper, &raw mut order as usize) }.is_err() {
+        // A filter of the program's: there will be no engine either, which can only be said on the page.
+        return hook::map_page(CStr::from_bytes_until_nul(&order.path).ok()?.to_bytes_with_nul()).ok();
+    }
+    order.page.ok()
+}
+
+/// True when the running process is the one that the memory belongs to; false in a child of vfork, whose parent will grow by itself.
+fn is_own_memory() -> bool {
+    let own = sys::getpid().unwrap_or(0) as u32;
+    if own == OWNER.load(Relaxed) {
+        return true;
+    }
+    // A child of a clone that passed no hook, or one of vfork: that one shares its parent's memory.
+    let parent = sys::getppid().unwrap_or(0) as u32;
+    if sys::same_vm(own, parent) != Ok(false) {
+        return false;
+    }
+    // SAFETY: of the engine that another thread of the parent's may have been starting nothing is in use here.
+    unsafe { hook::forget_engine() };
+    child_begin();
+    true
+}
+
+/// Before the system call of a fork: waits until no engine is half started.
+pub fn fork_begin() {
+    loop {
+        let forks = GATE.load(SeqCst);
+        if forks & STARTING != 0 {
+            sys::sched_yield();
+        } else if GATE.compare_exchange(forks, forks + 1, SeqCst, Relaxed).is_ok() {
+            return;
+        }
+    }
+}
+
+/// After it, in the parent.
+pub fn fork_end() {
+    GATE.fetch_sub(1, SeqCst);
+}
+
+/// After it, in the child.
+pub fn child_begin() {
+    GATE.store(0, SeqCst);
+    OWNER.store(sys::getpid().unwrap_or(0) as u32, Relaxed);
+}

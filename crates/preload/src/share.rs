@@ -1,0 +1,151 @@
+//! The process's share of the limit, as its engine uses it; and what is left of that when the coordinator has died.
+//!
+//! The engine takes from the run's pot ahead of what the process grows by, so that the share is always above the footprint while there is anything in
+//! the pot. What it goes by, its limit, is the share and its part of the pot: with the pot full a process is far from its limit however small
+//! its share is, and with the pot empty the share is all.
+
+use crate::control::Order;
+use crate::words::Line;
+use core::fmt::Write;
+use core::sync::atomic::Ordering::*;
+use uffd::sys::{self, Fd, consts::*};
+
+/// How much is taken ahead, at least and at most; else a part in so many of what is in the pot.
+const AHEAD: [u64; 2] = [2 << 20, 32 << 20];
+const AHEAD_PART: u64 = 32;
+
+/// With less no engine can work, whatever its share is.
+const LEAST: u64 = 4 << 20;
+
+/// What the process may hold, in bytes; it holds `footprint` now, and more is taken from the pot if that is near the share.
+pub fn limit(order: &Order, footprint: usize) -> usize {
+    let (division, share) = (&order.memcg.division, &order.slot.share);
+    let excess = excess(order, footprint) as u64;
+    let own = footprint as u64 - excess;
+    let ahead = (division.pot_bytes() / AHEAD_PART).clamp(AHEAD[0], AHEAD[1]);
+    let has = share.bytes.load(SeqCst);
+    if own + ahead / 2 > has {
+        division.take(order.slot, own + ahead - has);
+    }
+    let (has, pot) = (share.bytes.load(SeqCst), division.pot_bytes());
+    let limit = if has + pot > 0 {
+        has + pot / division.takers.load(Relaxed).max(1)
+    } else {
+        // Nobody has said yet: what others do not use.
+        let others = order.memcg.current.footprint().saturating_sub(own);
+        order.memcg.max_bytes.load(Relaxed).saturating_sub(others)
+    };
+    (limit.max(LEAST) + excess) as usize
+}
+
+/// How much of `footprint` bytes is counted with the process's relatives.
+pub fn excess(order: &Order, footprint: usize) -> usize {
+    (order.slot.share.excess_bytes.load(Relaxed) as usize).min(footprint)
+}
+
+/// The part of its figures, in bytes, that a process of `footprint` bytes has to itself: what it shares with its relatives counts there. Of what is out it
+/// shares as much as of what is in, as far as anybody can tell.
+pub fn own_part(order: &Order, footprint: usize) -> impl Fn(usize) -> u64 + use<> {
+    let own = footprint - excess(order, footprint);
+    move |bytes| (bytes as u128 * own as u128 / footprint.max(1) as u128) as u64
+}
+
+/// For how long the coordinator may say nothing, where its process cannot be seen; in nanoseconds.
+const SILENCE_NS: u64 = 5_000_000_000;
+
+/// How often it is looked whether it lives.
+const LOOK_NS: u64 = 100_000_000;
+
+/// The coordinator, as an engine sees it.
+pub struct Coordinator {
+    /// Its process, unless that is in another namespace.
+    process: Option<Fd>,
+    /// What it said last, and when that was new.
+    said: u64,
+    new_ns: u64,
+    looked_ns: u64,
+}
+
+impl Coordinator {
+    /// That of the run.
+    pub fn open(order: &Order) -> Coordinator {
+        let division = &order.memcg.division;
+        let pid = division.pid.load(Acquire) as u32;
+        let process =
+            sys::pidfd_open(pid).ok().filter(|_| started(pid) == Some(division.start.load(Relaxed)));
+        Coordinator { process, said: 0, new_ns: sys::now_ns(), looked_ns: 0 }
+    }
+
+    /// Looks now and then whether it has died, in which case one engine of the run says so on the standard error of `program`.
+    pub fn watch(&mut self, order: &Order, program: &Fd) {
+        let now = sys::now_ns();
+        if now < self.looked_ns + LOOK_NS {
+            return;
+        }
+        self.looked_ns = now;
+        let (memcg, division) = (order.memcg, &order.memcg.division);
+        if self.has_died(order, now)
+            && memcg.closed.load(Acquire) == 0
+            && division.pid.load(Relaxed) != 0
+            && division.orphan()
+        {
+            say(
+                order.pid,
+                program,
+                "the coordinator has died; the programs go on, each within its last share",
+            );
+        }
+    }
+
+    fn has_died(&mut self, order: &Order, now: u64) -> bool {
+        if let Some(process) = &self.process {
+            return sys::poll([process], 0) == Ok([true]);
+        }
+        let division = &order.memcg.division;
+        let said = division.divided_ns.load(Relaxed);
+        if said != self.said || division.stopped.load(Relaxed) != 0 {
+            (self.said, self.new_ns) = (said, now);
+        }
+        now - self.new_ns > SILENCE_NS
+    }
+}
+
+/// When a process started, as /proc/PID/stat has it.
+fn started(pid: u32) -> Option<u64> {
+    let (mut path, mut text) = (Line::default(), [0u8; 512]);
+    write!(path, "/proc/{pid}/stat\0").ok()?;
+    let stat = sys::open(path.as_str().as_bytes(), O_RDONLY).ok()?;
+    let len = sys::pread(&stat, &mut text, 0).ok()?;
+    // The name comes second, and may hold anything; the start is the twentieth word after it.
+    let after = text[..len].iter().rposition(|&b| b == b')')? + 2;
+    let word = text[after..len].split(|&b| b == b' ').nth(19)?;
+    Some(word.iter().fold(0, |n, digit| n * 10 + (digit - b'0') as u64))
+}
+
+/// A line on the program's standard error, if it has one that takes it at once.
+fn say(pid: u32, program: &Fd, text: &str) {
+    let (mut path, mut line) = (Line::default(), Line::default());
+    let _ = write!(path, "/proc/{pid}/fd/2\0");
+    let _ = writeln!(line, "zfolio: {text}");
+    // The program's own descriptor, with its place in the file; who may not have that opens the file anew.
+    let stderr = sys::pidfd_getfd(program, 2)
+        .or_else(|_| sys::open(path.as_str().as_bytes(), O_WRONLY | O_APPEND | O_NOCTTY | O_NONBLOCK));
+    if let Ok(stderr) = stderr
+        && sys::is_writable(&stderr)
+    {
+        let _ = sys::write(&stderr, line.as_str().as_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_start_of_a_process_is_the_kernels() {
+        let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
+        let expected = stat.rsplit_once(") ").unwrap().1.split(' ').nth(19).unwrap().parse().ok();
+        assert_eq!(started(std::process::id()), expected);
+        assert_eq!(started(u32::MAX / 2), None);
+    }
+}

@@ -1,0 +1,404 @@
+//! The coordinator: divides the limit of the run among its processes, tick by tick, by what they need (vmscan/share.rs).
+//!
+//! ```text
+//!   shared page: footprints, refaults, waits ──┐
+//!                                              ├──> vmscan::share::divide ──> shares, pot ──> shared page
+//!   /proc: who is there, what is not managed ──┘
+//! ```
+//!
+//! Between two ticks engines take from the pot by themselves, so that a tick may come late without harm: nobody gets more than there is, only what one
+//! process has given up reaches the others later.
+
+use crate::descendants::{self, Process, Tree};
+use crate::sys;
+use crate::unmanaged::{Register, Unmanaged};
+use memcg::{Memcg, SLOTS, Slot, State};
+use std::collections::HashSet;
+use std::path::PathBuf;
+use std::sync::atomic::Ordering::*;
+use std::time::{Duration, Instant};
+use vmscan::share::{Member, Past, divide};
+
+/// How often the limit is divided while little of it is left, and else.
+const PRESSED: Duration = Duration::from_millis(10);
+const RELAXED: Duration = Duration::from_millis(100);
+
+/// Little is less than one part in so many.
+const LITTLE: u64 = 4;
+
+/// What is kept for what nobody counts: one part in so many of the limit.
+const RESERVE: u64 = 256;
+
+/// Page tables are walked for at most one part in so many of the time.
+const WALK_PART: u32 = 50;
+
+/// What is remembered of a slot.
+#[derive(Clone, Copy, Default)]
+struct Known {
+    pid: u32,
+    near: u64,
+    distance: u64,
+    misses: u64,
+    past: Past,
+    /// Which of all walks of page tables its last one was; 0 before the first.
+    walked: u64,
+    /// So much less of it is counted with its relatives than it knows, in bytes ([`Coordinator::recount`]).
+    recounted: u64,
+}
+
+/// Who divides.
+pub struct Coordinator {
+    memcg: &'static Memcg,
+    cpus: u64,
+    known: Vec<Known>,
+    tree: Tree,
+    divided: Instant,
+    next: Instant,
+    unmanaged: Register,
+    /// Page tables of related processes are not walked before; and how often they were.
+    walk: Instant,
+    walks: u64,
+    /// How many slots held memory that others hold too, at the last tick.
+    sharing: usize,
+    /// Until then those that hold more than they know wait for these.
+    waits: Option<(Instant, Vec<Publisher>)>,
+}
+
+/// A process that is to publish that it holds less: its slot and number, and how often it had published.
+type Publisher = (usize, u32, u64);
+
+/// What the page tables of a process say.
+#[derive(Clone, Copy)]
+struct Found {
+    index: usize,
+    slot: &'static Slot,
+    /// So much of its memory is counted with its relatives, in bytes.
+    excess: u64,
+}
+
+impl Coordinator {
+    /// Makes the run known to its engines, with all of the limit in the pot. `library` is the path of libzfolio.so.
+    pub fn new(memcg: &'static Memcg, library: PathBuf) -> Coordinator {
+        let (own, now) = (std::process::id(), Instant::now());
+        let division = &memcg.division;
+        division.start.store(descendants::start(own).unwrap_or(0), Relaxed);
+        division.pid.store(own.into(), Release);
+        let cpus = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
+        let mut coordinator = Coordinator {
+            memcg,
+            cpus,
+            known: vec![Known::default(); SLOTS],
+            tree: Tree::new(own),
+            divided: now,
+            next: now,
+            unmanaged: Register::new(library),
+            walk: now,
+            walks: 0,
+            sharing: 0,
+            waits: None,
+        };
+        coordinator.tick(&HashSet::new());
+        coordinator
+    }
+
+    /// How long it is until the next tick.
+    pub fn pause(&self) -> Duration {
+        self.next.saturating_duration_since(Instant::now())
+    }
+
+    /// Divides, if it is time to. The engines of `told` have said themselves why they do not manage them; who has ended has no slot any more.
+    pub fn tick(&mut self, told: &HashSet<u32>) {
+        let now = Instant::now();
+        if now < self.next {
+            return;
+        }
+        if self.tree.look(now) {
+            self.count_unmanaged(told);
+        }
+        self.learn_excess(now);
+        let usable = self.usable();
+        let pot = self.divide(usable, now);
+        self.next = now + if pot < usable / LITTLE { PRESSED } else { RELAXED };
+    }
+
+    /// Says so while this process and CMD are stopped.
+    pub fn stopped(&self, is: bool) {
+        self.memcg.division.stopped.store(is as u32, Release);
+    }
+
+    /// Leaves each process its share for good. Returns how many processes stayed small, and who else was not managed.
+    pub fn end(mut self, told: &HashSet<u32>) -> (u64, Vec<Unmanaged>) {
+        self.next = Instant::now();
+        self.tick(told);
+        self.memcg.closed.store(1, SeqCst);
+        self.unmanaged.finish()
+    }
+
+    /// Slots that are somebody's, with their numbers.
+    fn taken(&self) -> impl Iterator<Item = (usize, &'static Slot)> + use<> {
+        let is_taken = |slot: &Slot| !matches!(slot.state(), State::Free | State::Unmanaged | State::Ended);
+        self.memcg.used().iter().enumerate().filter(move |(_, slot)| is_taken(slot))
+    }
+
+    /// What there is for managed processes.
+    fn usable(&self) -> u64 {
+        let max = self.memcg.max_bytes.load(Relaxed);
+        max.saturating_sub(self.memcg.division.unmanaged_bytes.load(Relaxed) + max / RESERVE)
+    }
+
+    /// One division. Returns what is in the pot after it.
+    fn divide(&mut self, usable: u64, now: Instant) -> u64 {
+        let ms = (now - self.divided).as_millis() as u64;
+        self.divided = now;
+        let division = &self.memcg.division;
+        // The coordinator lives, whatever an engine thought.
+        division.orphaned.store(0, SeqCst);
+        division.begin();
+        let slots: Vec<(usize, &Slot)> = self.taken().collect();
+        let mut members: Vec<Member> = slots.iter().map(|&(index, slot)| self.member(index, slot)).collect();
+        let held: Vec<u64> = members.iter().map(|member| member.share).collect();
+        let pot = divide(usable, ms, &mut members);
+        for ((&(index, slot), member), held) in slots.iter().zip(&members).zip(held) {
+            self.known[index].past = member.past;
+            // Relative to what was read: a claim may be added to it this moment.
+            if member.share >= held {
+                slot.share.bytes.fetch_add(member.share - held, SeqCst);
+            } else {
+                let less = |bytes: u64| Some(bytes.saturating_sub(held - member.share));
+                let _ = slot.share.bytes.fetch_update(SeqCst, SeqCst, less);
+            }
+        }
+        division.takers.store(self.cpus.min(slots.len() as u64), Relaxed);
+        division.end(pot);
+        division.divided_ns.store(uffd::sys::now_ns(), Release);
+        let unmanaged = division.unmanaged_bytes.load(Relaxed);
+        let current = &self.memcg.current;
+        self.memcg.peak_bytes.fetch_max(current.footprint() + unmanaged, Relaxed);
+        self.memcg.wanted_peak_bytes.fetch_max(current.wanted() + unmanaged, Relaxed);
+        pot
+    }
+
+    /// What a slot says, since the last tick where it counts.
+    fn member(&mut self, index: usize, slot: &Slot) -> Member {
+        let pid = slot.pid.load(Relaxed);
+        if self.known[index].pid != pid {
+            self.known[index] = Known { pid, ..Known::default() };
+        }
+        let known = &mut self.known[index];
+        let stat = &slot.stat;
+        // Any process of the run can write the page: what cannot be is cut off.
+        let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Relaxed).min(MOST);
+        let misses = load(&stat.faults) + load(&stat.fresh_faults);
+        let since = |now: u64, before: &mut u64| now.saturating_sub(std::mem::replace(before, now));
+        Member {
+            footprint: load(&slot.footprint_bytes) + known.recounted,
+            wanted: load(&slot.wanted_bytes),
+            pool: load(&slot.pool_bytes),
+            share: slot.share.held().min(MOST) + known.recounted,
+            near: since(load(&stat.near_refaults), &mut known.near),
+            distance: since(load(&stat.near_distance), &mut known.distance),
+            misses: since(misses, &mut known.misses),
+            waiting_ms: load(&slot.share.waiting_ms),
+            past: known.past,
+        }
+    }
+
+    /// Adds up who has no slot, and this process itself.
+    fn count_unmanaged(&mut self, told: &HashSet<u32>) {
+        let managed: HashSet<u32> = self.taken().map(|(_, slot)| slot.pid.load(Relaxed)).collect();
+        let others = self.tree.processes.iter().filter(|process| !managed.contains(&process.own_pid));
+        let others: Vec<(&Process, u64)> = others.map(|process| (process, self.bytes_of(process))).collect();
+        let sum = sys::private_bytes() + others.iter().map(|(_, bytes)| bytes).sum::<u64>();
+        let refused = |slot: &&Slot| slot.state() == State::Unmanaged;
+        let refused = self.memcg.used().iter().filter(refused).map(|slot| slot.pid.load(Relaxed));
+        self.unmanaged.look(&others, &managed, &refused.chain(told.iter().copied()).collect());
+        self.memcg.division.unmanaged_bytes.store(sum, Relaxed);
+    }
+
+    /// Private memory of a process without a slot, each page once where several have it.
+    fn bytes_of(&self, process: &Process) -> u64 {
+        if process.private_bytes < LARGE || !self.tree.is_related(process.pid) {
+            return process.private_bytes;
+        }
+        // One that has just been forked off has its parent's pages, and will soon have a slot or execute a program.
+        if process.forked && !self.unmanaged.knows(process) {
+            return 0;
+        }
+        let known = descendants::shared_bytes(process.pid);
+        known.map_or(process.private_bytes, |(private, proportional)| private.min(proportional))
+    }
+
+    /// How much of the private memory of forked processes is counted with their relatives: asks about one after the other, at a bounded pace.
+    fn learn_excess(&mut self, now: Instant) {
+        let shares = |slot: &Slot| slot.share.excess_bytes.load(Relaxed) > 0;
+        let sharing = self.taken().filter(|(_, slot)| shares(slot)).count();
+        // Where one has gone, the others have to themselves what they shared with it, and that is to be known before it is given away.
+        let has_lost_one = sharing < self.sharing;
+        self.sharing = sharing;
+        if has_lost_one {
+            self.waits = None;
+        }
+        if self.is_waiting(now) || now < self.walk && !has_lost_one {
+            return;
+        }
+        let began = sys::cpu_time();
+        let mut due: Vec<(usize, &'static Slot, u32)> = Vec::new();
+        for (index, slot) in self.taken().filter(|(_, slot)| slot.state() != State::Starting) {
+            let pid = slot.pid.load(Relaxed);
+            let found = self.tree.processes.iter().find(|process| process.own_pid == pid);
+            let related = |p: &&Process| p.private_bytes >= LARGE && self.tree.is_related(p.pid);
+            if let Some(process) = found.filter(|p| shares(slot) || related(p)) {
+                due.push((index, slot, process.pid));
+            }
+        }
+        due.sort_by_key(|&(index, ..)| self.known[index].walked);
+        // What a new one shares others share with it.
+        let has_new_one = due.first().is_some_and(|&(index, ..)| self.known[index].walked == 0);
+        let count = if has_lost_one || has_new_one { SLOTS } else { 1 };
+        let mut found = Vec::new();
+        for (index, slot, pid) in due.into_iter().take(count) {
+            self.walks += 1;
+            self.known[index].walked = self.walks;
+            if let Some((private, proportional)) = descendants::shared_bytes(pid) {
+                found.push(Found { index, slot, excess: private.saturating_sub(proportional + SLIGHT) });
+            }
+        }
+        self.recount(&found, now);
+        self.walk = now + PRESSED.max((sys::cpu_time() - began) * WALK_PART);
+    }
+
+    /// Takes note of what is shared. Memory that is counted elsewhere from now on takes its part of the share with it: an engine's limit, which is
+    /// share and excess, is the same before and after. Those that hold less than they knew publish that first, so that the sum of all is never
+    /// too high because of it; those that hold more do in the meantime only here.
+    fn recount(&mut self, found: &[Found], now: Instant) {
+        let mut publishers = Vec::new();
+        for &Found { index, slot, excess } in found {
+            let before = slot.share.excess_bytes.load(Relaxed);
+            if excess > before {
+                let published = slot.published();
+                slot.share.excess_bytes.store(excess, Relaxed);
+                let less = |bytes: u64| Some(bytes.saturating_sub(excess - before));
+                let _ = slot.share.bytes.fetch_update(SeqCst, SeqCst, less);
+                publishers.push((index, slot.pid.load(Relaxed), published));
+            }
+            self.known[index].recounted = before.saturating_sub(excess);
+        }
+        self.waits = Some((now + LONGEST_WAIT, publishers));
+        self.is_waiting(now);
+    }
+
+    /// False when nobody has to wait to be recounted, any more; then all are.
+    fn is_waiting(&mut self, now: Instant) -> bool {
+        let holds = |&(index, pid, published): &Publisher| {
+            let slot = &self.memcg.slots[index];
+            slot.pid.load(Relaxed) == pid && slot.published() == published && slot.state() != State::Ended
+        };
+        if self.waits.as_ref().is_some_and(|(until, all)| now < *until && all.iter().any(holds)) {
+            return true;
+        }
+        self.waits = None;
+        for (index, slot) in self.taken() {
+            let known = &mut self.known[index];
+            let more = std::mem::take(&mut known.recounted);
+            if known.pid == slot.pid.load(Relaxed) {
+                let more = more.min(slot.share.excess_bytes.load(Relaxed));
+                slot.share.bytes.fetch_add(more, SeqCst);
+                slot.share.excess_bytes.fetch_sub(more, Relaxed);
+            }
+        }
+        false
+    }
+}
+
+/// For those that share more than they knew it is waited no longer than this.
+const LONGEST_WAIT: Duration = Duration::from_millis(100);
+
+/// No process holds more: all of its address space, in bytes.
+const MOST: u64 = 1 << 47;
+
+/// Processes with less are counted in full.
+const LARGE: u64 = 4 << 20;
+
+/// So much of what seems to be shared may be the time between two looks.
+const SLIGHT: u64 = 1 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use memcg::Settings;
+
+    const MIB: u64 = 1 << 20;
+
+    fn memcg() -> &'static Memcg {
+        // SAFETY: every field is an integer or an atomic, for which all zeros is a value.
+        let mut memcg: Box<Memcg> = unsafe { Box::new_zeroed().assume_init() };
+        memcg.init(1 << 30, Settings::default());
+        Box::leak(memcg)
+    }
+
+    /// A parent of 200 MiB whose child has just been forked off, as their engines have published them: the child's is all counted with the parent.
+    fn family(memcg: &'static Memcg) -> (Coordinator, &'static Slot, &'static Slot) {
+        let coordinator = Coordinator::new(memcg, "/no/such/library.so".into());
+        let (parent, child) = (memcg.claim(u32::MAX - 1).unwrap(), memcg.claim(u32::MAX).unwrap());
+        for slot in [parent, child] {
+            assert!(slot.begin(slot.pid.load(Relaxed), 1));
+        }
+        memcg.publish(parent, 200 * MIB, 200 * MIB, 0, 0);
+        parent.share.bytes.store(220 * MIB, SeqCst);
+        child.share.bytes.store(8 * MIB, SeqCst);
+        child.share.excess_bytes.store(200 * MIB, Relaxed);
+        (coordinator, parent, child)
+    }
+
+    fn limits(slots: [&Slot; 2]) -> [u64; 2] {
+        slots.map(|slot| slot.share.bytes.load(SeqCst) + slot.share.excess_bytes.load(Relaxed))
+    }
+
+    #[test]
+    fn what_is_counted_anew_takes_its_share_with_it_and_is_never_counted_twice() {
+        let memcg = memcg();
+        let (mut coordinator, parent, child) = family(memcg);
+        let now = Instant::now();
+        for (index, slot) in [parent, child].into_iter().enumerate() {
+            coordinator.member(index, slot);
+        }
+        let before = limits([parent, child]);
+        let found = [(0, parent), (1, child)].map(|(index, slot)| Found { index, slot, excess: 100 * MIB });
+        coordinator.recount(&found, now);
+        assert_eq!(limits([parent, child]), before, "no engine has to make room");
+        // The parent has not published yet.
+        assert_eq!(child.share.excess_bytes.load(Relaxed), 200 * MIB);
+        let member = coordinator.member(1, child);
+        assert_eq!((member.footprint, member.share), (100 * MIB, 108 * MIB), "nobody else is given that");
+        assert!(coordinator.is_waiting(now));
+        memcg.publish(parent, 100 * MIB, 100 * MIB, 0, 0);
+        assert!(!coordinator.is_waiting(now));
+        assert_eq!(limits([parent, child]), before);
+        assert_eq!(child.share.excess_bytes.load(Relaxed), 100 * MIB);
+        memcg.publish(child, 100 * MIB, 100 * MIB, 0, 0);
+        assert_eq!(memcg.peak_bytes.load(Relaxed), 200 * MIB);
+    }
+
+    #[test]
+    fn it_is_not_waited_long_nor_for_the_dead() {
+        for how in 0..2 {
+            let memcg = memcg();
+            let (mut coordinator, parent, child) = family(memcg);
+            let now = Instant::now();
+            for (index, slot) in [parent, child].into_iter().enumerate() {
+                coordinator.member(index, slot);
+            }
+            let found =
+                [(0, parent), (1, child)].map(|(index, slot)| Found { index, slot, excess: 100 * MIB });
+            coordinator.recount(&found, now);
+            match how {
+                0 => assert!(!coordinator.is_waiting(now + LONGEST_WAIT)),
+                _ => {
+                    memcg.release(parent, 1);
+                    assert!(!coordinator.is_waiting(now));
+                }
+            }
+            assert_eq!(child.share.excess_bytes.load(Relaxed), 100 * MIB);
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! The processes of a run, from /proc: CMD's descendants and the orphans among them, which come to `zfolio run` as their subreaper.
+//!
+//! Engines and workers are ours and not listed. A look costs some 20 us for each process, and is taken the less often the longer it takes.
+
+use crate::{program, sys};
+use std::collections::HashMap;
+use std::fmt::Write;
+use std::fs;
+use std::io::Read;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// How often the tree is looked at; less often if it takes more than one part in so many of a processor's time.
+const PACE: Duration = Duration::from_millis(100);
+const PART: u32 = 50;
+
+/// Bytes of a page.
+const PAGE: u64 = 4096;
+
+/// The kernel's mark of a process that has forked and not executed a program since (`PF_FORKNOEXEC`).
+const FORKED: u64 = 0x40;
+
+/// Why a process is not managed.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Reason {
+    /// The library is there, and has had no reason to start an engine.
+    Small,
+    /// The library is not there, though it could be: the environment does not ask for it.
+    Environment,
+    /// The program is not of a kind that it can be loaded into; why.
+    Program(String),
+}
+
+/// A process of the run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Process {
+    /// Its process id.
+    pub pid: u32,
+    /// Its process id as it sees it itself, which is another in another namespace.
+    pub own_pid: u32,
+    /// Its parent's.
+    pub parent: u32,
+    /// Its name.
+    pub name: String,
+    /// When it started, in the kernel's ticks.
+    pub start: u64,
+    /// It has forked off and not executed a program since.
+    pub forked: bool,
+    /// Private memory, in bytes: each page in full, however many processes have it.
+    pub private_bytes: u64,
+}
+
+/// The tree.
+pub struct Tree {
+    root: u32,
+    next: Instant,
+    /// Whether the kernel lists children by thread (CONFIG_PROC_CHILDREN).
+    lists_children: bool,
+    /// Ids as processes see themselves, by id and start.
+    own_pids: HashMap<(u32, u64), u32>,
+    /// What was found at the last look.
+    pub processes: Vec<Process>,
+}
+
+impl Tree {
+    /// That of the descendants of `root`.
+    pub fn new(root: u32) -> Tree {
+        let lists_children = Path::new(&format!("/proc/{root}/task/{root}/children")).exists();
+        let (own_pids, processes) = (HashMap::new(), Vec::new());
+        Tree { root, next: Instant::now(), lists_children, own_pids, processes }
+    }
+
+    /// Looks, if it is time to; true when it was.
+    pub fn look(&mut self, now: Instant) -> bool {
+        if now < self.next {
+            return false;
+        }
+        let began = sys::cpu_time();
+        self.processes = if self.lists_children { self.walk() } else { self.scan() };
+        self.processes.retain(|p| !matches!(p.name.as_str(), "zfolio-engine" | "zfolio-worker"));
+        self.learn_own_pids();
+        self.next = now + PACE.max((sys::cpu_time() - began) * PART);
+        true
+    }
+
+    /// From parent to children.
+    fn walk(&self) -> Vec<Process> {
+        let (mut open, mut found) = (vec![self.root], Vec::new());
+        while let Some(parent) = open.pop() {
+            let Ok(tasks) = fs::read_dir(format!("/proc/{parent}/task")) else { continue };
+            for task in tasks.flatten() {
+                let children = fs::read_to_string(task.path().join("children")).unwrap_or_default();
+                for process in children.split_whitespace().filter_map(|pid| process(pid.parse().ok()?)) {
+                    open.push(process.pid);
+                    found.push(process);
+                }
+            }
+        }
+        found
+    }
+
+    /// By the parents of all processes of the machine.
+    fn scan(&self) -> Vec<Process> {
+        let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+        let mut all: Vec<Process> =
+            entries.filter_map(|entry| process(entry.file_name().to_str()?.parse().ok()?)).collect();
+        let (mut open, mut found) = (vec![self.root], Vec::new());
+        while let Some(parent) = open.pop() {
+            let children = all.extract_if(.., |process| process.parent == parent);
+            for child in children {
+                open.push(child.pid);
+                found.push(child);
+            }
+        }
+        found
+    }
+
+    fn learn_own_pids(&mut self) {
+        let known = std::mem::take(&mut self.own_pids);
+        for process in &mut self.processes {
+            let key = (process.pid, process.start);
+            process.own_pid = known.get(&key).copied().unwrap_or_else(|| own_pid(process.pid));
+            self.own_pids.insert(key, process.own_pid);
+        }
+    }
+
+    /// Those that may share memory with another since a fork: children that have executed nothing, and their parents.
+    pub fn is_related(&self, pid: u32) -> bool {
+        self.processes.iter().any(|p| p.forked && (p.pid == pid || p.parent == pid))
+    }
+}
+
+/// A small file of /proc. Read without asking for its length first, of which it says 0.
+fn read(path: &str) -> Option<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(512);
+    fs::File::open(path).ok()?.read_to_end(&mut bytes).ok()?;
+    Some(bytes)
+}
+
+/// What /proc/PID/stat and statm say; none of a process that has ended.
+fn process(pid: u32) -> Option<Process> {
+    let mut path = format!("/proc/{pid}/stat");
+    let stat = read(&path)?;
+    let (open, close) = (stat.iter().position(|&b| b == b'(')?, stat.iter().rposition(|&b| b == b')')?);
+    let name = String::from_utf8_lossy(&stat[open + 1..close]).into_owned();
+    let text = std::str::from_utf8(stat.get(close + 2..)?).ok()?;
+    let words: Vec<&str> = text.split(' ').collect();
+    let number = |index: usize| words.get(index)?.parse::<u64>().ok();
+    if matches!(words[0], "Z" | "X") {
+        return None;
+    }
+    let _ = write!(path, "m");
+    let statm = String::from_utf8(read(&path)?).ok()?;
+    let mut sizes = statm.split(' ').map(|word| word.trim().parse::<u64>().unwrap_or(0));
+    let (resident, shared) = (sizes.nth(1)?, sizes.next()?);
+    Some(Process {
+        pid,
+        own_pid: pid,
+        parent: number(1)? as u32,
+        name,
+        start: number(19)?,
+        forked: number(6)? & FORKED != 0,
+        private_bytes: resident.saturating_sub(shared) * PAGE,
+    })
+}
+
+/// When a process started, in the kernel's ticks.
+pub fn start(pid: u32) -> Option<u64> {
+    process(pid).map(|process| process.start)
+}
+
+/// Numbers of a line of /proc/PID/status.
+fn status(pid: u32, name: &str) -> Vec<u32> {
+    let status = read(&format!("/proc/{pid}/status")).unwrap_or_default();
+    let status = String::from_utf8_lossy(&status);
+    let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
+    line.split_whitespace().filter_map(|number| number.parse().ok()).collect()
+}
+
+/// The last of the ids that a process has in its namespace and those around it.
+fn own_pid(pid: u32) -> u32 {
+    status(pid, "NSpid:").last().copied().unwrap_or(pid)
+}
+
+/// The effective user of a process; none of one that has ended.
+fn user(pid: u32) -> Option<u32> {
+    status(pid, "Uid:").get(1).copied()
+}
+
+/// Private memory of a process, and the same with each page divided by the number of processes that have it, in bytes. Walks its page tables.
+pub fn shared_bytes(pid: u32) -> Option<(u64, u64)> {
+    let private = process(pid)?.private_bytes;
+    let text = String::from_utf8(read(&format!("/proc/{pid}/smaps_rollup"))?).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("Pss_Anon:"))?;
+    Some((private, line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024))
+}
+
+/// Why a process is not managed. `library` is that of the run. One that has ended by now is taken for a small one, and so is one of this user's that hides.
+pub fn reason(pid: u32, library: &Path) -> Reason {
+    let exe = format!("/proc/{pid}/exe");
+    let changes = program::inspect(Path::new(&exe)).err().map(|unmanageable| unmanageable.why);
+    let library = library.as_os_str().as_encoded_bytes();
+    let maps = read(&format!("/proc/{pid}/maps")).unwrap_or_default();
+    match changes {
+        _ if maps.is_empty() && user(pid).is_some_and(|user| user != sys::effective_user()) => {
+            Reason::Program("is another user's".to_string())
+        }
+        _ if maps.is_empty() || maps.windows(library.len()).any(|part| part == library) => Reason::Small,
+        Some(why) => Reason::Program(why),
+        None => Reason::Environment,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Command, Stdio};
+
+    fn found(tree: &mut Tree) -> Vec<Process> {
+        tree.next = Instant::now();
+        assert!(tree.look(Instant::now()));
+        tree.processes.clone()
+    }
+
+    #[test]
+    fn descendants_are_found_either_way_and_others_are_not() {
+        let own = std::process::id();
+        let mut child =
+            Command::new("sh").args(["-c", "sleep 100 & echo; wait"]).stdout(Stdio::piped()).spawn().unwrap();
+        std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut [0]).unwrap();
+        let mut walked = Tree::new(own);
+        let mut scanned = Tree::new(own);
+        scanned.lists_children = false;
+        for tree in [&mut walked, &mut scanned] {
+            let all = found(tree);
+            let shell = all.iter().find(|p| p.pid == child.id()).expect("the shell");
+            assert_eq!((shell.parent, shell.own_pid, shell.forked), (own, child.id(), false));
+            assert!(shell.private_bytes > 0 && shell.start == start(child.id()).unwrap());
+            let sleep = all.iter().find(|p| p.parent == child.id()).expect("its child");
+            assert!(all.iter().all(|p| p.pid != own && p.pid != 1));
+            assert_eq!(tree.is_related(sleep.pid), sleep.forked);
+        }
+        let sleep = walked.processes.iter().find(|p| p.parent == child.id()).unwrap().pid;
+        assert!(!walked.look(Instant::now()), "it is too early for another look");
+        assert!(
+            Command::new("kill")
+                .args([&sleep.to_string(), &child.id().to_string()])
+                .status()
+                .unwrap()
+                .success()
+        );
+        child.wait().unwrap();
+        assert!(found(&mut walked).iter().all(|p| p.pid != child.id()), "what has ended is gone");
+    }
+
+    #[test]
+    fn the_reasons_of_unmanaged_processes() {
+        let own = std::process::id();
+        assert_eq!(reason(own, Path::new("/no/such/library.so")), Reason::Environment);
+        let maps = fs::read_to_string("/proc/self/maps").unwrap();
+        let library = maps.split_whitespace().find(|word| word.contains("libc.so")).expect("libc is loaded");
+        assert_eq!(reason(own, Path::new(library)), Reason::Small);
+        assert_eq!(reason(u32::MAX / 2, Path::new(library)), Reason::Small, "it has ended");
+        assert_eq!((user(own), user(u32::MAX / 2)), (Some(sys::effective_user()), None));
+    }
+
+    #[test]
+    fn a_page_that_several_have_is_divided_among_them() {
+        let own = std::process::id();
+        let (private, proportional) = shared_bytes(own).unwrap();
+        assert!(proportional > 0 && proportional < private + (1 << 20), "{proportional} of {private}");
+    }
+}

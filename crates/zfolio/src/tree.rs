@@ -1,0 +1,458 @@
+//! The part of the summary that tells the processes of a run apart.
+
+use crate::roster::Entry;
+use crate::size::Bytes;
+use crate::summary::{Count, Figures, INDENT, Time};
+use crate::unmanaged::{self, Unmanaged};
+use memcg::{Process, State};
+use serde_json::{Value, json};
+use std::cmp::Reverse;
+use std::fmt::{self, Write};
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+
+/// So many processes are no reason to list them, unless more than one had memory out.
+const FEW: u64 = 3;
+
+/// How many processes are listed at most.
+const LISTED: usize = 10;
+
+/// Of those that had nothing out only these are listed: that held as large a part of what the run held.
+const WORTH_A_LINE: u64 = 50;
+
+/// Columns of a name.
+const NAME: usize = 15;
+
+/// Columns of a line.
+const WIDTH: usize = 80;
+
+impl Figures {
+    /// Adds a process that ran without a limit to those of its name and reason. It does not raise [`Figures::unmanaged`].
+    pub fn add_unmanaged(&mut self, name: &str, reason: &str, peak_bytes: u64) {
+        let (name, reason) = (name.into(), reason.into());
+        unmanaged::add(&mut self.unmanaged_as, Unmanaged { name, reason, count: 1, peak_bytes });
+    }
+
+    /// Adds processes that were seen to run without a limit, and of which their engines know nothing.
+    pub fn add_seen(&mut self, group: Unmanaged) {
+        self.unmanaged += group.count;
+        unmanaged::add(&mut self.unmanaged_as, group);
+    }
+
+    /// Writes how many processes there were, and a line for each of the largest; nothing where one process is all there is to tell.
+    pub(crate) fn write_processes(&self, out: &mut impl Write) -> fmt::Result {
+        let went_out = self.processes.iter().filter(|entry| entry.process.pages_out > 0).count();
+        if went_out < 2 && self.managed + self.small + self.unmanaged <= FEW {
+            return Ok(());
+        }
+        let counts = [(self.managed, "managed"), (self.small, "small"), (self.unmanaged, "unmanaged")];
+        let counts = counts.into_iter().filter(|(count, _)| *count > 0);
+        let counts: Vec<_> = counts.map(|(count, what)| format!("{} {what}", Count(count))).collect();
+        writeln!(out, "  {:<width$}{}", "processes", counts.join(", "), width = INDENT - 2)?;
+        self.write_table(out)
+    }
+
+    fn write_table(&self, out: &mut impl Write) -> fmt::Result {
+        let mut by_size: Vec<&Process> = self.processes.iter().map(|entry| &entry.process).collect();
+        by_size.sort_by_key(|p| (Reverse(p.footprint_peak_bytes), p.started_ns, p.pid));
+        let is_worth =
+            |p: &&Process| p.pages_out > 0 || p.footprint_peak_bytes > self.peak_bytes / WORTH_A_LINE;
+        let listed = by_size.iter().position(|p| !is_worth(p)).unwrap_or(by_size.len()).min(LISTED);
+        if listed == 0 || by_size.len() == 1 {
+            return Ok(());
+        }
+        let titles = ["peak", "wanted", "out", "in", "faults", "waited"].map(str::to_string);
+        write_row(out, "pid", "name", titles)?;
+        for process in &by_size[..listed] {
+            let (name, pages) = (String::from_utf8_lossy(process.name()), |count: u64| Bytes(count * 4096));
+            let cells = [
+                Bytes(process.footprint_peak_bytes).to_string(),
+                Bytes(process.wanted_peak_bytes).to_string(),
+                pages(process.pages_out).to_string(),
+                pages(process.pages_in).to_string(),
+                Count(process.faults).to_string(),
+                Time(process.stall_ns).to_string(),
+            ];
+            write_row(out, &process.pid.to_string(), &name, cells)?;
+        }
+        if let Some(next) = by_size.get(listed) {
+            let (more, most) = (by_size.len() - listed, Bytes(next.footprint_peak_bytes));
+            writeln!(out, "  {:>7} and {} more, none larger than {most}", "", Count(more as u64))?;
+        }
+        if self.unrecorded > 0 {
+            writeln!(out, "  {:>7} and {} of which there is no record", "", Count(self.unrecorded))?;
+        }
+        Ok(())
+    }
+
+    /// Writes who ran without a limit, and why.
+    pub(crate) fn write_unmanaged(&self, out: &mut impl Write) -> fmt::Result {
+        if self.unmanaged == 0 {
+            return Ok(());
+        }
+        let all = self.managed + self.small + self.unmanaged;
+        let width = INDENT - 2;
+        writeln!(
+            out,
+            "  {:<width$}{} of {} processes",
+            "unmanaged",
+            Count(self.unmanaged),
+            Count(all.max(self.unmanaged))
+        )?;
+        let mut groups: Vec<&Unmanaged> = self.unmanaged_as.iter().collect();
+        groups.sort_by_key(|group| Reverse((group.peak_bytes, group.count)));
+        for group in groups.iter().take(LISTED) {
+            let text =
+                format!("{} x {}: {}", Count(group.count), printable(&group.name), printable(&group.reason));
+            write_wrapped(out, &text)?;
+        }
+        let others = groups.iter().skip(LISTED).map(|group| group.count).sum::<u64>();
+        if others > 0 {
+            write_wrapped(out, &format!("{} others", Count(others)))?;
+        }
+        // Those without a slot could not say who they are.
+        let nameless = self.unmanaged.saturating_sub(self.unmanaged_as.iter().map(|group| group.count).sum());
+        if nameless > 0 {
+            write_wrapped(out, &format!("{} came when {} ran already", Count(nameless), memcg::SLOTS))?;
+        }
+        Ok(())
+    }
+
+    /// What engines had to say of processes that they managed: a line each, the first ten of them.
+    pub fn last_words(&self) -> String {
+        let mut all: Vec<(&str, u64)> = Vec::new();
+        for entry in self.processes.iter().filter(|entry| entry.process.state != State::Unmanaged) {
+            let Some(words) = entry.words.as_deref() else { continue };
+            match all.iter_mut().find(|(said, _)| *said == words) {
+                Some((_, count)) => *count += 1,
+                None => all.push((words, 1)),
+            }
+        }
+        let line = |(words, count): &(&str, u64)| format!("zfolio: {}{}\n", printable(words), times(*count));
+        let mut text: String = all.iter().take(LISTED).map(line).collect();
+        if all.len() > LISTED {
+            text += &format!("zfolio: and {} messages more; --json has all\n", all.len() - LISTED);
+        }
+        text
+    }
+
+    /// Who ran without a limit, as warnings for a run without a summary.
+    pub fn unmanaged_warnings(&self) -> String {
+        let line = |Unmanaged { name, reason, count, .. }: &Unmanaged| {
+            let (name, reason, times) = (printable(name), printable(reason), times(*count));
+            format!("zfolio: warning: {name} ran without a limit{times}: {reason}\n")
+        };
+        self.unmanaged_as.iter().take(LISTED).map(line).collect()
+    }
+
+    /// `processes` of the JSON: all of which there is a record. `began_ns` is when CMD was started.
+    pub(crate) fn processes_json(&self) -> Value {
+        self.processes.iter().map(|entry| process_json(entry, self.began_ns, self.elapsed_ns)).collect()
+    }
+
+    /// `unmanaged` of the JSON.
+    pub(crate) fn unmanaged_json(&self) -> Value {
+        self.unmanaged_as.iter().map(unmanaged_json).collect()
+    }
+}
+
+fn unmanaged_json(group: &Unmanaged) -> Value {
+    json!({
+        "name": group.name,
+        "reason": group.reason,
+        "count": group.count,
+        "peak_bytes": group.peak_bytes,
+    })
+}
+
+fn process_json(entry: &Entry, began_ns: u64, elapsed_ns: u64) -> Value {
+    let Entry { process, words } = entry;
+    json!({
+        "pid": process.pid,
+        "parent": process.parent,
+        "name": String::from_utf8_lossy(process.name()),
+        "state": state(process),
+        "began_ns": process.started_ns.saturating_sub(began_ns),
+        "elapsed_ns": process.elapsed_ns(began_ns + elapsed_ns),
+        "peak_bytes": process.footprint_peak_bytes,
+        "wanted_peak_bytes": process.wanted_peak_bytes,
+        "stored_peak_bytes": process.stored_peak_bytes,
+        "pool_at_peak_bytes": process.pool_at_peak_bytes,
+        "pages_out": process.pages_out,
+        "pages_in": process.pages_in,
+        "faults": process.faults,
+        "stall_ns": process.stall_ns,
+        "engine_cpu_ns": process.engine_cpu_ns,
+        "words": words,
+    })
+}
+
+/// How a process ended, in a word; `running` where it did not.
+fn state(process: &Process) -> &'static str {
+    match process.state {
+        State::Unmanaged => "unmanaged",
+        State::Stopped => "stopped",
+        State::Killed => "killed",
+        _ if process.ended_ns == 0 => "running",
+        _ => "ended",
+    }
+}
+
+/// A row of the table: 78 columns, if no figure is out of all proportion.
+fn write_row(out: &mut impl Write, pid: &str, name: &str, cells: [String; 6]) -> fmt::Result {
+    let name = cut(&printable(name), NAME);
+    let [peak, wanted, went_out, came_in, faults, waited] = cells;
+    writeln!(
+        out,
+        "  {pid:>7} {name}{:pad$} {peak:>8} {wanted:>8} {went_out:>8} {came_in:>8} {faults:>9} {waited:>6}",
+        "",
+        pad = NAME - name.width()
+    )
+}
+
+/// How often something was so, if more than once.
+fn times(count: u64) -> String {
+    if count > 1 { format!(" ({} times)", Count(count)) } else { String::new() }
+}
+
+/// Writes text in the column of the summary's texts, in as many lines as it takes; those after the first are set in.
+fn write_wrapped(out: &mut impl Write, text: &str) -> fmt::Result {
+    const SET_IN: usize = INDENT + 2;
+    let mut line = format!("{:INDENT$}", "");
+    let mut is_empty = true;
+    for word in text.split(' ').map(|word| cut(word, WIDTH - SET_IN)) {
+        if !is_empty && line.width() + 1 + word.width() > WIDTH {
+            writeln!(out, "{line}")?;
+            (line, is_empty) = (format!("{:SET_IN$}", ""), true);
+        }
+        if !is_empty {
+            line.push(' ');
+        }
+        line.push_str(&word);
+        is_empty = false;
+    }
+    writeln!(out, "{line}")
+}
+
+/// What of a text can be shown in a line of a terminal: what would move the cursor, turn the direction of writing, or worse, is escaped.
+fn printable(text: &str) -> String {
+    let mut shown = String::new();
+    for c in text.chars() {
+        match c {
+            '\'' | '"' | '\\' => shown.push(c),
+            c => shown.extend(c.escape_debug()),
+        }
+    }
+    shown
+}
+
+/// The beginning of a text, of so many columns at most; where something is missing it ends in a mark for that.
+fn cut(text: &str, columns: usize) -> String {
+    if text.width() <= columns {
+        return text.into();
+    }
+    let mut width = 1;
+    let fits = |c: &char| {
+        width += c.width().unwrap_or(0);
+        width <= columns
+    };
+    text.chars().take_while(fits).chain(['…']).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use memcg::{Memcg, NAME_BYTES, Settings};
+
+    fn process(pid: u32, name: &str, peak: u64) -> Entry {
+        // SAFETY: every field is an integer or an atomic, for which all zeros is a value.
+        let mut memcg: Box<Memcg> = unsafe { Box::new_zeroed().assume_init() };
+        memcg.init(1 << 30, Settings::default());
+        let slot = memcg.claim(pid).unwrap();
+        let mut bytes = [0; NAME_BYTES];
+        bytes[..name.len()].copy_from_slice(name.as_bytes());
+        slot.introduce(1, &bytes, 2_000_000_000);
+        slot.begin(pid, 1);
+        memcg.publish(slot, peak, 4 * peak, 2 * peak, peak / 2);
+        let add = |counter: &std::sync::atomic::AtomicU64, value| {
+            counter.fetch_add(value, std::sync::atomic::Ordering::Relaxed);
+        };
+        add(&slot.stat.zswpout[4], peak >> 16);
+        add(&slot.stat.zswpin[4], peak >> 17);
+        add(&slot.stat.faults, peak >> 12);
+        add(&slot.stat.stall_ns, peak);
+        memcg.release(slot, 7_000_000_000);
+        Entry { process: slot.process(), words: None }
+    }
+
+    fn figures(processes: Vec<Entry>) -> Figures {
+        let managed = processes.len() as u64;
+        Figures {
+            max_bytes: 1 << 30,
+            peak_bytes: 1 << 29,
+            pgdeactivate: 1,
+            began_ns: 1_000_000_000,
+            elapsed_ns: 9_000_000_000,
+            managed,
+            processes,
+            ..Figures::default()
+        }
+    }
+
+    fn listing(figures: &Figures) -> String {
+        let mut text = String::new();
+        figures.write_processes(&mut text).unwrap();
+        figures.write_unmanaged(&mut text).unwrap();
+        for line in text.lines() {
+            assert!(line.width() <= WIDTH, "{} columns: {line}", line.width());
+            assert!(!line.ends_with(' ') && !line.contains(char::is_control), "{line:?}");
+        }
+        text
+    }
+
+    #[test]
+    fn processes_are_listed_by_their_size() {
+        let mut two = figures(vec![process(17, "sort", 12 << 20), process(4_194_304, "python3", 512 << 20)]);
+        assert_eq!(
+            listing(&two),
+            "
+  processes   2 managed
+      pid name                peak   wanted      out       in    faults waited
+  4194304 python3          512 MiB    2 GiB  512 MiB  256 MiB   131,072  537ms
+       17 sort              12 MiB   48 MiB   12 MiB    6 MiB     3,072 12.6ms
+"
+            .trim_start_matches('\n')
+        );
+        two.small = 1200;
+        two.unmanaged = 3;
+        two.add_unmanaged("busybox", "statically linked", 0);
+        two.add_unmanaged(
+            "go",
+            "the engine could not be started: clone says EAGAIN (Resource temporarily unavailable)",
+            0,
+        );
+        two.add_unmanaged("busybox", "statically linked", 0);
+        assert!(listing(&two).starts_with("  processes   2 managed, 1,200 small, 3 unmanaged\n"));
+        assert!(
+            listing(&two).ends_with(
+                "
+  unmanaged   3 of 1,205 processes
+              2 x busybox: statically linked
+              1 x go: the engine could not be started: clone says EAGAIN
+                (Resource temporarily unavailable)
+"
+            ),
+            "{}",
+            listing(&two)
+        );
+    }
+
+    #[test]
+    fn one_process_and_a_few_small_ones_are_not_listed() {
+        let mut one = figures(vec![process(17, "sort", 12 << 20)]);
+        one.small = 2;
+        assert_eq!(listing(&one), "");
+        one.small = 3;
+        assert_eq!(listing(&one), "  processes   1 managed, 3 small\n");
+    }
+
+    #[test]
+    fn those_next_to_nothing_are_not_listed() {
+        let mut all = figures(vec![process(1, "sort", 99 << 20), process(2, "cat", 1 << 20)]);
+        all.processes[1].process.pages_out = 0;
+        all.managed = 9;
+        assert!(
+            listing(&all).ends_with("          and 1 more, none larger than 1 MiB\n"),
+            "{}",
+            listing(&all)
+        );
+        all.processes[0].process.pages_out = 0;
+        all.peak_bytes = (99 * 50) << 20;
+        assert_eq!(listing(&all), "  processes   9 managed\n");
+    }
+
+    #[test]
+    fn of_many_processes_the_largest_are_listed() {
+        let mut many = figures((1..=1234).map(|pid| process(pid, "cc1", (pid as u64) << 16)).collect());
+        many.unrecorded = 7;
+        let text = listing(&many);
+        assert!(text.starts_with("  processes   1,234 managed\n"), "{text}");
+        assert_eq!(text.matches("cc1").count(), 10);
+        assert!(
+            text.contains("   1234 cc1") && text.contains("   1225 cc1") && !text.contains("   1224 cc1")
+        );
+        assert!(text.ends_with(
+            "          and 1,224 more, none larger than 76.5 MiB\n          and 7 of which there is no record\n"
+        ), "{text}");
+    }
+
+    #[test]
+    fn names_of_all_kinds_keep_the_columns() {
+        let names = ["", "プロセス名", "naïve-café", "\x1b[2Jboo\r\n", "a\u{202e}b", "fifteen-letters"];
+        let all = names.iter().zip(1..).map(|(name, pid)| process(pid, name, 999 << 20)).collect();
+        let text = listing(&figures(all));
+        let ends: Vec<_> = text.lines().skip(1).map(|line| line.width()).collect();
+        assert_eq!(ends, [78; 7], "{text}");
+        for shown in ["プロセス名", "naïve-café", "\\u{1b}[2Jboo\\r…", "a\\u{202e}b", "fifteen-letters"]
+        {
+            assert!(text.contains(shown), "{shown}: {text}");
+        }
+    }
+
+    #[test]
+    fn the_unmanaged_stay_within_the_columns_whatever_they_are() {
+        let mut all = figures(Vec::new());
+        all.unmanaged = 40;
+        for n in 1..=30 {
+            all.add_unmanaged(&"名".repeat(n), &"very-long-words".repeat(n), 0);
+        }
+        let text = listing(&all);
+        assert!(text.contains("\n              20 others\n"), "{text}");
+        assert!(text.ends_with("              10 came when 512 ran already\n"), "{text}");
+    }
+
+    #[test]
+    fn messages_and_warnings_cannot_write_to_the_terminal_as_they_like() {
+        let mut entries = vec![process(9, "x", 1 << 20); 13];
+        for (n, entry) in entries.iter_mut().enumerate() {
+            // The first two say the same.
+            entry.words = Some(format!("stopped \x1b]0;evil\x07 {}", n.saturating_sub(1)));
+        }
+        let mut all = figures(entries);
+        all.add_unmanaged("a\nb", "why", 7);
+        all.add_unmanaged("a\nb", "why", 7);
+        let words = all.last_words();
+        assert!(words.starts_with("zfolio: stopped \\u{1b}]0;evil\\u{7} 0 (2 times)\n"), "{words}");
+        assert!(words.ends_with("zfolio: and 2 messages more; --json has all\n"), "{words}");
+        assert_eq!(all.unmanaged_warnings(), "zfolio: warning: a\\nb ran without a limit (2 times): why\n");
+    }
+
+    #[test]
+    fn the_json_has_every_process_and_the_unmanaged() {
+        let mut two = figures(vec![process(17, "sort", 12 << 20), process(18, "tab\there", 64 << 20)]);
+        two.processes[1].words = Some("stopped".into());
+        two.processes[1].process.state = State::Stopped;
+        two.processes[1].process.ended_ns = 0;
+        two.add_unmanaged("sh", "why", 7);
+        let json = two.processes_json();
+        assert_eq!(
+            json[0],
+            json!({
+                "pid": 17, "parent": 1, "name": "sort", "state": "ended",
+                "began_ns": 1_000_000_000u64, "elapsed_ns": 5_000_000_000u64,
+                "peak_bytes": 12 << 20, "wanted_peak_bytes": 48 << 20,
+                "stored_peak_bytes": 24 << 20, "pool_at_peak_bytes": 6 << 20,
+                "pages_out": 3072, "pages_in": 1536, "faults": 3072,
+                "stall_ns": 12 << 20, "engine_cpu_ns": 0, "words": null,
+            })
+        );
+        assert_eq!((&json[1]["name"], &json[1]["state"]), (&json!("tab\there"), &json!("stopped")));
+        assert_eq!(
+            (&json[1]["words"], &json[1]["elapsed_ns"]),
+            (&json!("stopped"), &json!(8_000_000_000u64))
+        );
+        assert_eq!(
+            two.unmanaged_json(),
+            json!([{ "name": "sh", "reason": "why", "count": 1, "peak_bytes": 7 }])
+        );
+    }
+}

@@ -1,0 +1,169 @@
+//! The processes of a run that have no engine: those that stayed small, and those that run without a limit, for the summary.
+//!
+//! They are found by looks at /proc every 100 ms: who lives shorter than that may not be seen. The figures of many that have ended are kept in groups.
+
+use crate::descendants::{Process, Reason, reason};
+use std::collections::{HashMap, HashSet};
+use std::path::PathBuf;
+
+/// Processes that ran without a limit, for one reason.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unmanaged {
+    /// What the kernel calls them (`comm`).
+    pub name: String,
+    /// Why no engine could manage them.
+    pub reason: String,
+    /// How many.
+    pub count: u64,
+    /// Most private memory that one of them was seen with, in bytes.
+    pub peak_bytes: u64,
+}
+
+/// Adds `more` to the group of its name and reason.
+pub fn add(groups: &mut Vec<Unmanaged>, more: Unmanaged) {
+    match groups.iter_mut().find(|group| group.name == more.name && group.reason == more.reason) {
+        Some(group) => {
+            group.count += more.count;
+            group.peak_bytes = group.peak_bytes.max(more.peak_bytes);
+        }
+        None => groups.push(more),
+    }
+}
+
+/// A process as it was at the last look.
+struct Seen {
+    own_pid: u32,
+    name: String,
+    reason: Reason,
+    /// A program that was just begun may not have loaded the library yet: the second look decides.
+    is_sure: bool,
+    peak_bytes: u64,
+}
+
+/// Who has, or had, no engine.
+pub struct Register {
+    library: PathBuf,
+    present: HashMap<(u32, u64), Seen>,
+    ended: Vec<Unmanaged>,
+    small: u64,
+}
+
+impl Register {
+    /// An empty one. `library` is the path of libzfolio.so.
+    pub fn new(library: PathBuf) -> Register {
+        Register { library, present: HashMap::new(), ended: Vec::new(), small: 0 }
+    }
+
+    /// True when a process was there at the last look, without an engine.
+    pub fn knows(&self, process: &Process) -> bool {
+        self.present.contains_key(&(process.pid, process.start))
+    }
+
+    /// Takes note of who has no engine now, each with his private memory in bytes. `managed` have one, and of `told` their engines have said themselves
+    /// that they have none.
+    pub fn look(&mut self, now: &[(&Process, u64)], managed: &HashSet<u32>, told: &HashSet<u32>) {
+        let mut present = HashMap::with_capacity(now.len());
+        for &(process, bytes) in now.iter().filter(|(process, _)| !told.contains(&process.own_pid)) {
+            let key = (process.pid, process.start);
+            let before = self.present.remove(&key);
+            let peak_bytes = bytes.max(before.as_ref().map_or(0, |before| before.peak_bytes));
+            // Another program in the same process may be unmanaged for another reason.
+            let same = before.filter(|before| before.name == process.name);
+            let is_second = same.is_some();
+            let seen = match same {
+                Some(before) if before.is_sure => Seen { peak_bytes, ..before },
+                _ => {
+                    let reason = reason(process.pid, &self.library);
+                    let is_sure = is_second || reason != Reason::Environment;
+                    Seen { own_pid: process.own_pid, name: process.name.clone(), reason, is_sure, peak_bytes }
+                }
+            };
+            present.insert(key, seen);
+        }
+        for (_, gone) in std::mem::replace(&mut self.present, present) {
+            if !told.contains(&gone.own_pid) {
+                self.count(gone, managed);
+            }
+        }
+    }
+
+    /// One that is not among those without an engine any more.
+    fn count(&mut self, gone: Seen, managed: &HashSet<u32>) {
+        let why = match gone.reason {
+            Reason::Program(why) => why,
+            Reason::Environment if gone.is_sure => "its environment does not ask for zfolio".to_string(),
+            Reason::Small | Reason::Environment => {
+                self.small += !managed.contains(&gone.own_pid) as u64;
+                return;
+            }
+        };
+        let Seen { name, peak_bytes, .. } = gone;
+        add(&mut self.ended, Unmanaged { name, reason: why, count: 1, peak_bytes });
+    }
+
+    /// All who had none: how many were small, and the others in groups.
+    pub fn finish(mut self) -> (u64, Vec<Unmanaged>) {
+        for (_, seen) in std::mem::take(&mut self.present) {
+            self.count(seen, &HashSet::new());
+        }
+        (self.small, self.ended)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn process(pid: u32, name: &str) -> Process {
+        let (own_pid, name) = (pid, name.to_string());
+        Process { pid, own_pid, parent: 1, name, start: 1, forked: false, private_bytes: 0 }
+    }
+
+    fn group(name: &str, count: u64, peak_bytes: u64) -> Unmanaged {
+        let reason = "its environment does not ask for zfolio".to_string();
+        Unmanaged { name: name.into(), reason, count, peak_bytes }
+    }
+
+    /// Own process: the library is not there. Its reason is asked anew until it is sure.
+    #[test]
+    fn who_is_seen_twice_without_the_library_is_unmanaged_and_who_is_seen_once_is_small() {
+        let own = std::process::id();
+        let (none, long) = (HashSet::new(), process(own, "long"));
+        let mut register = Register::new("/no/such/library.so".into());
+        let short = Process { start: 2, name: "short".into(), ..long.clone() };
+        register.look(&[(&long, 30), (&short, 1)], &none, &none);
+        assert!(register.knows(&long));
+        register.look(&[(&long, 20)], &none, &none);
+        register.look(&[], &none, &none);
+        assert!(!register.knows(&long));
+        assert_eq!(register.finish(), (1, vec![group("long", 1, 30)]));
+    }
+
+    #[test]
+    fn who_has_got_an_engine_or_has_said_why_not_is_not_counted_again() {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let library = maps.split_whitespace().find(|word| word.contains("libc.so")).unwrap();
+        let own = std::process::id();
+        let (none, own_set) = (HashSet::new(), HashSet::from([own]));
+        let counted = |managed: &HashSet<u32>, told: &HashSet<u32>| {
+            let mut register = Register::new(library.into());
+            register.look(&[(&process(own, "test"), 1)], &none, &none);
+            register.look(&[], managed, told);
+            register.finish()
+        };
+        assert_eq!(counted(&none, &none), (1, vec![]));
+        assert_eq!(counted(&own_set, &none), (0, vec![]));
+        assert_eq!(counted(&none, &own_set), (0, vec![]));
+    }
+
+    #[test]
+    fn another_program_in_the_same_process_is_looked_at_anew() {
+        let own = std::process::id();
+        let none = HashSet::new();
+        let mut register = Register::new("/no/such/library.so".into());
+        for name in ["one", "one", "two", "two"] {
+            register.look(&[(&process(own, name), 5)], &none, &none);
+        }
+        assert_eq!(register.finish(), (0, vec![group("two", 1, 5)]));
+    }
+}

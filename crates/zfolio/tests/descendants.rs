@@ -1,0 +1,380 @@
+//! Programs that CMD starts: by whatever call and with whatever environment they are managed, and where they cannot be they run as without zfolio.
+//! Nothing but zfolio's own lines may be on stderr: the loader has much to say about a library that it cannot load.
+//!
+//! Each test starts `tests/c/descend.c`, which tells by its own memory whether it is managed, once alone and once under zfolio. They need the right to
+//! userfaultfd, as `zfolio doctor` does.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+const ZFOLIO: &str = env!("CARGO_BIN_EXE_zfolio");
+const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/c/");
+
+/// The user whom everybody takes for nobody.
+const NOBODY: &str = "65534";
+
+/// A folder that every user gets into, with the test program; it goes with the test.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(test: &str) -> Scratch {
+        let dir = std::env::temp_dir().join(format!("zfolio-descendants-{test}-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        fs::set_permissions(&dir, Permissions::from_mode(0o755)).unwrap();
+        let scratch = Scratch(dir);
+        scratch.compile("descend.c", "descend", &["-O1", "-Wall", "-pthread"]);
+        scratch
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.join(name).to_str().unwrap().to_string()
+    }
+
+    fn compile(&self, source: &str, name: &str, flags: &[&str]) -> String {
+        let path = self.path(name);
+        let source = format!("{SOURCES}{source}");
+        let built = Command::new("gcc").args(flags).args(["-o", &path, &source]).status();
+        assert!(built.expect("gcc is needed").success(), "gcc {flags:?} {source}");
+        fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
+        path
+    }
+
+    /// A program without a C library that is started by this loader.
+    fn bare(&self, name: &str, loader: &str, flags: &[&str]) -> String {
+        let loader = format!("-Wl,--dynamic-linker={loader}");
+        let bare = ["-nostdlib", "-nostartfiles", "-fPIE", "-pie", "-fno-stack-protector", &loader];
+        self.compile("bare.c", name, &[&bare, flags].concat())
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        fs::remove_dir_all(&self.0).unwrap();
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+fn alone(command: &[&str]) -> Output {
+    Command::new(command[0]).args(&command[1..]).output().unwrap()
+}
+
+fn under_zfolio(command: &[&str]) -> Output {
+    Command::new(ZFOLIO).args(["run", "--memory", "32M", "--"]).args(command).output().unwrap()
+}
+
+/// What there is without zfolio's own: its variables in an environment, its lines on stderr.
+fn without_ours(output: &[u8]) -> String {
+    let mut lines = String::new();
+    for line in text(output).lines() {
+        let line = match line.strip_prefix("LD_PRELOAD=") {
+            Some(value) => {
+                let theirs: Vec<_> =
+                    value.split(':').filter(|entry| !entry.ends_with("/$PLATFORM/libzfolio.so")).collect();
+                if theirs.is_empty() { String::new() } else { format!("LD_PRELOAD={}", theirs.join(":")) }
+            }
+            None if line.starts_with("ZFOLIO_MEMCG=") => String::new(),
+            None => line.to_string(),
+        };
+        if !line.is_empty() {
+            lines += &format!("{line}\n");
+        }
+    }
+    lines
+}
+
+/// The lines that zfolio does not begin, or go on with after a summary's first.
+fn not_zfolios(stderr: &[u8]) -> String {
+    let is_ours = |line: &&str| line.starts_with("zfolio: ") || line.starts_with("  ");
+    text(stderr).lines().filter(|line| !is_ours(line)).map(|line| format!("{line}\n")).collect()
+}
+
+/// Runs a command alone and under zfolio, and sees that there is no difference; returns the latter.
+fn is_the_same(command: &[&str]) -> Output {
+    let (before, after) = (alone(command), under_zfolio(command));
+    let said = text(&after.stderr);
+    assert_eq!(after.status.code(), before.status.code(), "{command:?}: {said}");
+    assert_eq!(without_ours(&after.stdout), text(&before.stdout), "{command:?}: {said}");
+    assert_eq!(not_zfolios(&after.stderr), text(&before.stderr), "{command:?}");
+    after
+}
+
+/// Runs a command that ends in `descend grow`: it must come to its end, without a foreign word. True when it was managed; if it was not, that
+/// is said.
+fn is_managed(command: &[&str]) -> bool {
+    let output = under_zfolio(command);
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(output.status.code(), Some(0), "{command:?}: {out} {err}");
+    assert_eq!(not_zfolios(&output.stderr), "", "{command:?}");
+    match out.trim() {
+        "kept small" => true,
+        "whole" => {
+            assert!(err.contains("unmanaged"), "{command:?}: nobody says that it was not managed: {err}");
+            false
+        }
+        other => panic!("{command:?}: {other:?} {err}"),
+    }
+}
+
+fn is_root() -> bool {
+    let root = fs::read_to_string("/proc/self/status").unwrap().contains("Uid:\t0\t0");
+    if !root {
+        println!("skipped: needs root");
+    }
+    root
+}
+
+fn works(command: &[&str]) -> bool {
+    let works = Command::new(command[0]).args(&command[1..]).output().is_ok_and(|o| o.status.success());
+    if !works {
+        println!("skipped: {command:?} does not work here");
+    }
+    works
+}
+
+fn ways(descend: &str) -> Vec<String> {
+    let ways: Vec<_> = text(&alone(&[descend, "ways"]).stdout).lines().map(str::to_string).collect();
+    assert!(ways.len() > 20, "{ways:?}");
+    ways
+}
+
+#[test]
+fn a_program_gets_its_arguments_and_its_environment_by_every_call() {
+    let scratch = Scratch::new("environment");
+    let descend = scratch.path("descend");
+    for way in ways(&descend) {
+        // As many as the registers hold, one more, and many more.
+        for more in [
+            &[][..],
+            &["a", "b"],
+            &["a", "b", "c"],
+            &["a", "b", "c", "d"],
+            &["a", "", "c", "d", "e", "f", "g"],
+        ] {
+            let output = is_the_same(&[&[&descend, "by", &way, &descend, "show"], more].concat());
+            let environment = text(&output.stdout);
+            assert_eq!(output.status.code(), Some(7), "{way}");
+            for variable in ["LD_PRELOAD=/", "ZFOLIO_MEMCG=/"] {
+                let found = environment.lines().filter(|line| line.starts_with(variable)).count();
+                assert_eq!(found, 1, "{way}: {variable} in {environment}");
+            }
+        }
+        // What cannot be executed fails as it does in libc, and leaves the program's own environment as it was.
+        is_the_same(&[&descend, "by", &way, "/no/such/program", "a"]);
+    }
+}
+
+#[test]
+fn a_program_is_managed_whatever_environment_it_is_given() {
+    let scratch = Scratch::new("managed");
+    let descend = scratch.path("descend");
+    for way in ways(&descend) {
+        assert!(is_managed(&[&descend, "by", &way, &descend, "grow"]), "{way}");
+    }
+    for wrapper in
+        [&["env", "-i"][..], &["env", "-u", "LD_PRELOAD"], &["env", "-u", "LD_PRELOAD", "-u", "ZFOLIO_MEMCG"]]
+    {
+        assert!(is_managed(&[wrapper, &[&descend, "grow"]].concat()), "{wrapper:?}");
+    }
+    let script = format!("unset LD_PRELOAD ZFOLIO_MEMCG; {descend} grow");
+    assert!(is_managed(&["sh", "-c", &script]));
+    // Down a chain of them.
+    assert!(is_managed(&["env", "-i", "/usr/bin/env", "-i", &descend, "by", "execle", &descend, "grow"]));
+}
+
+#[test]
+fn a_run_inside_a_run_is_left_to_itself() {
+    let scratch = Scratch::new("inner");
+    let descend = scratch.path("descend");
+    let inner = [ZFOLIO, "run", "--quiet", "--memory", "40M", "--", "env", "-i", &descend, "grow"];
+    assert!(is_managed(&inner));
+    let show =
+        under_zfolio(&["sh", "-c", &format!("echo $ZFOLIO_MEMCG; {ZFOLIO} run -q -- env -i {descend} show")]);
+    let out = text(&show.stdout);
+    let (outer, rest) = out.split_once('\n').unwrap();
+    let page = rest.lines().find_map(|line| line.strip_prefix("ZFOLIO_MEMCG=")).expect(rest);
+    assert!(page != outer && !rest.contains(Path::new(outer).parent().unwrap().to_str().unwrap()), "{out}");
+}
+
+/// Copies a program, in a process of its own: what this one writes cannot be executed while another test's child has inherited the descriptor.
+fn copy(from: &str, to: &str) {
+    assert!(Command::new("cp").args([from, to]).status().unwrap().success(), "cp {from} {to}");
+}
+
+/// A root directory with the test program in it, and what it needs.
+fn new_root(scratch: &Scratch) -> String {
+    let root = scratch.path("root");
+    let libraries = text(&alone(&["ldd", &scratch.path("descend")]).stdout);
+    let files = libraries.split_whitespace().filter(|word| word.starts_with('/'));
+    for file in files {
+        let to = format!("{root}{file}");
+        fs::create_dir_all(Path::new(&to).parent().unwrap()).unwrap();
+        copy(file, &to);
+    }
+    copy(&scratch.path("descend"), &format!("{root}/descend"));
+    root
+}
+
+#[test]
+fn where_the_library_cannot_be_reached_nothing_of_zfolio_is_left() {
+    if !is_root() {
+        return;
+    }
+    let scratch = Scratch::new("root");
+    let root = new_root(&scratch);
+    let left = |output: Output| {
+        assert_eq!(text(&output.stdout), without_ours(&output.stdout));
+    };
+    left(is_the_same(&["chroot", &root, "/descend", "show", "a"]));
+    // What the program itself preloads stays.
+    let own = "LD_PRELOAD=/no/such.so";
+    is_the_same(&["env", own, "chroot", &root, "/descend", "show", "a"]);
+    for way in ["execve", "execve_null", "execvp", "execle", "posix_spawn", "vfork", "fexecve"] {
+        left(is_the_same(&["chroot", &root, "/descend", "by", way, "/descend", "show", "a"]));
+    }
+    let grown = under_zfolio(&["chroot", &root, "/descend", "grow"]);
+    assert_eq!((text(&grown.stdout).as_str(), not_zfolios(&grown.stderr).as_str()), ("whole\n", ""));
+
+    if works(&["unshare", "-m", "true"]) {
+        let hidden = format!("mount -t tmpfs none /dev/shm && exec {} show", scratch.path("descend"));
+        left(is_the_same(&["unshare", "-m", "sh", "-c", &hidden]));
+    }
+}
+
+#[test]
+fn another_user_is_managed_where_the_kernel_lets_him() {
+    if !is_root() {
+        return;
+    }
+    let scratch = Scratch::new("user");
+    let descend = scratch.path("descend");
+    is_the_same(&[&descend, "as", NOBODY, &descend, "show", "a"]);
+    let managed = is_managed(&[&descend, "as", NOBODY, &descend, "grow"]);
+    let anybody = fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd").is_ok_and(|s| s.trim() == "1")
+        || fs::metadata("/dev/userfaultfd").is_ok_and(|m| m.permissions().mode() & 0o006 == 0o006);
+    assert_eq!(managed, anybody);
+}
+
+#[test]
+fn in_a_user_namespace_the_program_runs() {
+    if !works(&["unshare", "-U", "true"]) {
+        return;
+    }
+    let scratch = Scratch::new("namespace");
+    let descend = scratch.path("descend");
+    is_the_same(&["unshare", "-U", &descend, "show", "a"]);
+    is_managed(&["unshare", "-U", &descend, "grow"]);
+    is_managed(&["unshare", "-rU", &descend, "grow"]);
+}
+
+#[test]
+fn under_a_filter_the_program_runs() {
+    let scratch = Scratch::new("filter");
+    let descend = scratch.path("descend");
+    for call in ["userfaultfd", "userfaultfd_kill", "ioctl", "ioctl_kill", "clone", "process_vm"] {
+        is_the_same(&[&descend, "filter", call, &descend, "show", "a"]);
+        is_managed(&[&descend, "filter", call, &descend, "grow"]);
+    }
+}
+
+#[test]
+fn within_a_limit_of_addresses_the_program_runs() {
+    let scratch = Scratch::new("addresses");
+    let descend = scratch.path("descend");
+    // The least is what the program needs alone.
+    for kib in [1 << 20, 120 << 10, 104 << 10] {
+        let script = format!("ulimit -v {kib}; exec {descend} grow");
+        let needs = alone(&["sh", "-c", &script]);
+        assert_eq!(text(&needs.stdout), "whole\n", "{kib}");
+        is_managed(&["sh", "-c", &script]);
+    }
+}
+
+/// The kernel's accounting of what may be committed, put back when the test ends.
+struct Overcommit([(&'static str, String); 3]);
+
+impl Overcommit {
+    /// None where it may not be changed. Strict, and so many bytes more than all processes have now.
+    fn strict(room_kib: u64) -> Option<Overcommit> {
+        let file = |name| format!("/proc/sys/vm/overcommit_{name}");
+        let old = ["memory", "ratio", "kbytes"].map(|name| (name, fs::read_to_string(file(name)).unwrap()));
+        let meminfo = fs::read_to_string("/proc/meminfo").unwrap();
+        let kib = |name: &str| -> u64 {
+            let line = meminfo.lines().find(|line| line.starts_with(name)).unwrap();
+            line.split_whitespace().nth(1).unwrap().parse().unwrap()
+        };
+        // Swap counts by itself.
+        let limit = (kib("Committed_AS:") + room_kib).saturating_sub(kib("SwapTotal:"));
+        let restore = Overcommit(old);
+        fs::write(file("kbytes"), limit.to_string()).ok()?;
+        fs::write(file("memory"), "2").ok()?;
+        Some(restore)
+    }
+}
+
+impl Drop for Overcommit {
+    fn drop(&mut self) {
+        // To set one of the last two clears the other; the one that was 0 comes first.
+        let [memory, ratio, kbytes] = &self.0;
+        let last = if kbytes.1.trim() == "0" { ratio } else { kbytes };
+        for (name, value) in [memory, last] {
+            let _ = fs::write(format!("/proc/sys/vm/overcommit_{name}"), value);
+        }
+    }
+}
+
+#[test]
+fn where_nothing_is_overcommitted_the_program_is_managed() {
+    let scratch = Scratch::new("overcommit");
+    let descend = scratch.path("descend");
+    // Far more than is needed here, for what else runs on this machine.
+    let Some(_strict) = Overcommit::strict(6 << 20) else {
+        println!("skipped: vm.overcommit_memory may not be set here");
+        return;
+    };
+    assert!(is_managed(&[&descend, "grow"]));
+    is_the_same(&[&descend, "by", "execle", &descend, "show", "a"]);
+}
+
+#[test]
+fn static_programs_and_those_that_change_their_rights_run_as_alone() {
+    let scratch = Scratch::new("other");
+    let descend = scratch.path("descend");
+    let fixed = scratch.compile("descend.c", "fixed", &["-O1", "-pthread", "-static"]);
+    is_the_same(&["sh", "-c", &format!("{fixed} show a b; {descend} by execle {fixed} show a")]);
+    is_the_same(&["env", "-i", &fixed, "show", "a"]);
+    if !is_root() {
+        return;
+    }
+    let setuid = scratch.path("setuid");
+    copy(&descend, &setuid);
+    std::os::unix::fs::chown(&setuid, Some(65534), None).unwrap();
+    fs::set_permissions(&setuid, Permissions::from_mode(0o4755)).unwrap();
+    is_the_same(&["sh", "-c", &format!("{setuid} show a b")]);
+    is_the_same(&["env", "-i", &setuid, "by", "execvpe", &descend, "show", "a"]);
+}
+
+#[test]
+fn other_loaders_say_nothing() {
+    let scratch = Scratch::new("loaders");
+    for (name, variable, path, flags) in [
+        ("32-bit", "ZFOLIO_LOADER_32", "/lib/ld-linux.so.2", &["-m32"][..]),
+        ("musl", "ZFOLIO_LOADER_MUSL", "/lib/ld-musl-x86_64.so.1", &[]),
+        ("glibc", "ZFOLIO_LOADER_64", "/lib64/ld-linux-x86-64.so.2", &[]),
+    ] {
+        let loader = std::env::var(variable).unwrap_or(path.into());
+        if !Path::new(&loader).exists() {
+            println!("skipped: no {name} loader, neither {path} nor one named by {variable}");
+            continue;
+        }
+        let bare = scratch.bare(name, &loader, flags);
+        let output = is_the_same(&["sh", "-c", &bare]);
+        assert_eq!((output.status.code(), &*output.stdout), (Some(7), &b"started\n"[..]), "{name}");
+        is_the_same(&["env", "-i", &bare]);
+        is_the_same(&["env", "LD_PRELOAD=/no/such.so", &bare]);
+    }
+}

@@ -1,0 +1,103 @@
+//! Small processes have no engine, and those that grow get one in time. Each case runs `tests/c/grow.c`, which says by its exit status
+//! whether all that it wrote is there. They need the right to userfaultfd, as `zfolio doctor` does.
+
+use serde_json::Value;
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+const ZFOLIO: &str = env!("CARGO_BIN_EXE_zfolio");
+
+/// Half of what is too much for the limit, in pages. On a busy machine the limit itself is exceeded for a moment: so small a one is full
+/// before the engine has looked twice.
+const ENOUGH_PAGES: u64 = (16 << 20) / 4096;
+
+fn scratch(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("small-{name}-{}", std::process::id()))
+}
+
+/// The figures of a run of `command` with `options`, which must exit with 0.
+fn figures(name: &str, options: &[&str], command: &[&str]) -> Value {
+    let json = scratch(name).with_extension("json");
+    let output = Command::new("timeout")
+        .args(["-k", "5", "120", ZFOLIO, "run", "--quiet", "--json"])
+        .arg(&json)
+        .args(options)
+        .arg("--")
+        .args(command)
+        .output()
+        .unwrap();
+    let text = fs::read_to_string(&json).unwrap_or_default();
+    let _ = fs::remove_file(json);
+    assert_eq!(output.status.code(), Some(0), "{name}: {}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_str(&text).unwrap()
+}
+
+/// Runs the test program, built with `flags`, in each of these ways; the engines that each had, and how many pages went out.
+fn grow(test: &str, flags: &[&str], ways: &[&str]) -> Vec<(u64, u64)> {
+    let program = scratch(test);
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/c/grow.c");
+    let mut gcc = Command::new("gcc");
+    gcc.args(["-O1", "-Wall", "-pthread", "-o"]).arg(&program).args(flags).arg(source);
+    assert!(gcc.status().expect("gcc is needed").success());
+    let run = |way: &&str| {
+        let json = figures(&format!("{test}-{way}"), &["--memory", "32M"], &[program.to_str().unwrap(), way]);
+        assert_eq!(json["tree"]["unmanaged"], 0, "{way}: {json}");
+        (json["tree"]["managed"].as_u64().unwrap(), json["pages"]["deactivated"].as_u64().unwrap())
+    };
+    let found = ways.iter().map(run).collect();
+    fs::remove_file(program).unwrap();
+    found
+}
+
+#[test]
+fn small_processes_have_no_engine() {
+    // "vfork_alone": what the child of a vfork maps is its parent's, which does not grow by itself.
+    for way in ["nothing", "churn", "vfork_alone"] {
+        let found = grow(way, &[], &[way]);
+        assert_eq!(found[0].0, 0, "{way}");
+    }
+    // (Not sort, which maps a buffer of more than the mark.)
+    let shell = [
+        "sh",
+        "-c",
+        "for i in 1 2 3 4 5; do ls / | tail -n 1 | grep -c . >/dev/null; done; expr 1 + 1 >/dev/null",
+    ];
+    assert_eq!(figures("shell", &[], &shell)["tree"]["managed"], 0);
+}
+
+#[test]
+fn a_process_that_grows_gets_an_engine_in_time() {
+    let ways = [
+        "malloc",
+        "mmap",
+        "realloc",
+        "thread",
+        "small_thread",
+        "fork",
+        "raw_fork",
+        "vfork",
+        "handler",
+        "seccomp",
+        "setuid",
+    ];
+    // Each makes 64 MiB, with a limit of 32.
+    for (way, (engines, out)) in ways.iter().zip(grow("ways", &[], &ways)) {
+        assert!(engines == 1 && out > ENOUGH_PAGES, "{way}: {engines} engines, {out} pages went out");
+    }
+    let (engines, out) = grow("bss", &["-DBSS"], &["bss"])[0];
+    assert!(engines == 1 && out > ENOUGH_PAGES, "bss: {engines} engines, {out} pages went out");
+}
+
+#[test]
+fn advice_from_before_there_was_an_engine_holds_after_it() {
+    // The program, and its child.
+    assert_eq!(grow("advice", &[], &["dontfork"])[0].0, 2);
+}
+
+#[test]
+fn test_modes_have_an_engine_in_every_process() {
+    let json = figures("at-once", &["--evict-all", "--memory", "64M"], &["sh", "-c", "/bin/true; true"]);
+    // The shell and true; a shell that does not use vfork has a child between them.
+    assert!(json["tree"]["managed"].as_u64().unwrap() >= 2, "{json}");
+}
