@@ -79,11 +79,6 @@ fn thirty_processes_that_start_at_once_stay_within_the_limit() {
 }
 
 #[test]
-fn python_works_in_processes() {
-    tree::check(tree::pool);
-}
-
-#[test]
 fn two_thousand_short_processes() {
     tree::check(tree::short);
 }

@@ -3,8 +3,7 @@
 
 use crate::cgroup::Cgroup;
 use crate::comparison::{self, assert_within, one_at_a_time, print_row, run_limited, skip, tell};
-use crate::workload::{self, Make, Missing, Size, Workload, installed, output, source};
-use std::process::Command;
+use crate::workload::{self, Make, Missing, Size, Workload, installed};
 
 const MIB: u64 = 1 << 20;
 
@@ -39,18 +38,6 @@ pub fn check(make: Make) {
     let told = summary["memory"]["peak_bytes"].as_u64().expect("memory.peak_bytes");
     print_row(name, &wanted, limit_bytes, &got, told);
     assert_within(name, "the group's anonymous memory", got.peak_bytes, limit_bytes);
-}
-
-fn python() -> Result<String, Missing> {
-    let python = installed("python3", "python3")?;
-    // Version managers put a shell script there; the interpreter itself knows where it is.
-    Ok(output(Command::new(python).args(["-c", "import sys; print(sys.executable)"])))
-}
-
-/// multiprocessing by fork and by a fork server.
-pub fn pool(size: Size) -> Result<Workload, Missing> {
-    let records = size.pick(300_000, 1_500_000).to_string();
-    Ok(Workload::new("pool", 0.5, &[&python()?, &source("pool.py"), &records]))
 }
 
 /// Two thousand processes that are gone as soon as they are there.
