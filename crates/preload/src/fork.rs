@@ -195,42 +195,23 @@ fn on_own_stack(f: extern "C" fn(usize), argument: usize) {
     }
 }
 
-/// The system call that forks, as the program makes it.
+/// The arguments of clone(2) as libc's fork makes it: a copy of the memory, and the same place of the same stack.
 #[derive(Clone, Copy, Debug)]
-pub struct Clone {
-    /// Its number: clone, fork or vfork.
-    pub number: u32,
-    /// Its arguments. Where the child is to have another stack, the caller sees to that: here both go on with the same one.
-    pub arguments: [usize; 6],
-}
+pub struct Clone(pub [usize; 6]);
 
 impl Clone {
-    fn is_clone(&self) -> bool {
-        self.number == NR_CLONE
-    }
-
-    /// True when the child has memory of its own.
-    pub fn copies_memory(&self) -> bool {
-        match self.is_clone() {
-            true => self.arguments[0] & CLONE_VM as usize == 0,
-            false => self.number == NR_FORK,
-        }
-    }
-
     fn make(&self) -> isize {
-        let mut arguments = self.arguments;
-        if self.is_clone() {
-            arguments[1] = 0;
-        }
+        let mut arguments = self.0;
+        arguments[1] = 0;
         // SAFETY: the child goes on from here as the parent does, in a copy of its memory.
-        let made = unsafe { sys::syscall(self.number, arguments) };
+        let made = unsafe { sys::syscall(NR_CLONE, arguments) };
         made.map_or_else(|errno| -(errno.0 as isize), |pid| pid as isize)
     }
 
     /// The address that the kernel writes the child's number to, and clears as it ends: glibc's exit word. 0 where it does not.
     fn exit_word(&self) -> usize {
         const BOTH: usize = (CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID) as usize;
-        if self.is_clone() && self.arguments[0] & BOTH == BOTH { self.arguments[3] } else { 0 }
+        if self.0[0] & BOTH == BOTH { self.0[3] } else { 0 }
     }
 }
 
@@ -290,7 +271,8 @@ fn in_place(memcg: &'static Memcg, clone: Clone) -> Option<isize> {
     if !birth::has_rights() {
         return None;
     }
-    let slot = memcg.claim(sys::getpid().unwrap_or(0) as u32)?;
+    let own_pid = sys::getpid().unwrap_or(0) as u32;
+    let slot = memcg.claim(own_pid)?;
     // SAFETY: null, or of static life.
     if let Some(own) = unsafe { CONTROL.slot.load(Acquire).as_ref() } {
         memcg.join_family(own, slot);
@@ -313,8 +295,8 @@ fn in_place(memcg: &'static Memcg, clone: Clone) -> Option<isize> {
     if pid < 0 {
         memcg.forgo(slot);
     } else {
-        // The child does the same, unless it is killed before.
-        slot.pid.store(pid as u32, Release);
+        // The child does the same, unless it is killed before; or it has ended, and the slot is another's.
+        let _ = slot.pid.compare_exchange(own_pid, pid as u32, AcqRel, Relaxed);
     }
     Some(pid)
 }

@@ -127,7 +127,7 @@ const ERRORS: usize = 4095usize.wrapping_neg();
 #[unsafe(link_section = ".text.startup.zfolio")]
 extern "C" fn on_clone(arguments: &Arguments) -> usize {
     grow::fork_begin();
-    let pid = fork::around(Clone { number: Site::Clone.number(), arguments: arguments.0 }) as usize;
+    let pid = fork::around(Clone(arguments.0)) as usize;
     if pid == 0 {
         grow::child_begin()
     } else {

@@ -552,7 +552,7 @@ pub unsafe fn clone(
 
 /// Constants of the calls above, under their kernel names.
 pub mod consts {
-    pub use linux_raw_sys::general::{__NR_clone as NR_CLONE, __NR_fork as NR_FORK};
+    pub use linux_raw_sys::general::__NR_clone as NR_CLONE;
     pub use linux_raw_sys::general::{
         __WALL, CLONE_CHILD_CLEARTID, CLONE_CHILD_SETTID, CLONE_FILES, CLONE_FS, CLONE_VFORK, CLONE_VM,
         MADV_DODUMP, MADV_DOFORK, MADV_DONTDUMP, MADV_DONTFORK, MADV_DONTNEED, MADV_FREE, MADV_HUGEPAGE,

@@ -127,8 +127,7 @@ fn a_limit_full_of_noise_warns_once_and_then_stops_the_program() {
 #[test]
 fn memory_that_the_program_gives_to_its_own_userfaultfd_is_home() {
     is_right(EVICT_ALL, &["userfault"]);
-    // What is the program's own to serve cannot go out: if it is given away before the engine has come to it, all of it must fit.
-    is_right(&["--memory", "160M"], &["userfault", "96"]);
+    is_right(&["--memory", "48M"], &["userfault", "96"]);
 }
 
 #[test]

@@ -45,6 +45,22 @@ static void fill(size_t mib, int noise)
 		memory[i] = word(i, noise);
 }
 
+/* Returns when a page of the memory is out. */
+static void until_out(void)
+{
+	static unsigned char there[1 << 16];
+	size_t pages = words / 512;
+
+	for (int i = 0; i < 20000; i++) {
+		if (mincore(memory, pages * 4096, there) != 0)
+			exit(99);
+		if (memchr(there, 0, pages))
+			return;
+		usleep(1000);
+	}
+	exit(100);
+}
+
 static void verify(const char *who)
 {
 	for (size_t i = 0; i < words; i++)
@@ -176,6 +192,8 @@ int main(int argc, char **argv)
 		struct uffdio_api api = { .api = UFFD_API };
 		struct uffdio_register range = { .range = { (uintptr_t)memory, words * 8 },
 						 .mode = UFFDIO_REGISTER_MODE_MISSING };
+		/* What is there before the engine has come to it could never go out again. */
+		until_out();
 		int own = syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK);
 		if (own < 0 || ioctl(own, UFFDIO_API, &api) != 0)
 			exit(97);
