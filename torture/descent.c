@@ -18,6 +18,23 @@
 #include <time.h>
 #include <unistd.h>
 
+/* A fork forbids huge pages for a moment, and marks mappings. */
+static void expect_no_trace(const char *who)
+{
+	char line[256];
+	unsigned marked = 0;
+
+	if (prctl(PR_GET_THP_DISABLE, 0, 0, 0, 0) != 0)
+		fail("%s gets no huge pages any more", who);
+	FILE *smaps = fopen("/proc/self/smaps", "re");
+	while (smaps && fgets(line, sizeof line, smaps))
+		marked += strncmp(line, "VmFlags:", 8) == 0 && strstr(line, " rr ");
+	if (smaps)
+		fclose(smaps);
+	if (marked)
+		fail("%u mappings of %s have the advice MADV_RANDOM", marked, who);
+}
+
 void check_fork(void)
 {
 	int fd = open("/dev/null", O_RDWR);
@@ -25,6 +42,7 @@ void check_fork(void)
 	pid_t child = fork();
 	if (child == 0) {
 		memory_verify();
+		expect_no_trace("the child");
 		check_tasks();
 		check_children_all();
 		for (int i = 0; i < 4; i++)
@@ -39,6 +57,7 @@ void check_fork(void)
 		_exit(19);
 	}
 	expect_exit(child, 19, "the child");
+	expect_no_trace("the parent");
 	close(fd);
 	memory_verify();
 }

@@ -60,8 +60,8 @@ pub const ENV: &str = "ZFOLIO_MEMCG";
 /// The mapped file's name in the directory of the run.
 pub const PAGE_FILE: &str = "memcg";
 
-/// Another name of it there, by which processes have an engine from their start, however small they are.
-pub const PAGE_FILE_AT_ONCE: &str = "memcg-at-once";
+/// Other names of it there end with a digit: a process that is started with such a one has an engine as soon as it has so many MiB of its own.
+pub const PAGE_FILE_GROWN: &str = "memcg-";
 
 /// The library's name, in the directory of the run and in the directories that are in it for loaders.
 pub const LIBRARY_FILE: &str = "libzfolio.so";

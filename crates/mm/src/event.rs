@@ -255,7 +255,7 @@ pub(crate) fn insert(ranges: &mut Vec<Range<usize>>, mut range: Range<usize>) {
 }
 
 /// The parts of a range that a sorted list has, and those that it has not.
-fn part(ranges: &[Range<usize>], range: &Range<usize>) -> (Vec<Range<usize>>, Vec<Range<usize>>) {
+pub(crate) fn part(ranges: &[Range<usize>], range: &Range<usize>) -> (Vec<Range<usize>>, Vec<Range<usize>>) {
     let mut without = alloc::vec![range.clone()];
     let within = |r: &Range<usize>| r.start.max(range.start)..r.end.min(range.end);
     let with: Vec<_> = ranges.iter().map(within).filter(|r| r.start < r.end).collect();

@@ -77,6 +77,11 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// Reads events, and lets those who cause them run. After a while somebody may be stuck, and in the queue.
     pub(crate) fn wait_for_events(&mut self, pauses: &mut usize) {
         self.settle();
+        self.let_run(pauses);
+    }
+
+    /// Lets those run who cause events, without reading any.
+    pub(crate) fn let_run(&mut self, pauses: &mut usize) {
         self.kernel.pause();
         *pauses += 1;
         if pauses.is_multiple_of(STUCK) {

@@ -1,21 +1,22 @@
 //! Fork: parent and child go on with the same tables, each with a copy of its own, as each has of the memory and of the pool.
 //!
 //! ```text
-//!   parent's engine   calm ── stands still ─────────────── late ──> goes on
-//!   parent's thread              └─ clone ──> runs on         │
-//!   child                              └─ waits ──────────────┴──> inherit ──> runs on
+//!   parent's engine   calm ── marks mappings ── hush ── stands still ─────────────── late ──> goes on
+//!   parent's thread                                        └─ clone ──> runs on         │
+//!   child                                                        └─ waits ──────────────┴──> inherit ──> runs on
 //! ```
 //!
 //! This is safe because
 //! 1. from `calm` to the clone nothing is on the stage or with a worker: each page is in the program, in the pool, or nowhere, as the index says;
 //! 2. the child runs not one instruction of the program's before it has registered what is out (`inherit`);
-//! 3. what the program's other threads did to mappings meanwhile is an event that the parent has not read, or one after the clone. Which of the two
-//!    it was the child sees by which mappings it has (`Late`). Where that says nothing, and something is out there, it must not run;
+//! 3. what the program's other threads do to mappings after `hush` is an event that the parent reads after the clone (`Late`), whenever it was. The child sees
+//!    which it was by what it has: a mapping that was there as the engine stood still bears a mark, also where it has been moved, and what has come
+//!    since bears none. Where that says nothing, and something is out there, it must not run;
 //! 4. what the program wants wiped in a child is forgotten (`adopt`), and a page that is said to be out must be a hole there (`verify`).
 
-use crate::event::insert;
+use crate::event::{insert, part};
 use crate::index::{Index, Kind};
-use crate::kernel::{Errno, Kernel, Message, Run, Store};
+use crate::kernel::{Birthmarks, Errno, Kernel, Message, Run, Store};
 use crate::object::Objects;
 use crate::pager::{Config, Pager};
 use crate::stage::Stage;
@@ -25,8 +26,8 @@ use core::ops::Range;
 use memcg::Stat;
 use vmscan::PAGE;
 
-/// How often the parent waits for a moment without an event before it is cloned; the fewer, the less there is to find out afterwards.
-const CALM_PAUSES: usize = 200;
+/// How often the parent waits for a moment without an event, at most.
+const HUSH_PAUSES: usize = 10_000;
 
 /// The end of user space.
 const TOP: usize = 1 << 47;
@@ -36,6 +37,7 @@ const TOP: usize = 1 << 47;
 pub struct Estate {
     index: Index,
     objects: Objects,
+    regions: Vec<Range<usize>>,
     stored_pages: usize,
     evictions: usize,
 }
@@ -49,8 +51,6 @@ pub enum Late {
         start: usize,
         /// Past the last one.
         end: usize,
-        /// Something is mapped there in the parent now.
-        is_mapped: bool,
     },
     /// A range was moved.
     Remap {
@@ -60,6 +60,8 @@ pub enum Late {
         end: usize,
         /// To where.
         to: usize,
+        /// Something is mapped at the old place: what was there before, empty (MREMAP_DONTUNMAP), or something new.
+        is_kept: bool,
     },
 }
 
@@ -72,6 +74,8 @@ pub enum Misfit {
     Unclear(usize),
     /// What is out there cannot be registered.
     Refused(usize, Errno),
+    /// The kernel does not tell what the mappings are.
+    Blind(Errno),
 }
 
 impl fmt::Display for Misfit {
@@ -84,12 +88,13 @@ impl fmt::Display for Misfit {
             Misfit::Refused(at, errno) => {
                 write!(f, "the memory at {at:#x} is out and cannot be registered: {errno}")
             }
+            Misfit::Blind(errno) => write!(f, "its mappings cannot be looked at: {errno}"),
         }
     }
 }
 
 impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
-    /// Before a clone: all that lies on the stage goes home, and all jobs end. Until `late` nothing of this pager's may be called.
+    /// Before a clone: all that lies on the stage goes home, and all jobs end. Until `late` nothing of this pager's may be called but `hush`.
     pub fn calm(&mut self) {
         let mut pauses = 0;
         loop {
@@ -101,11 +106,26 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
             self.unstage();
             self.learn_growth();
             let is_done = self.in_flight == 0 && self.displaced.is_empty() && self.remapped.is_empty();
-            if is_done && !self.stage.holds_any() && (self.is_quiet() || pauses >= CALM_PAUSES) {
+            if is_done && !self.stage.holds_any() {
                 return;
             }
             self.wait_for_events(&mut pauses);
         }
+    }
+
+    /// After all that is registered has been marked: waits until no event is under way, so that every one that is read later is of a change that came
+    /// after the marks. False when that did not come: there can be no clone.
+    pub fn hush(&mut self) -> bool {
+        let mut pauses = 0;
+        while pauses < HUSH_PAUSES {
+            // What is read now may be of a change before: the marks went with it.
+            self.settle();
+            if self.is_quiet() {
+                return true;
+            }
+            self.wait_for_events(&mut pauses);
+        }
+        false
     }
 
     /// Tries once to bring home whatever is on the stage.
@@ -126,11 +146,11 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
             let is_quiet = self.is_quiet();
             while let Some(message) = self.kernel.next() {
                 match message {
-                    Message::Unmap(Range { start, end }) => {
-                        let is_mapped = self.kernel.is_mapped(start..end);
-                        tell(Late::Unmap { start, end, is_mapped });
+                    Message::Unmap(Range { start, end }) => tell(Late::Unmap { start, end }),
+                    Message::Remap { from: Range { start, end }, to } => {
+                        let is_kept = self.kernel.is_mapped(start..end);
+                        tell(Late::Remap { start, end, to, is_kept });
                     }
-                    Message::Remap { from: Range { start, end }, to } => tell(Late::Remap { start, end, to }),
                     _ => {}
                 }
                 self.apply(message);
@@ -138,7 +158,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
             if is_quiet {
                 break;
             }
-            self.wait_for_events(&mut pauses);
+            self.let_run(&mut pauses);
         }
         if is_child {
             self.freeze();
@@ -163,6 +183,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
         Estate {
             index: core::mem::take(&mut self.index),
             objects: core::mem::take(&mut self.objects),
+            regions: core::mem::take(&mut self.regions),
             stored_pages: core::mem::take(&mut self.stored_pages),
             evictions: self.evictions,
         }
@@ -174,6 +195,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
         Estate {
             index: self.index.clone(),
             objects: self.objects.clone(),
+            regions: self.regions.clone(),
             stored_pages: self.stored_pages,
             evictions: self.evictions,
         }
@@ -190,13 +212,20 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
         late: &[Late],
     ) -> Result<Self, Misfit> {
         let mut pager = Pager::new(kernel, store, stat, config, limit);
-        let Estate { index, objects, stored_pages, evictions } = estate;
+        let Estate { index, objects, regions, stored_pages, evictions } = estate;
         (pager.index, pager.objects, pager.stored_pages, pager.evictions) =
             (index, objects, stored_pages, evictions);
+        let mut seen = Seen::default();
         for event in late {
-            pager.clear_up(event)?;
+            let marks = seen.look(&mut pager.kernel)?;
+            match *event {
+                Late::Unmap { start, end } => pager.clear_unmap(start..end, &marks.known, late)?,
+                Late::Remap { start, end, to, is_kept } => {
+                    pager.clear_remap(start..end, to..to + end - start, is_kept, &marks.known, &regions)?
+                }
+            }
         }
-        pager.adopt()?;
+        pager.adopt(&mut seen)?;
         pager.verify()?;
         pager.freeze();
         Ok(pager)
@@ -214,46 +243,70 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
         None
     }
 
-    /// Finds out whether an event was before the clone or after it, and does what it means in the first case.
-    fn clear_up(&mut self, event: &Late) -> Result<(), Misfit> {
-        match *event {
-            Late::Unmap { start, end, is_mapped } => {
-                let mut at = start;
-                while let Some(page) = self.first_out(&(at..end)) {
-                    // What is not mapped is forgotten when all else is looked at. What is mapped is what was there, unless something new may be.
-                    if is_mapped && self.kernel.mapping(page).is_some() {
-                        return Err(Misfit::Unclear(page));
-                    }
-                    at = page + PAGE;
-                }
-                Ok(())
-            }
-            Late::Remap { start, end, to } => {
-                let (from, target) = (start..end, to..to + end - start);
-                match (self.kernel.is_mapped(from.clone()), self.kernel.is_mapped(target.clone())) {
-                    // It was after the clone, or all of it is gone by now, and is forgotten.
-                    (_, false) => Ok(()),
-                    (false, true) => {
-                        let mut moving = Vec::new();
-                        self.index.take(from, |at, entry| moving.push((at - start + to, entry)));
-                        self.forget(target);
-                        for (at, entry) in moving {
-                            self.index.set(at, entry);
-                        }
-                        Ok(())
-                    }
-                    (true, true) => {
-                        let out = self.first_out(&from).or_else(|| self.first_out(&target));
-                        out.map_or(Ok(()), |at| Err(Misfit::Unclear(at)))
-                    }
+    /// A range was unmapped, before the clone or after it. In the child are the mappings `known`, and maybe new ones.
+    fn clear_unmap(
+        &mut self,
+        range: Range<usize>,
+        known: &[Range<usize>],
+        late: &[Late],
+    ) -> Result<(), Misfit> {
+        let (there, gone) = part(known, &range);
+        // What is there is as it was, or has been moved there, which is another event's; but what mremap has added to that is new, and known as well.
+        for event in late {
+            if let Late::Remap { start, end, to, .. } = *event
+                && let Some(mapping) = self.kernel.mapping(to)
+            {
+                for kept in part(&there, &(to + end - start..mapping.end.max(to + end - start))).0 {
+                    self.first_out(&kept).map_or(Ok(()), |at| Err(Misfit::Unclear(at)))?;
                 }
             }
+        }
+        // The rest is gone, or new.
+        for gone in gone {
+            self.forget(gone);
+        }
+        Ok(())
+    }
+
+    /// A range was moved, before the clone or after it. The parent had `regions`.
+    fn clear_remap(
+        &mut self,
+        from: Range<usize>,
+        target: Range<usize>,
+        is_kept: bool,
+        known: &[Range<usize>],
+        regions: &[Range<usize>],
+    ) -> Result<(), Misfit> {
+        let is_there = !part(known, &from).0.is_empty();
+        let has_come = !part(known, &target).0.is_empty();
+        // Both can be there before as well as after it, if the old place was kept: then it counts whether there was something at the new one.
+        let was_there = !part(regions, &target).0.is_empty();
+        match (is_there, has_come) {
+            (true, false) => {}
+            (true, true) if !is_kept => {}
+            (false, true) => self.relocate(from, target),
+            (true, true) if !was_there => self.relocate(from, target),
+            _ => {
+                let out = self.first_out(&from).or_else(|| self.first_out(&target));
+                return out.map_or(Ok(()), |at| Err(Misfit::Unclear(at)));
+            }
+        }
+        Ok(())
+    }
+
+    /// What is known of a range is at another address now.
+    fn relocate(&mut self, from: Range<usize>, target: Range<usize>) {
+        let mut moving = Vec::new();
+        self.index.take(from.clone(), |at, entry| moving.push((at - from.start + target.start, entry)));
+        self.forget(target);
+        for (at, entry) in moving {
+            self.index.set(at, entry);
         }
     }
 
     /// Registers every mapping of which something is known, and forgets what is not mapped, or has been wiped.
-    fn adopt(&mut self) -> Result<(), Misfit> {
-        let (mut at, mut wiped) = (0, None);
+    fn adopt(&mut self, seen: &mut Seen) -> Result<(), Misfit> {
+        let mut at = 0;
         while let Some((page, _)) = self.index.next_used(at, TOP) {
             let Some(mapping) = self.kernel.mapping(page) else {
                 self.forget(page..page + PAGE);
@@ -265,9 +318,8 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
                     at = whole.end;
                     // What is wiped has no page at all, which is seldom so, and to ask the kernel for it takes long.
                     if self.kernel.present(whole.clone(), 1, &mut [Run::default()]).0 == 0 {
-                        let kernel = &mut self.kernel;
-                        let wiped: &Vec<_> = wiped.get_or_insert_with(|| kernel.wiped());
-                        if wiped.iter().any(|r| r.start <= whole.start && whole.end <= r.end) {
+                        let marks = seen.look(&mut self.kernel)?;
+                        if marks.wiped.iter().any(|r| r.start <= whole.start && whole.end <= r.end) {
                             self.forget(whole.clone());
                         }
                     }
@@ -304,5 +356,18 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
             }
         }
         Ok(())
+    }
+}
+
+/// What was seen of a child's mappings, if somebody has looked. To look takes long.
+#[derive(Default)]
+struct Seen(Option<Birthmarks>);
+
+impl Seen {
+    fn look(&mut self, kernel: &mut impl Kernel) -> Result<&Birthmarks, Misfit> {
+        if self.0.is_none() {
+            self.0 = Some(kernel.birthmarks().map_err(Misfit::Blind)?);
+        }
+        Ok(self.0.as_ref().expect("looked above"))
     }
 }

@@ -13,6 +13,15 @@ use vmscan::PAGE;
 /// Pages of a window.
 pub const WINDOW_PAGES: usize = vmscan::WINDOW / PAGE;
 
+/// What can be seen of a child's mappings; sorted and apart.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Birthmarks {
+    /// Those that are empty because the program wanted it so (MADV_WIPEONFORK).
+    pub wiped: Vec<Range<usize>>,
+    /// Those that the parent's engine had registered when it stood still, wherever they have been moved since.
+    pub known: Vec<Range<usize>>,
+}
+
 /// The operating system, for one process.
 pub trait Kernel {
     /// The next message. Once an event is returned, whoever caused it runs on.
@@ -23,7 +32,8 @@ pub trait Kernel {
     fn register(&mut self, range: Range<usize>) -> Result<Range<usize>, Errno>;
     /// Undoes `register` for all mappings that touch the range.
     fn unregister(&mut self, range: Range<usize>);
-    /// Unregisters what lies in `range` of the mapping at its start, of which nothing is known, so that the kernel serves it alone; false when that is not to be had.
+    /// Unregisters what lies in `range` of the mapping at its start, of which nothing is known, so that the kernel serves it alone; false when that is not to
+    /// be had, or the mapping is not locked.
     fn abandon(&mut self, range: Range<usize>) -> bool {
         let _ = range;
         false
@@ -36,8 +46,8 @@ pub trait Kernel {
         let _ = at;
         true
     }
-    /// Ranges that a child finds empty because the program wanted it so (MADV_WIPEONFORK). Asked once, by a child.
-    fn wiped(&mut self) -> Vec<Range<usize>>;
+    /// What a child's mappings say of themselves. Asked once, by a child.
+    fn birthmarks(&mut self) -> Result<Birthmarks, Errno>;
     /// True when any page of a range is mapped.
     fn is_mapped(&mut self, range: Range<usize>) -> bool;
     /// The mapping, of any kind, that holds `at`.

@@ -48,6 +48,8 @@ pub struct Control {
     pub cradle: AtomicUsize,
     /// How many of thread and engine still use it.
     pub cradle_users: AtomicU32,
+    /// 1 while huge pages are forbidden for a fork, and in a child that has not allowed them again.
+    pub forbids_huge: AtomicU32,
     /// Address of the pager: a child's engine finds the copy of its parent's there.
     pub pager: AtomicUsize,
     /// What keys the hashes of objects: a child's are its parent's.
@@ -122,6 +124,7 @@ impl Control {
             may_yield: AtomicU32::new(0),
             cradle: AtomicUsize::new(0),
             cradle_users: AtomicU32::new(0),
+            forbids_huge: AtomicU32::new(0),
             pager: AtomicUsize::new(0),
             seed: AtomicU64::new(0),
             birth: AtomicU32::new(Birth::None as u32),

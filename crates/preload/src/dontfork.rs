@@ -15,10 +15,11 @@
 //! kernel for all of it when it awakes, before it registers anything ([`ask_kernel`]).
 
 use crate::arena;
+use crate::smaps;
 use alloc::vec::Vec;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::*};
-use uffd::sys::{self, Errno, consts::*};
+use uffd::sys::{self, Errno};
 use uffd::{Message, Mutex};
 
 /// What the program says of a range.
@@ -137,9 +138,8 @@ pub fn ask_kernel() -> Result<(), Errno> {
         return Ok(());
     }
     collect();
-    let smaps = sys::open(b"/proc/self/smaps\0", O_RDONLY)?;
     let mut found = Vec::new();
-    each_kept_out(|buffer| sys::read(&smaps, buffer), |range| found.push(range))?;
+    smaps::each(|range, flags| found.extend(flags.is_kept_out().then_some(range)))?;
     let mut table = TABLE.lock();
     for range in found {
         let mut at = range.start;
@@ -153,45 +153,6 @@ pub fn ask_kernel() -> Result<(), Errno> {
         }
     }
     Ok(())
-}
-
-/// Calls `each` with the mappings that smaps, which `read` reads a piece of, says are not given to children.
-fn each_kept_out(
-    mut read: impl FnMut(&mut [u8]) -> Result<usize, Errno>,
-    mut each: impl FnMut(Range<usize>),
-) -> Result<(), Errno> {
-    let (mut buffer, mut held, mut mapping) = ([0u8; 4096], 0, 0..0);
-    loop {
-        let got = read(&mut buffer[held..])?;
-        held += got;
-        let mut rest = &buffer[..held];
-        while let Some(end) = rest.iter().position(|&b| b == b'\n') {
-            let line = &rest[..end];
-            rest = &rest[end + 1..];
-            if let Some(range) = range_of(line) {
-                mapping = range;
-            } else if let Some(flags) = line.strip_prefix(b"VmFlags:")
-                && flags.split(|&b| b == b' ').any(|flag| flag == b"dc")
-            {
-                each(mapping.clone());
-            }
-        }
-        let left = rest.len();
-        buffer.copy_within(held - left..held, 0);
-        // A line that is longer than the buffer is a mapping's, with a long name: its beginning is what counts.
-        held = if left == buffer.len() { 64 } else { left };
-        if got == 0 {
-            return Ok(());
-        }
-    }
-}
-
-/// The range at the beginning of a line of smaps, `7f0000000000-7f0000001000 rw-p ...`.
-fn range_of(line: &[u8]) -> Option<Range<usize>> {
-    let number = |digits: &[u8]| usize::from_str_radix(core::str::from_utf8(digits).ok()?, 16).ok();
-    let dash = line.iter().take(17).position(|&b| b == b'-')?;
-    let blank = line.iter().take(34).position(|&b| b == b' ')?;
-    Some(number(&line[..dash])?..number(line.get(dash + 1..blank)?)?)
 }
 
 /// The program gives advice on a range. `is_read`: there is an engine that will read it.
@@ -306,6 +267,7 @@ pub unsafe fn reset() {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use uffd::sys::consts::*;
 
     /// There is one box.
     static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
@@ -320,33 +282,6 @@ mod tests {
         assert!(knows(&(5..6)));
         forget(&(0..4 * POSTS));
         assert!(!knows(&(0..4 * POSTS)));
-    }
-
-    #[test]
-    fn smaps_tells_what_is_kept_out() {
-        let name = "n".repeat(6000);
-        let mapping = |range: &str, name: &str, flags: &str| {
-            format!("{range} rw-p 00000000 00:00 0 {name}\nSize: 4 kB\nRss: dc kB\nVmFlags: rd wr {flags}\n")
-        };
-        let text = [
-            mapping("55d0e0a00000-55d0e0a21000", "[heap]", "mr mw me ac "),
-            mapping("7f0000000000-7f0000001000", "", "mr dc me "),
-            mapping("7f0000001000-7f0000005000", &name, "dc"),
-            mapping("7f0000005000-7f0000006000", "", "dcx"),
-            mapping("ffffffffff600000-ffffffffff601000", "[vsyscall]", ""),
-        ]
-        .concat();
-        for piece in [1, 7, 100, 4096] {
-            let (mut rest, mut found) = (text.as_bytes(), Vec::new());
-            let read = |buffer: &mut [u8]| {
-                let len = rest.len().min(buffer.len()).min(piece);
-                buffer[..len].copy_from_slice(&rest[..len]);
-                rest = &rest[len..];
-                Ok(len)
-            };
-            each_kept_out(read, |range| found.push(range)).unwrap();
-            assert_eq!(found, [0x7f0000000000..0x7f0000001000, 0x7f0000001000..0x7f0000005000], "{piece}");
-        }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crate::control::{Birth, CONTROL, Order, State, Wish};
 use crate::crew::{self, Crew};
 use crate::footprint::{footprint, sizes};
 use crate::fork::{self, Cradle};
-use crate::live::Live;
+use crate::live::{self, Live};
 use crate::seat::{Faults, Seat};
 use crate::share::{self, Coordinator};
 use crate::store::Counter;
@@ -351,7 +351,10 @@ fn take_over(watch: &mut Watch) -> Result<(Box<Engine>, Board, Crew), Miscarriag
         (Counter::take_over(&raw const (*parents).store, board, &slot.stat), (*parents).bequeath())
     };
     let pager = Pager::inherit(live, store, &slot.stat, config, limit, estate, &late);
-    Ok((Box::new(pager.map_err(Miscarriage::Misfit)?), board, crew))
+    let pager = pager.map_err(Miscarriage::Misfit)?;
+    pager.kernel.unmark(pager.regions());
+    live::allow_huge_pages();
+    Ok((Box::new(pager), board, crew))
 }
 
 /// Starts the workers, and runs the pager until the program is gone.
@@ -390,15 +393,21 @@ fn stand_still(watch: &Watch, pager: &mut Engine) {
         return;
     }
     pager.calm();
-    let regions = pager.regions().to_vec();
-    pager.kernel.let_in();
+    pager.kernel.let_in(pager.regions());
     arena::let_in(true);
-    let is_child = cradle.await_clone(|| watch.gone());
+    live::forbid_huge_pages();
+    let is_still = pager.hush();
+    let is_child = is_still && cradle.await_clone(|| watch.gone());
+    live::allow_huge_pages();
     arena::let_in(false);
-    pager.kernel.keep_out(&regions);
     let mut late = Vec::new();
     pager.late(is_child, |event| late.push(event));
-    cradle.tell(&late);
+    if is_still {
+        cradle.tell(&late);
+    } else {
+        cradle.refuse();
+    }
+    pager.kernel.keep_out(pager.regions());
 }
 
 /// What a thread asked for is done.

@@ -55,8 +55,8 @@ impl Run {
 
     /// The run whose page has this path. None where that is no path of a page, or too long.
     pub fn new(page: &[u8]) -> Option<Run> {
-        let names = [memcg::PAGE_FILE, memcg::PAGE_FILE_AT_ONCE].map(str::as_bytes);
-        let dir = names.into_iter().find_map(|name| page.strip_suffix(name)?.strip_suffix(b"/"))?;
+        let name = memcg::PAGE_FILE_GROWN.as_bytes();
+        let dir = page.strip_suffix(&[*page.last()?])?.strip_suffix(name)?.strip_suffix(b"/")?;
         let (platform, file) = (memcg::PLATFORM.as_bytes(), memcg::LIBRARY_FILE.as_bytes());
         Some(Run {
             variable: Text::of(&[memcg::ENV.as_bytes(), b"=", page])?,
@@ -242,11 +242,11 @@ mod tests {
     use std::ffi::CString;
 
     const OURS: &str = "LD_PRELOAD=/run/a/$PLATFORM/libzfolio.so";
-    const PAGE: &str = "ZFOLIO_MEMCG=/run/a/memcg";
+    const PAGE: &str = "ZFOLIO_MEMCG=/run/a/memcg-8";
 
     /// What a program gets that is started with these variables; none where they are passed as they are.
     fn changed(variables: &[&str], can_be_opened: bool) -> Option<Vec<String>> {
-        let run = Run::new(b"/run/a/memcg").unwrap();
+        let run = Run::new(b"/run/a/memcg-8").unwrap();
         let texts: Vec<CString> = variables.iter().map(|text| CString::new(*text).unwrap()).collect();
         let mut vector: Vec<*const u8> = texts.iter().map(|text| text.as_ptr().cast()).collect();
         vector.push(core::ptr::null());
@@ -329,14 +329,14 @@ mod tests {
 
     #[test]
     fn a_run_inside_this_one_keeps_its_own() {
-        let inner = ["LD_PRELOAD=/run/b/$PLATFORM/libzfolio.so", "ZFOLIO_MEMCG=/run/b/memcg"];
+        let inner = ["LD_PRELOAD=/run/b/$PLATFORM/libzfolio.so", "ZFOLIO_MEMCG=/run/b/memcg-1"];
         assert_eq!(put_in(&inner), None);
         assert_eq!(taken_out(&inner), None);
     }
 
     #[test]
     fn no_environment_is_an_empty_one() {
-        let run = Run::new(b"/run/a/memcg").unwrap();
+        let run = Run::new(b"/run/a/memcg-8").unwrap();
         // SAFETY: NULL is allowed.
         unsafe {
             assert!(Plan::new(&run, core::ptr::null(), false).is_none());
@@ -347,8 +347,8 @@ mod tests {
     #[test]
     fn a_path_that_is_no_pages_or_too_long_is_no_run() {
         assert!(Run::new(b"/run/a/page").is_none());
-        assert!(Run::new(b"memcg").is_none());
-        let path = |bytes: usize| format!("/{}/memcg", "x".repeat(bytes - "//memcg".len()));
+        assert!(Run::new(b"memcg-8").is_none());
+        let path = |bytes: usize| format!("/{}/memcg-8", "x".repeat(bytes - "//memcg-8".len()));
         let run = Run::new(path(memcg::PATH_BYTES).as_bytes()).unwrap();
         assert_eq!(run.file().last(), Some(&0));
         assert!(Run::new(path(memcg::PATH_BYTES + 64).as_bytes()).is_none());

@@ -56,14 +56,16 @@ pub enum Stage {
     Waiting = 1,
     /// The engine stands still: the thread may clone.
     Ready = 2,
+    /// It cannot: the memory is to be brought home.
+    Refused = 3,
     /// There is a child.
-    Cloned = 3,
+    Cloned = 4,
     /// There is none.
-    Failed = 4,
+    Failed = 5,
     /// The parent's engine has told what was late.
-    Told = 5,
+    Told = 6,
     /// It could not tell all.
-    Untold = 6,
+    Untold = 7,
 }
 
 /// What a parent and one child of its have in common: a shared page.
@@ -141,6 +143,12 @@ impl Cradle {
         self.reach(Stage::Ready);
         self.wait_while(&[Stage::Ready], || !is_gone());
         self.stage() != Stage::Failed as u32
+    }
+
+    /// For the engine: there can be no clone, and it is through with it.
+    pub fn refuse(&'static self) {
+        self.reach(Stage::Refused);
+        self.leave();
     }
 
     /// For the engine: tells the child what was late, and is through with it.
@@ -285,6 +293,11 @@ fn in_place(memcg: &'static Memcg, clone: Clone) -> Option<isize> {
     };
     cradle.reach(Stage::Waiting);
     cradle.wait_while(&[Stage::Waiting], || true);
+    if cradle.stage() == Stage::Refused as u32 {
+        cradle.leave();
+        memcg.forgo(slot);
+        return None;
+    }
     let pid = clone.make();
     cradle.pass(if pid < 0 { Stage::Failed } else { Stage::Cloned });
     if pid == 0 {

@@ -1,8 +1,8 @@
-//! A process begins without an engine, and most end without one: it is started when the process has grown to [`GROWN_BYTES`]. Until then
+//! A process begins without an engine, and most end without one: it is started when the process has grown to what the name of the run's page says. Until then
 //! nothing of ours runs but the hooks at libc's system calls (patch.rs), which count the private memory that is mapped.
 //!
 //! ```text
-//!   mmap, mremap, brk ── count ──> 8 MiB? ── statm ──> really? ── map the run's page, start the engine
+//!   mmap, mremap, brk ── count ──> grown? ── statm ──> really? ── map the run's page, start the engine
 //!                                                      no: count on from there
 //! ```
 //!
@@ -24,10 +24,11 @@ use uffd::sites::Site;
 use uffd::sys::{self, Errno, consts::*};
 
 /// A process that can write to so many bytes of its own gets an engine.
-pub const GROWN_BYTES: usize = 8 << 20;
+#[unsafe(link_section = ".data.zfolio")]
+static GROWN: AtomicUsize = AtomicUsize::new(0);
 
-/// After a look that found less, the next one comes when at least so much more was mapped.
-const LOOK_BYTES: usize = 2 << 20;
+/// After a look that found less, the next one comes when at least one part in so many of that was mapped besides.
+const LOOK_PART: usize = 4;
 
 /// The longest path of the run's page that is remembered; with a longer one there is an engine from the start.
 const PATH_BYTES: usize = memcg::PATH_BYTES;
@@ -72,29 +73,41 @@ const STARTING: u32 = 1 << 31;
 #[unsafe(link_section = ".data.zfolio")]
 static PATH: [AtomicU8; PATH_BYTES] = [const { AtomicU8::new(0) }; PATH_BYTES];
 
-/// Start-up: true when the engine is to wait until the process has grown; false when there is to be one now, since `at_once` asks for it,
-/// or growth could not be seen.
+/// Start-up: true when the engine is to wait until the process has grown; false when there is to be one now, since it is large enough, or its growth
+/// could not be seen. `path` is that of the run's page.
 ///
 /// # Safety
 /// `envp` must be the environment as the kernel laid it out.
 #[unsafe(link_section = ".text.startup.zfolio")]
-pub unsafe fn begin(envp: *const *const u8, path: &[u8], at_once: bool) -> bool {
+pub unsafe fn begin(envp: *const *const u8, path: &[u8]) -> bool {
+    let grown = grown_bytes(path);
+    let at_once = grown == 0;
     // Also for a process that has an engine: fork passes there.
     patch::install(if at_once { &Site::ALL } else { &FIRST });
     OWNER.store(sys::getpid().unwrap_or(0) as u32, Relaxed);
     // SAFETY: the caller's contract.
     let Some(program) = (unsafe { Program::read(envp) }) else { return false };
     let is_seen = FIRST.into_iter().all(patch::is_active);
-    if at_once || !is_seen || program.is_go || program.data_bytes >= GROWN_BYTES || path.len() > PATH_BYTES {
+    if !is_seen || program.is_go || program.data_bytes >= grown || path.len() > PATH_BYTES {
         patch::install(&Site::ALL);
         return false;
     }
     for (cell, byte) in PATH.iter().zip(path) {
         cell.store(*byte, Relaxed);
     }
+    GROWN.store(grown, Relaxed);
     MAPPED.store(program.data_bytes, Relaxed);
     WATCHING.store(true, Release);
     true
+}
+
+/// What the name of the run's page says: its last digit, in MiB. `path` ends with NUL.
+#[unsafe(link_section = ".text.startup.zfolio")]
+fn grown_bytes(path: &[u8]) -> usize {
+    match path {
+        [.., digit @ b'0'..=b'9', 0] => ((digit - b'0') as usize) << 20,
+        _ => 0,
+    }
 }
 
 /// How private memory came to a process.
@@ -121,7 +134,7 @@ pub fn grown(bytes: usize, growth: Growth) {
     if (growth != Growth::Heap || mapped >= SOME_BYTES) && !HOOKED_ALL.load(Relaxed) {
         hook_all();
     }
-    if mapped >= GROWN_BYTES {
+    if mapped >= GROWN.load(Relaxed) {
         reached();
     }
 }
@@ -158,12 +171,13 @@ fn reached() {
     }
     let mask = sys::signal_mask(!0);
     // What cannot be looked at is taken to be large.
-    let data = sys::open(b"/proc/self/statm\0", O_RDONLY).map_or(GROWN_BYTES, |f| footprint::data(&f));
+    let grown = GROWN.load(Relaxed);
+    let data = sys::open(b"/proc/self/statm\0", O_RDONLY).map_or(grown, |f| footprint::data(&f));
     let reserved = RESERVED.load(Relaxed);
-    if data.saturating_add(reserved) >= GROWN_BYTES {
+    if data.saturating_add(reserved) >= grown {
         start();
     } else {
-        MAPPED.store((data + reserved).min(GROWN_BYTES - LOOK_BYTES), Relaxed);
+        MAPPED.store((data + reserved).min(grown - grown / LOOK_PART), Relaxed);
     }
     sys::signal_mask(mask);
 }

@@ -136,9 +136,8 @@ pub unsafe fn start(envp: *const *const u8) {
     let Some(path) = (unsafe { variable(envp, memcg::ENV.as_bytes()) }) else { return };
     IN_RUN.store(true, Relaxed);
     exec::remember(path);
-    let name = path.strip_suffix(b"\0").unwrap_or(path);
     // SAFETY: as above.
-    let waits = unsafe { grow::begin(envp, path, name.ends_with(memcg::PAGE_FILE_AT_ONCE.as_bytes())) };
+    let waits = unsafe { grow::begin(envp, path) };
     if !waits && let Ok(page) = map_page(path) {
         start_with(page);
     }

@@ -11,7 +11,7 @@ use core::fmt::{self, Write};
 use core::ops::Range;
 use core::sync::atomic::Ordering::{Release, SeqCst};
 use memcg::Slot;
-use mm::kernel::{Kernel, Message, Moved, Run};
+use mm::kernel::{Birthmarks, Kernel, Message, Moved, Run};
 use uffd::maps::{Mapping, Maps};
 use uffd::pagemap::Pagemap;
 use uffd::sys::{self, consts::*};
@@ -112,21 +112,36 @@ impl Live {
     }
 
     /// Lets children have all of the program's memory, but for what it keeps from them itself. What was registered while an event was under way is kept
-    /// out too, and in none of the pager's lists.
-    pub fn let_in(&self) {
+    /// out too, and in none of the pager's lists. What lies in `regions`, which are registered, is marked.
+    ///
+    /// The mark is advice that means nothing to anonymous memory, and goes with a mapping wherever mremap or fork takes it. A program that gave it itself
+    /// loses it here.
+    pub fn let_in(&self, regions: &[Range<usize>]) {
         self.each_mapping(0..TOP, |range| {
             dontfork::each_inherited(range, |r| {
                 let _ = sys::madvise_keep(r.start, r.len(), MADV_DOFORK);
             });
         });
+        self.advise(regions, &[MADV_RANDOM]);
     }
 
-    /// Keeps mappings out of children again that are registered in these ranges, or in part of them: whole, since one that has grown meanwhile
-    /// would have a seam, over which mremap fails.
+    /// Keeps mappings out of children again that are registered in these ranges, or in part of them, and takes the marks off.
     pub fn keep_out(&self, regions: &[Range<usize>]) {
+        self.advise(regions, &[MADV_DONTFORK, MADV_NORMAL]);
+    }
+
+    /// In a child: takes the marks off that it has inherited.
+    pub fn unmark(&self, regions: &[Range<usize>]) {
+        self.advise(regions, &[MADV_NORMAL]);
+    }
+
+    /// Mappings of which a part is in a range are advised on whole: one that has grown meanwhile would have a seam, over which mremap fails.
+    fn advise(&self, regions: &[Range<usize>], advice: &[u32]) {
         for region in regions {
             self.each_mapping(region.clone(), |range| {
-                let _ = sys::madvise_keep(range.start, range.len(), MADV_DONTFORK);
+                for &advice in advice {
+                    let _ = sys::madvise_keep(range.start, range.len(), advice);
+                }
             });
         }
     }
@@ -177,6 +192,22 @@ impl Live {
             && m.range.len() >= SMALLEST
             && m.name[0..6] != *b"[stack"
             && m.name[0..2] != *b"[v"
+    }
+}
+
+/// Until a child has registered what is out, khugepaged would take it for memory that nobody has touched, and could make a huge page of it and what lies around
+/// it, zeros where there were holes. So nobody makes huge pages meanwhile.
+pub fn forbid_huge_pages() {
+    if sys::thp_disable(PR_GET_THP_DISABLE, 0, 0, 0, 0) == Ok(0) {
+        let forbidden = sys::thp_disable(PR_SET_THP_DISABLE, 1, 0, 0, 0);
+        CONTROL.forbids_huge.store(forbidden.is_ok() as u32, SeqCst);
+    }
+}
+
+/// Undoes [`forbid_huge_pages`], if it did anything; in the parent, and in a child.
+pub fn allow_huge_pages() {
+    if CONTROL.forbids_huge.swap(0, SeqCst) != 0 {
+        let _ = sys::thp_disable(PR_SET_THP_DISABLE, 0, 0, 0, 0);
     }
 }
 
@@ -290,6 +321,10 @@ impl Kernel for Live {
 
     fn abandon(&mut self, range: Range<usize>) -> bool {
         let Ok(Some(m)) = self.maps.query(range.start) else { return false };
+        // Of others somebody is only slow, and a mapping of which a part is unregistered cannot be given to mremap any more.
+        if !Self::is_locked(range.start) {
+            return false;
+        }
         let range = range.start..range.end.min(m.range.end);
         let gone = m.range.contains(&range.start) && self.uffd.unregister(range.clone()).is_ok();
         dontfork::each_inherited(range, |r| {
@@ -315,8 +350,13 @@ impl Kernel for Live {
         !CONTROL.spares(&m.range) && is_registered(&self.uffd, &self.quiet, m.range)
     }
 
-    fn wiped(&mut self) -> Vec<Range<usize>> {
-        smaps::wiped()
+    fn birthmarks(&mut self) -> Result<Birthmarks, Errno> {
+        let mut marks = Birthmarks::default();
+        smaps::each(|range, flags| {
+            marks.wiped.extend(flags.is_wiped().then(|| range.clone()));
+            marks.known.extend(flags.is_random().then_some(range));
+        })?;
+        Ok(marks)
     }
 
     fn is_mapped(&mut self, range: Range<usize>) -> bool {

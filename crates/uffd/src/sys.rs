@@ -420,6 +420,9 @@ plain! {
     set_name => __NR_prctl(op: u32, name: *const u8);
     /// The name of the calling thread (PR_GET_NAME) into a buffer of 16 bytes.
     get_name => __NR_prctl(op: u32, name: *mut u8);
+    /// Whether this memory gets no transparent huge pages (PR_GET_THP_DISABLE), or is to get none from now on (PR_SET_THP_DISABLE), nor a child's copy
+    /// of it; the others are 0.
+    thp_disable => __NR_prctl(op: u32, yes: usize, a: usize, b: usize, c: usize);
     /// Fills a buffer with random bytes.
     getrandom => __NR_getrandom(at: *mut u8, bytes: usize, flags: u32);
     /// Changes the working directory; a NUL-terminated path.
@@ -556,9 +559,10 @@ pub mod consts {
     pub use linux_raw_sys::general::{
         __WALL, CLONE_CHILD_CLEARTID, CLONE_CHILD_SETTID, CLONE_FILES, CLONE_FS, CLONE_VFORK, CLONE_VM,
         MADV_DODUMP, MADV_DOFORK, MADV_DONTDUMP, MADV_DONTFORK, MADV_DONTNEED, MADV_FREE, MADV_HUGEPAGE,
-        MADV_NOHUGEPAGE, MADV_POPULATE_WRITE, MAP_ANONYMOUS, MAP_NORESERVE, MAP_PRIVATE, MAP_SHARED,
-        MS_INVALIDATE, O_APPEND, O_CLOEXEC, O_DIRECTORY, O_NOCTTY, O_NONBLOCK, O_RDONLY, O_RDWR, O_WRONLY,
-        PROT_EXEC, PROT_NONE, PROT_READ, PROT_WRITE, SCHED_IDLE, SIGBUS, SIGCHLD, SIGKILL, WNOHANG,
+        MADV_NOHUGEPAGE, MADV_NORMAL, MADV_POPULATE_WRITE, MADV_RANDOM, MAP_ANONYMOUS, MAP_NORESERVE,
+        MAP_PRIVATE, MAP_SHARED, MS_INVALIDATE, O_APPEND, O_CLOEXEC, O_DIRECTORY, O_NOCTTY, O_NONBLOCK,
+        O_RDONLY, O_RDWR, O_WRONLY, PROT_EXEC, PROT_NONE, PROT_READ, PROT_WRITE, SCHED_IDLE, SIGBUS, SIGCHLD,
+        SIGKILL, WNOHANG,
     };
     /// The scheduling policy of nearly all programs, in the kernel's headers SCHED_NORMAL.
     pub const SCHED_OTHER: u32 = 0;
@@ -566,6 +570,10 @@ pub mod consts {
     pub const PR_SET_NAME: u32 = 15;
     /// prctl's PR_GET_NAME.
     pub const PR_GET_NAME: u32 = 16;
+    /// prctl's PR_SET_THP_DISABLE.
+    pub const PR_SET_THP_DISABLE: u32 = 41;
+    /// prctl's PR_GET_THP_DISABLE.
+    pub const PR_GET_THP_DISABLE: u32 = 42;
     /// prctl's PR_GET_CHILD_SUBREAPER.
     pub const PR_GET_CHILD_SUBREAPER: u32 = 37;
     /// waitid's P_ALL.

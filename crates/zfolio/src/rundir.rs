@@ -20,6 +20,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 /// The library, built by build.rs from the crate `preload`.
@@ -64,7 +65,7 @@ impl RunDir {
         sweep(parent);
         let random = RandomState::new().hash_one(parent) as u32;
         let path = parent.join(format!("{PREFIX}{}-{random:08x}", std::process::id()));
-        if path.join(memcg::PAGE_FILE_AT_ONCE).as_os_str().len() >= memcg::PATH_BYTES {
+        if page_in(&path, 0).as_os_str().len() >= memcg::PATH_BYTES {
             bail!("its name is too long");
         }
         DirBuilder::new().mode(0o700).create(&path).context("cannot create a directory")?;
@@ -76,7 +77,9 @@ impl RunDir {
             // Locked while it is empty, which no sweep takes for a dead run's.
             sys::lock(&page)?;
             page.set_len(size_of::<Memcg>() as u64)?;
-            symlink(memcg::PAGE_FILE, path.join(memcg::PAGE_FILE_AT_ONCE))?;
+            for mib in 0..=GROWN_MIB {
+                symlink(memcg::PAGE_FILE, page_in(&path, mib))?;
+            }
             // SAFETY: the file has the length of a `Memcg`, which consists of integers and atomics alone.
             let memcg = unsafe { sys::map_shared::<Memcg>(&page) }?;
             Ok((page, memcg))
@@ -108,9 +111,11 @@ impl RunDir {
         self.path.join(memcg::LIBRARY_FILE)
     }
 
-    /// The shared page's path. By another name of it, `at_once`, processes have an engine from their start, however small they are.
+    /// The shared page's path, by that of its names by which processes have an engine as soon as there is something to win by it; or from their
+    /// start, if `at_once`.
     pub fn page(&self, at_once: bool) -> PathBuf {
-        self.path.join(if at_once { memcg::PAGE_FILE_AT_ONCE } else { memcg::PAGE_FILE })
+        let part_mib = self.memcg.max_bytes.load(Relaxed) / GROWN_PART / (1 << 20);
+        page_in(&self.path, if at_once { 0 } else { part_mib.clamp(1, GROWN_MIB) })
     }
 
     /// Leaves the directory to processes of the run that live on: each program that they start still loads the library.
@@ -126,6 +131,16 @@ impl Drop for RunDir {
             let _ = fs::remove_dir_all(&self.path);
         }
     }
+}
+
+/// A process has an engine when it has so much of its own: one part in so many of the limit, but 1 MiB at least and this at most. With less it costs
+/// more than it brings; but many that start together must not fill the limit before one of them has an engine.
+const GROWN_PART: u64 = 128;
+const GROWN_MIB: u64 = 8;
+
+/// The page of the run in `dir`, by the name for so many MiB.
+fn page_in(dir: &Path, mib: u64) -> PathBuf {
+    dir.join(format!("{}{mib}", memcg::PAGE_FILE_GROWN))
 }
 
 /// Where a run's directory may be, best first.

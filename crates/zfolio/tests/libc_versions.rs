@@ -130,7 +130,9 @@ fn check(release: &str, is_known: bool, libc: &Path, scratch: &Path, program: &P
     for grows in [false, true] {
         let alone = run(&[], libc, program, grows);
         let json = scratch.join("figures.json");
-        let prefix = [ZFOLIO, "run", "--quiet", "--memory", "32M", "--json", json.to_str().unwrap(), "--"];
+        // What is small is so by the limit.
+        let memory = if grows { "32M" } else { "1G" };
+        let prefix = [ZFOLIO, "run", "--quiet", "--memory", memory, "--json", json.to_str().unwrap(), "--"];
         let managed = run(&prefix, libc, program, grows);
         let text = |output: &Output| String::from_utf8_lossy(&output.stdout).into_owned();
         assert_eq!(alone.status.code(), Some(7), "{release}: {}", String::from_utf8_lossy(&alone.stderr));

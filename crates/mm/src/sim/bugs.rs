@@ -27,6 +27,8 @@ pub struct Bugs {
     pub uninformed: bool,
     /// A child is not told what is wiped there.
     pub unwiped: bool,
+    /// A child takes what was there before the fork for new, and the other way about.
+    pub unmarked: bool,
     /// Events that were read and not handed on, and how many calls each still waits.
     late: VecDeque<(Message, usize)>,
 }
@@ -86,7 +88,7 @@ const SEEDS: u64 = 200;
 fn is_found(bugs: Bugs, habit: Habit, words: &[&str]) {
     for seed in 1..=SEEDS {
         // Many threads in little memory, so that they meet.
-        let fork = if bugs.uninformed || bugs.unwiped { 10 } else { 0 };
+        let fork = if bugs.uninformed || bugs.unwiped || bugs.unmarked { 10 } else { 0 };
         let crowd = Plan { threads: 4, pages: 64, evict_all: true, fork, ..Plan::any(seed) };
         let plan = Plan { bugs: bugs.clone(), habit, steps: 4000, ..crowd };
         if let Err(failure) = run(seed, &plan) {
@@ -155,6 +157,11 @@ fn an_engine_that_waits_for_itself_is_found() {
 #[test]
 fn a_child_that_is_not_told_of_late_events_is_found() {
     is_found(Bugs { uninformed: true, ..Bugs::default() }, Habit::Remaps, STALE);
+}
+
+#[test]
+fn a_child_that_does_not_know_what_was_there_before_is_found() {
+    is_found(Bugs { unmarked: true, ..Bugs::default() }, Habit::Remaps, STALE);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::memory::{Marker, Page, Vma};
 use super::store::WORKERS;
 use super::{Shared, World};
-use crate::kernel::{Errno, Kernel, Message, Moved, Run};
+use crate::kernel::{Birthmarks, Errno, Kernel, Message, Moved, Run};
 use std::fmt;
 use std::ops::Range;
 use vmscan::PAGE;
@@ -136,16 +136,22 @@ impl Kernel for SimKernel {
         world.trace("abandon", [range.start as u64, range.end as u64, 0]);
         let memory = &mut world.memory;
         let Some((mapping, _)) = memory.vma(range.start) else { return false };
-        memory.change(range.start..range.end.min(mapping.end), |vma| vma.registered = false);
-        if memory.fills_first.take_if(|at| range.contains(at)).is_some() {
-            memory.changing -= 1;
+        // Of the locked ones alone, and here those are locked that are filled.
+        if memory.fills_first.take_if(|at| range.contains(at)).is_none() {
+            return false;
         }
+        memory.change(range.start..range.end.min(mapping.end), |vma| vma.registered = false);
+        memory.changing -= 1;
         true
     }
 
-    fn wiped(&mut self) -> Vec<Range<usize>> {
+    fn birthmarks(&mut self) -> Result<Birthmarks, Errno> {
         let world = self.0.borrow();
-        if world.bugs.unwiped { Vec::new() } else { world.wiped.clone() }
+        let marked = |(range, vma): (Range<usize>, &Vma)| vma.marked.then_some(range);
+        let known =
+            if world.bugs.unmarked { Vec::new() } else { world.memory.vmas().filter_map(marked).collect() };
+        let wiped = if world.bugs.unwiped { Vec::new() } else { world.wiped.clone() };
+        Ok(Birthmarks { wiped, known })
     }
 
     fn is_mapped(&mut self, range: Range<usize>) -> bool {

@@ -30,6 +30,8 @@ pub struct Vma {
     pub registered: bool,
     /// Registered, but the kernel fills holes itself: the stage.
     pub silent: bool,
+    /// It was there when the engine stood still before a fork, or is a copy of such a one.
+    pub marked: bool,
     /// How far it was moved from where it was made: neighbours merge only if they moved alike.
     pub moved: isize,
 }
@@ -258,7 +260,16 @@ impl Memory {
         }
         child.markers = self.markers.clone();
         child.merge();
+        self.mark(|_| false);
         child
+    }
+
+    /// Marks mappings, and takes the marks of others.
+    pub fn mark(&mut self, is_marked: impl Fn(&Vma) -> bool) {
+        for vma in self.vmas.values_mut() {
+            vma.marked = is_marked(vma);
+        }
+        self.merge();
     }
 
     /// Takes the page at `at` out of the page tables.

@@ -192,7 +192,16 @@ impl Program {
 
 /// A new mapping of the program's.
 pub fn fresh() -> Vma {
-    Vma { end: 0, writable: true, locked: false, engine: false, registered: false, silent: false, moved: 0 }
+    Vma {
+        end: 0,
+        writable: true,
+        locked: false,
+        engine: false,
+        registered: false,
+        silent: false,
+        marked: false,
+        moved: 0,
+    }
 }
 
 impl World {

@@ -218,6 +218,11 @@ fn set_up(pager: &mut Simulated, world: &Shared, plan: &Plan) {
 fn fork(world: &Shared, pager: &mut Simulated, plan: &Plan) -> Tally {
     world.borrow_mut().calls = 0;
     pager.calm();
+    let mark = || world.borrow_mut().memory.mark(|vma| vma.registered && !vma.engine);
+    mark();
+    if !pager.hush() {
+        return Tally::default();
+    }
     assert!(!pager.stage.holds_any() && pager.in_flight == 0, "a calm pager has pages on the stage");
     let estate = pager.estate();
     // Other threads run on before the clone, and after it.
@@ -253,6 +258,7 @@ fn childhood(world: &Shared, plan: &Plan, estate: Estate, late: &[Late]) -> Tall
     world.borrow_mut().scripted = false;
     match inherited {
         Ok(mut pager) => {
+            world.borrow_mut().memory.mark(|_| false);
             set_up(&mut pager, world, &plan);
             agrees(&world.borrow(), &pager);
             let tally = live(world.clone(), &plan, &mut pager);
