@@ -26,9 +26,25 @@ pub fn check(make: Make) {
         Ok(workload) => workload,
         Err(missing) => return skip(missing),
     };
-    let (wanted, answer) = run_alone(&workload, size);
-    let limit_bytes = ((wanted.peak_bytes as f64 * workload.share) as u64).next_multiple_of(MIB);
-    let (got, same_answer, summary) = run_limited(&workload, size, limit_bytes, &[], anonymous_bytes);
+    let (summary, limit_bytes) = compare(&workload, size, MIB, &[], anonymous_bytes);
+    let out: u64 =
+        summary["folios"]["out"].as_object().expect("folios.out").values().filter_map(Value::as_u64).sum();
+    assert!(out > 0, "{}: nothing went out under {} MiB: {summary}", workload.name, limit_bytes / MIB);
+}
+
+/// Runs the workload alone and in a part of what it needs, but at least `least_bytes`; both are started by `launcher` and measured by `sample`. What
+/// they say must be the same, and the limit must hold. Returns the summary and the limit in bytes.
+pub fn compare(
+    workload: &Workload,
+    size: Size,
+    least_bytes: u64,
+    launcher: &[String],
+    sample: impl Fn(u32) -> u64 + Copy,
+) -> (Value, u64) {
+    let (wanted, answer) = run_alone_in(workload, size, launcher, sample);
+    let limit_bytes =
+        ((wanted.peak_bytes as f64 * workload.share) as u64).max(least_bytes).next_multiple_of(MIB);
+    let (got, same_answer, summary) = run_limited(workload, size, limit_bytes, launcher, sample);
 
     let name = workload.name;
     assert_eq!(got.status, wanted.status, "{name}: exit status; stderr: {:?}", got.stderr);
@@ -42,13 +58,11 @@ pub fn check(make: Make) {
         "{name}: no answer to compare"
     );
 
-    let out: u64 =
-        summary["folios"]["out"].as_object().expect("folios.out").values().filter_map(Value::as_u64).sum();
-    assert!(out > 0, "{name}: nothing went out under {} MiB: {summary}", limit_bytes / MIB);
     let told = summary["memory"]["peak_bytes"].as_u64().expect("memory.peak_bytes");
     print_row(name, &wanted, limit_bytes, &got, told);
     assert_within(name, "the summary's peak footprint", told, limit_bytes);
     assert_within(name, "the sampled anonymous memory", got.peak_bytes, limit_bytes);
+    (summary, limit_bytes)
 }
 
 /// Runs the workload without zfolio; returns what happened and its result file.

@@ -74,8 +74,8 @@ fn the_kernel_counts_no_more_than_the_limit() {
 }
 
 #[test]
-fn thirty_processes_that_start_at_once_stay_within_the_limit() {
-    cgroup::check_crowd();
+fn sort_in_a_pipeline() {
+    tree::check(tree::pipeline);
 }
 
 #[test]
@@ -86,4 +86,19 @@ fn two_thousand_short_processes() {
 #[test]
 fn gcc_and_what_it_starts() {
     tree::check(tree::gcc);
+}
+
+#[test]
+fn bash_controls_its_jobs() {
+    tree::check(tree::jobs);
+}
+
+#[test]
+fn make_builds_a_library() {
+    tree::check(tree::make);
+}
+
+#[test]
+fn thirty_processes_that_start_at_once_stay_within_the_limit() {
+    cgroup::check_crowd();
 }

@@ -2,8 +2,11 @@
 //! tree holds together is what counts.
 
 use crate::cgroup::Cgroup;
-use crate::comparison::{self, assert_within, one_at_a_time, print_row, run_limited, skip, tell};
-use crate::workload::{self, Make, Missing, Size, Workload, installed};
+use crate::comparison::{compare, one_at_a_time, skip, tell};
+use crate::workload::{self, Make, Missing, Size, Workload, installed, output};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 const MIB: u64 = 1 << 20;
 
@@ -22,22 +25,26 @@ pub fn check(make: Make) {
         Ok(group) => group,
         Err(why) => return tell(&format!("skipped: no memory cgroup can be made here ({why})")),
     };
-    let (wanted, answer) = comparison::run_alone_in(&workload, size, &group.launcher(), |_| group.bytes());
     // zfolio itself is in the group too, and wants no less than this.
-    let limit_bytes =
-        ((wanted.peak_bytes as f64 * workload.share) as u64).max(LEAST_BYTES).next_multiple_of(MIB);
-    let (got, same_answer, summary) =
-        run_limited(&workload, size, limit_bytes, &group.launcher(), |_| group.bytes());
-    let name = workload.name;
-    assert_eq!(got.status, wanted.status, "{name}: exit status; stderr: {:?}", got.stderr);
-    assert_eq!(got.stdout, wanted.stdout, "{name}: stdout");
-    assert_eq!(got.stderr, wanted.stderr, "{name}: stderr");
-    assert_eq!(got.client, wanted.client, "{name}: what the client saw");
-    assert_eq!(same_answer, answer, "{name}: result file");
-    assert_eq!(wanted.status, 0, "{name}: fails without zfolio too: {wanted:?}");
-    let told = summary["memory"]["peak_bytes"].as_u64().expect("memory.peak_bytes");
-    print_row(name, &wanted, limit_bytes, &got, told);
-    assert_within(name, "the group's anonymous memory", got.peak_bytes, limit_bytes);
+    compare(&workload, size, LEAST_BYTES, &group.launcher(), |_| group.bytes());
+}
+
+fn python() -> Result<String, Missing> {
+    let python = installed("python3", "python3")?;
+    // Version managers put a shell script there; the interpreter itself knows where it is.
+    Ok(output(Command::new(python).args(["-c", "import sys; print(sys.executable)"])))
+}
+
+/// sort between other commands.
+pub fn pipeline(size: Size) -> Result<Workload, Missing> {
+    let (sh, _) = (installed("sh", "dash")?, installed("awk", "mawk")?);
+    let script = format!(
+        "awk 'BEGIN {{ srand(5); for (i = 0; i < {}; i++) print int(rand() * 1e7), \"the line of number\", i % 1000 }}' \
+         | sort -S 200M | uniq -c | sort -S 200M -k1,1rn -k2 | awk '{{ sum += $1 * $2 % 1000; if (NR % 50000 == 0) print }} \
+         END {{ printf \"%d\\n\", sum }}'",
+        size.pick(1_500_000, 8_000_000)
+    );
+    Ok(Workload::new("pipeline", 0.5, &[&sh, "-c", &script]))
 }
 
 /// Two thousand processes that are gone as soon as they are there.
@@ -56,4 +63,60 @@ pub fn gcc(size: Size) -> Result<Workload, Missing> {
     workload.command.extend([input, "-o".into(), object.clone()]);
     workload.result = Some(object.into());
     Ok(workload)
+}
+
+/// bash's job control: stopped, continued, waited for.
+pub fn jobs(_: Size) -> Result<Workload, Missing> {
+    let bash = installed("bash", "bash")?;
+    let python = python()?;
+    // The first job waits for `go`, so that it is there to be stopped.
+    let script = format!(
+        // What it says of its jobs depends on who ends first.
+        "set -m; exec 2> /dev/null\n\
+         work() {{ {python} -c 'import sys, hashlib; t = [str(i) * 9 for i in range(700000)]; print(hashlib.md5(\"\".join(t).encode()).hexdigest())' > out.$1; }}\n\
+         rm -f go; {{ work 1; until [ -e go ]; do sleep 0.05; done; }} & work 2 &\n\
+         sleep 0.3; kill -STOP %1; until jobs %1 | grep -q Stopped; do sleep 0.05; done; echo stopped\n\
+         kill -CONT %1; touch go; wait %1; echo status $?; wait; echo status $?\n\
+         (work 3); work 4 & fg %+ > /dev/null; cat out.1 out.2 out.3 out.4; sleep 100 & kill %+; wait %+; echo status $?"
+    );
+    Ok(Workload::new("jobs", 0.6, &[&bash, "--norc", "-c", &script]))
+}
+
+/// make -j4 of a C library: zstd's sources, as its crate has them.
+pub fn make(_: Size) -> Result<Workload, Missing> {
+    let (make, sh, _) = (installed("make", "make")?, installed("sh", "dash")?, installed("gcc", "gcc")?);
+    let sources = zstd_sources().ok_or(Missing("the source of zstd-sys", "cargo fetch"))?;
+    let script = "rm -f *.o *.a; exec \"$0\" -s -j4 -f \"$1\"";
+    let mut workload = Workload::new("make", 0.6, &[&sh, "-c", script, &make]);
+    let makefile = workload.directory.file("Makefile");
+    let text = format!(
+        "LIB = {}\nSOURCES = $(wildcard $(LIB)/common/*.c $(LIB)/compress/*.c $(LIB)/decompress/*.c)\n\
+         OBJECTS = $(notdir $(SOURCES:.c=.o))\nvpath %.c $(LIB)/common $(LIB)/compress $(LIB)/decompress\n\
+         libzstd.a: $(OBJECTS)\n\tar rcD $@ $^\n\
+         %.o: %.c\n\tgcc -O3 -DZSTD_DISABLE_ASM -c -o $@ $<\n",
+        sources.display()
+    );
+    fs::write(&makefile, text).unwrap();
+    let library = workload.directory.file("libzstd.a");
+    workload.command.push(makefile);
+    workload.result = Some(library.into());
+    Ok(workload)
+}
+
+/// Where cargo keeps them.
+fn zstd_sources() -> Option<PathBuf> {
+    let cargo = std::env::var_os("CARGO").unwrap_or("cargo".into());
+    let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/../../Cargo.toml");
+    let text = output(Command::new(cargo).args([
+        "metadata",
+        "--format-version=1",
+        "--offline",
+        "--filter-platform=x86_64-unknown-linux-gnu",
+        "--manifest-path",
+        manifest,
+    ]));
+    let metadata: serde_json::Value = serde_json::from_str(&text).ok()?;
+    let package = metadata["packages"].as_array()?.iter().find(|package| package["name"] == "zstd-sys")?;
+    let library = Path::new(package["manifest_path"].as_str()?).parent()?.join("zstd/lib");
+    library.is_dir().then_some(library)
 }
