@@ -16,7 +16,8 @@
 //! 3. the parent does not wait for the child, so that a child that is killed leaves nobody waiting; and the child needs of the parent what its
 //!    engine writes to the cradle before it does anything else. If that never comes the child is killed with a message.
 //!
-//! Where a child could not have an engine (no right to userfaultfd, no slot), memory is brought home first instead, as hook.rs does.
+//! Where a child could not have an engine (no right to userfaultfd, no slot), or other threads leave no moment without an event, memory is brought home
+//! first instead, as hook.rs does.
 
 use crate::arena;
 use crate::birth;
