@@ -50,7 +50,16 @@ pub struct Counter {
 impl Counter {
     /// An empty store.
     pub fn new(board: Board, codec: Codec, stat: &'static Stat, damage_every: u32) -> Counter {
-        let cache = Cache::new(PoolMemory::open());
+        Counter::over(Cache::new(PoolMemory::open()), board, codec, stat, damage_every)
+    }
+
+    fn over(
+        cache: Cache<PoolMemory>,
+        board: Board,
+        codec: Codec,
+        stat: &'static Stat,
+        damage_every: u32,
+    ) -> Counter {
         Counter {
             board,
             cache,
@@ -72,17 +81,7 @@ impl Counter {
         // SAFETY: the caller's contract; the copy's own fields are never dropped.
         let Counter { cache, codec, damage_every, stored, .. } = unsafe { parents.read() };
         cache.pool().backing().reopen();
-        Counter {
-            board,
-            cache,
-            codec,
-            stat,
-            given: VecDeque::new(),
-            in_vain: 0,
-            damage_every,
-            stored,
-            is_frozen: false,
-        }
+        Counter { stored, ..Counter::over(cache, board, codec, stat, damage_every) }
     }
 
     /// With nothing better to do, compacts the pool a little where holes take a thirty-second of it, or an eighth while a stream comes in, which leaves
