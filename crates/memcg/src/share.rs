@@ -11,17 +11,21 @@
 //! ```
 //!
 //! Rules, which hold whoever dies at whatever instruction:
-//! 1. Only the coordinator puts memory into the pot and lowers a share; engines only move from the pot to their own share. (Once the coordinator is
-//!    gone, a process that ends puts its share back itself.)
+//! 1. Only the coordinator lowers a share; engines only move from the pot to their own share, and from there to the pot when their process has ended.
 //! 2. An engine says what it is about to take before it does (`claim_bytes`), and the coordinator reads the claim before the share: it may count
 //!    the same memory twice, which gives too little for a tick, and never not at all.
-//! 3. While the pot is closed nothing leaves it, so that what the coordinator reads between `begin` and `end` is all there is.
+//! 3. While the pot is closed nothing leaves it, so that what the coordinator reads between `begin` and `end` is all there is. Nor does anything
+//!    come into it: a share that is given up while the coordinator divides, or divided since the giver looked, may be counted as free already.
 
-use crate::{Memcg, Slot};
+use crate::{Memcg, Slot, State};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 /// Set in [`Division::pot`] while the coordinator divides.
 const CLOSED: u64 = 1 << 63;
+
+/// Of [`Division::pot`], what is neither [`CLOSED`] nor bytes counts the divisions.
+const BYTES: u64 = (1 << 48) - 1;
+const DIVIDED: u64 = 1 << 48;
 
 /// A slot's part in the division.
 #[repr(C)]
@@ -42,7 +46,7 @@ pub struct Share {
 #[repr(C)]
 #[derive(Default)]
 pub struct Division {
-    /// Memory that nobody has, in bytes, with a bit on top that says that the coordinator divides.
+    /// Memory that nobody has, in bytes, below the number of the last division and a bit that says that the coordinator divides.
     pot: AtomicU64,
     /// How many may take from the pot at a time: processes, or CPUs if those are fewer.
     pub takers: AtomicU64,
@@ -79,17 +83,18 @@ impl Share {
 impl Division {
     /// Bytes in the pot, open or closed.
     pub fn pot_bytes(&self) -> u64 {
-        self.pot.load(SeqCst) & !CLOSED
+        self.pot.load(SeqCst) & BYTES
     }
 
     /// For the coordinator: closes the pot. Returns the bytes in it.
     pub fn begin(&self) -> u64 {
-        self.pot.fetch_or(CLOSED, SeqCst) & !CLOSED
+        self.pot.fetch_or(CLOSED, SeqCst) & BYTES
     }
 
     /// Opens the pot, with so many bytes in it.
     pub fn end(&self, bytes: u64) {
-        self.pot.store(bytes & !CLOSED, SeqCst);
+        let number = self.pot.load(SeqCst) & !(CLOSED | BYTES);
+        self.pot.store((number.wrapping_add(DIVIDED) | bytes.min(BYTES)) & !CLOSED, SeqCst);
     }
 
     /// For an engine: takes up to `want` bytes out of the pot for its process. Returns how many it was: 0 also while the pot is closed.
@@ -97,7 +102,7 @@ impl Division {
         let share = &slot.share;
         loop {
             let pot = self.pot.load(SeqCst);
-            let taken = want.min(pot);
+            let taken = want.min(pot & BYTES);
             if pot & CLOSED != 0 || taken == 0 {
                 return 0;
             }
@@ -113,6 +118,17 @@ impl Division {
         }
     }
 
+    /// The number of the last division, and whether the next one is under way.
+    fn number(&self) -> u64 {
+        self.pot.load(SeqCst) & !BYTES
+    }
+
+    /// Puts what was somebody's into the pot, unless the coordinator has divided, or does, since the `number` was read: it may have found it.
+    fn give_back(&self, bytes: u64, number: u64) {
+        let more = |pot: u64| (pot & !BYTES == number && pot & CLOSED == 0).then(|| pot + bytes);
+        let _ = self.pot.fetch_update(SeqCst, SeqCst, more);
+    }
+
     /// For an engine: says that the coordinator has died; true for the one that is the first to say so.
     pub fn orphan(&self) -> bool {
         if self.orphaned.compare_exchange(0, 1, SeqCst, SeqCst).is_err() {
@@ -124,14 +140,34 @@ impl Division {
     }
 }
 
+/// Little is less than one part in so many of the limit.
+const LITTLE: u64 = 2;
+
 impl Memcg {
-    /// Takes a process out of the division. Its share is the coordinator's to give to others; without one it goes back to the pot.
+    /// True while little is in the pot: who wants more may have to wait for others to give it up.
+    pub fn is_short(&self) -> bool {
+        self.division.pot_bytes() < self.max_bytes.load(Relaxed) / LITTLE
+    }
+
+    /// What a process may hold that has come when the pot was empty, and has no share yet, in bytes: what nobody else is to have, divided by all like it.
+    pub fn unshared_bytes(&self) -> u64 {
+        let (mut held, mut newcomers) = (self.division.unmanaged_bytes.load(Relaxed), 0);
+        let is_taken = |slot: &&Slot| !matches!(slot.state(), State::Free | State::Unmanaged | State::Ended);
+        for slot in self.used().iter().filter(is_taken) {
+            match slot.share.bytes.load(Relaxed) {
+                0 => newcomers += 1,
+                share => held = held.saturating_add(share.max(slot.footprint_bytes.load(Relaxed))),
+            }
+        }
+        self.max_bytes.load(Relaxed).saturating_sub(held) / newcomers.max(1)
+    }
+
+    /// Takes a process out of the division. Its share goes back to the pot, unless the coordinator is at it and finds it at its next look.
     pub fn leave(&self, slot: &Slot) {
+        let number = self.division.number();
         let bytes = slot.share.bytes.swap(0, SeqCst);
         slot.share.clear();
-        if self.closed.load(SeqCst) != 0 || self.division.orphaned.load(SeqCst) != 0 {
-            self.division.pot.fetch_add(bytes, SeqCst);
-        }
+        self.division.give_back(bytes, number);
     }
 }
 
@@ -167,24 +203,56 @@ mod tests {
         assert_eq!((m.division.take(slot, 30), m.division.pot_bytes()), (0, 100));
         assert!(m.division.orphan() && !m.division.orphan());
         assert_eq!(m.division.take(slot, 30), 30);
-        m.leave(slot);
-        assert_eq!((slot.share.held(), m.division.pot_bytes()), (0, 100));
     }
 
     #[test]
-    fn the_coordinator_gives_a_share_that_is_left() {
+    fn a_share_that_is_left_goes_back_unless_the_coordinator_counts() {
         let m = memcg();
-        let slot = m.claim(7).unwrap();
-        m.division.end(100);
-        m.division.take(slot, 100);
-        m.release(slot, 1);
-        assert_eq!((slot.share.held(), m.division.pot_bytes()), (0, 0));
+        for (is_dividing, left) in [(false, 100), (true, 0)] {
+            let slot = m.claim(7).unwrap();
+            m.division.end(100);
+            m.division.take(slot, 100);
+            if is_dividing {
+                m.division.begin();
+            }
+            m.release(slot, 1);
+            assert_eq!((slot.share.held(), m.division.pot_bytes()), (0, left));
+            m.collect(slot, |_, _| ());
+        }
+        let number = m.division.number();
+        m.division.end(70);
+        m.division.give_back(30, number);
+        assert_eq!(m.division.pot_bytes(), 70, "the 30 were nobody's when it divided");
     }
 
-    /// Engines take and the coordinator divides at the same time: what it counts is never less than there is, and what was claimed and not taken is all
-    /// that can be missing for a round.
+    #[test]
+    fn who_comes_when_the_pot_is_empty_has_its_part_of_what_nobody_is_to_have() {
+        let m = memcg();
+        let [old, large, _new, _newer] = [1, 2, 3, 4].map(|pid| m.claim(pid).unwrap());
+        m.division.end(0);
+        m.division.unmanaged_bytes.store(24 << 20, Relaxed);
+        old.share.bytes.store(500 << 20, Relaxed);
+        large.share.bytes.store(100 << 20, Relaxed);
+        m.publish(large, 200 << 20, 200 << 20, 0, 0);
+        assert_eq!(m.unshared_bytes(), 150 << 20);
+        old.share.bytes.store(u64::MAX, Relaxed);
+        assert_eq!(m.unshared_bytes(), 0);
+    }
+
+    /// What was claimed and not taken is all that can be missing for a round.
     #[test]
     fn no_memory_is_given_twice_while_everybody_takes() {
+        everybody_takes(|_| false);
+    }
+
+    /// What is left in the middle of a division is missing until the next.
+    #[test]
+    fn no_memory_is_given_twice_while_processes_end() {
+        everybody_takes(|random| random >> 40 & 15 == 0);
+    }
+
+    /// Engines take, and give all back when `ends` says so, and the coordinator divides at the same time: what it counts is never less than there is.
+    fn everybody_takes(ends: impl Fn(u64) -> bool + Sync) {
         const USABLE: u64 = 1 << 20;
         let m = memcg();
         let slots: Vec<&Slot> = (0..4).map(|pid| m.claim(pid + 1).unwrap()).collect();
@@ -193,30 +261,35 @@ mod tests {
         let (done, mut claimed) = (AtomicBool::new(false), 0);
         std::thread::scope(|scope| {
             for (index, slot) in slots.iter().enumerate() {
-                let (m, done) = (&m, &done);
+                let (m, done, ends) = (&m, &done, &ends);
                 scope.spawn(move || {
                     let mut random = index as u64 + 1;
                     while !done.load(Relaxed) {
                         random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
                         m.division.take(slot, random >> 52);
+                        if ends(random) {
+                            m.leave(slot);
+                        }
                     }
                 });
             }
             for round in 0..50_000 {
                 let pot = m.division.begin();
                 let claims: Vec<u64> = slots.iter().map(|slot| slot.share.claim_bytes.load(SeqCst)).collect();
-                let shares: u64 = slots.iter().map(|slot| slot.share.bytes.load(SeqCst)).sum();
+                let all: Vec<u64> = slots.iter().map(|slot| slot.share.bytes.load(SeqCst)).collect();
+                let shares: u64 = all.iter().sum();
                 let held = shares + claims.iter().sum::<u64>();
-                let is_right = held + pot + claimed >= USABLE && shares + pot <= USABLE;
+                let is_all = held + pot + claimed >= USABLE || ends(0);
+                let is_right = is_all && shares + pot <= USABLE;
                 if !is_right {
                     done.store(true, Relaxed);
                 }
                 assert!(is_right, "round {round}: {shares}, {claims:?} and {pot}, {claimed} before");
                 // What counts twice is missing in the pot for this round.
                 claimed = held - shares;
-                let slot = slots[round % slots.len()];
-                let back = slot.share.bytes.load(SeqCst) / 2;
-                slot.share.bytes.fetch_sub(back, SeqCst);
+                let back = all[round % slots.len()] / 2;
+                let less = |bytes: u64| Some(bytes.saturating_sub(back));
+                let _ = slots[round % slots.len()].share.bytes.fetch_update(SeqCst, SeqCst, less);
                 m.division.end((USABLE + back).saturating_sub(held));
             }
             done.store(true, Relaxed);

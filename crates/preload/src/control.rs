@@ -3,6 +3,7 @@
 use core::ops::Range;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use memcg::{Memcg, Slot};
+use uffd::sys;
 
 /// What the engine does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +43,8 @@ pub struct Control {
     /// Address of the main thread's exit word and what it says while the thread lives; 0 where it is not known.
     exit_word: AtomicUsize,
     exit_value: AtomicU32,
+    /// 1 once the engine has looked at the process for the first time, and manages it if it has to, or will never.
+    pub looked: AtomicU32,
     /// 1 when the engine may become SCHED_IDLE and leave that again.
     pub may_yield: AtomicU32,
     /// Address of the [`crate::fork::Cradle`] of the fork that a thread has asked for; 0 where there can be none.
@@ -61,6 +64,9 @@ pub struct Control {
     /// 1 when the program has ever forked: some of its memory may be another's too.
     pub has_forked: AtomicU32,
 }
+
+/// For how long a thread waits for its new engine, in nanoseconds.
+const LOOK_NS: u64 = 100_000_000;
 
 /// How a child stands that takes over from its parent's engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,6 +127,7 @@ impl Control {
             pid: AtomicU32::new(0),
             exit_word: AtomicUsize::new(0),
             exit_value: AtomicU32::new(0),
+            looked: AtomicU32::new(0),
             may_yield: AtomicU32::new(0),
             cradle: AtomicUsize::new(0),
             cradle_users: AtomicU32::new(0),
@@ -171,6 +178,7 @@ impl Control {
         self.guarding.store(0, Relaxed);
         self.copying.store(0, Relaxed);
         self.cradle.store(0, Relaxed);
+        self.looked.store(0, Relaxed);
         self.birth.store(Birth::None as u32, Relaxed);
         self.inherits.store(1, Relaxed);
     }
@@ -196,6 +204,21 @@ impl Control {
             self.home.store(0, SeqCst);
         }
         self.forks.load(SeqCst) == 0
+    }
+
+    /// For the engine: it has looked.
+    pub fn has_looked(&self) {
+        if self.looked.swap(1, Release) == 0 {
+            sys::futex_wake(self.looked.as_ptr(), u32::MAX >> 1, false);
+        }
+    }
+
+    /// Waits until the engine has looked, but not for long: it may wait for something itself.
+    pub fn await_look(&self) {
+        let end = sys::now_ns() + LOOK_NS;
+        while self.looked.load(Acquire) == 0 && sys::now_ns() < end {
+            let _ = sys::futex_wait(self.looked.as_ptr(), 0, Some(LOOK_NS / 4), false);
+        }
     }
 
     /// What was given to `begin`.

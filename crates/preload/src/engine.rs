@@ -5,7 +5,7 @@ use crate::birth;
 use crate::board::Board;
 use crate::control::{Birth, CONTROL, Order, State, Wish};
 use crate::crew::{self, Crew};
-use crate::footprint::{footprint, sizes};
+use crate::footprint::{data, footprint, sizes};
 use crate::fork::{self, Cradle};
 use crate::live::{self, Live};
 use crate::seat::{Faults, Seat};
@@ -169,6 +169,7 @@ pub extern "C" fn main(_argument: usize) -> ! {
                 && !watch.gone()
             {
                 unmanaged(&watch.order, format_args!("{what} says {errno}"));
+                CONTROL.has_looked();
                 while !watch.gone() {
                     watch.sleep(1_000_000_000);
                 }
@@ -180,6 +181,7 @@ pub extern "C" fn main(_argument: usize) -> ! {
         Err((what, errno)) => unmanaged(&CONTROL.order(), format_args!("{what} says {errno}")),
     }
     words::leave(&CONTROL.order());
+    CONTROL.has_looked();
     sys::exit(0)
 }
 
@@ -202,9 +204,11 @@ fn asleep(watch: &mut Watch) -> bool {
         watch.publish(footprint, footprint, 0, 0);
         let marks = if evict_all { Watermarks::evict_all() } else { Watermarks::new(watch.limit(footprint)) };
         let threshold = marks.wake;
-        if footprint > threshold {
+        // With little left it must not come to more before the next look, whatever it has mapped.
+        if footprint > threshold || watch.order.memcg.is_short() && data(&watch.statm) > threshold {
             return true;
         }
+        CONTROL.has_looked();
         // Fresh memory comes at 3 or 4 bytes a nanosecond: look again before it can have reached the threshold.
         let longest = if CONTROL.has_forked.load(Relaxed) != 0 { FAMILY_NS } else { 500_000_000 };
         let time = ((threshold - footprint) as u64 / 4).clamp(1_000_000, longest);
@@ -301,6 +305,7 @@ fn awake(watch: &mut Watch) -> Result<(), (&'static str, Errno)> {
         if !config.evict_all {
             pager.enroll_all();
         }
+        CONTROL.has_looked();
         work(watch, board, &crew, &mut pager);
     }
     Ok(())

@@ -180,6 +180,10 @@ fn start_engine() {
         Ok(engine) => {
             // The engine itself says who it is, as long as the slot is its own.
             CONTROL.may_yield.store(engine.may_yield as u32, Relaxed);
+            // What the process grows by until its engine looks is nobody's to have.
+            if memcg.is_short() {
+                CONTROL.await_look();
+            }
         }
         Err(errno) => {
             words::unmanaged(&order, format_args!("the engine could not be started: clone says {errno}"));

@@ -15,7 +15,7 @@ const AHEAD: [u64; 2] = [2 << 20, 32 << 20];
 const AHEAD_PART: u64 = 32;
 
 /// With less no engine can work, whatever its share is.
-const LEAST: u64 = 4 << 20;
+const LEAST: u64 = 2 << 20;
 
 /// What the process may hold, in bytes; it holds `footprint` now, and more is taken from the pot if that is near the share.
 pub fn limit(order: &Order, footprint: usize) -> usize {
@@ -31,9 +31,7 @@ pub fn limit(order: &Order, footprint: usize) -> usize {
     let limit = if has + pot > 0 {
         has + pot / division.takers.load(Relaxed).max(1)
     } else {
-        // Nobody has said yet: what others do not use.
-        let others = order.memcg.current.footprint().saturating_sub(own);
-        order.memcg.max_bytes.load(Relaxed).saturating_sub(others)
+        order.memcg.unshared_bytes()
     };
     (limit.max(LEAST) + excess) as usize
 }

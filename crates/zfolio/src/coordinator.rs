@@ -19,12 +19,9 @@ use std::sync::atomic::Ordering::*;
 use std::time::{Duration, Instant};
 use vmscan::share::{Member, Past, divide};
 
-/// How often the limit is divided while little of it is left, and else.
+/// How often the limit is divided while little of it is in the pot, and else.
 const PRESSED: Duration = Duration::from_millis(10);
 const RELAXED: Duration = Duration::from_millis(100);
-
-/// Little is less than one part in so many.
-const LITTLE: u64 = 4;
 
 /// What is kept for what nobody counts: one part in so many of the limit.
 const RESERVE: u64 = 256;
@@ -117,8 +114,8 @@ impl Coordinator {
         }
         self.learn_excess(now);
         let usable = self.usable();
-        let pot = self.divide(usable, now);
-        self.next = now + if pot < usable / LITTLE { PRESSED } else { RELAXED };
+        self.divide(usable, now);
+        self.next = now + if self.memcg.is_short() { PRESSED } else { RELAXED };
     }
 
     /// Says so while this process and CMD are stopped.
@@ -146,8 +143,8 @@ impl Coordinator {
         max.saturating_sub(self.memcg.division.unmanaged_bytes.load(Relaxed) + max / RESERVE)
     }
 
-    /// One division. Returns what is in the pot after it.
-    fn divide(&mut self, usable: u64, now: Instant) -> u64 {
+    /// One division.
+    fn divide(&mut self, usable: u64, now: Instant) {
         let ms = (now - self.divided).as_millis() as u64;
         self.divided = now;
         let division = &self.memcg.division;
@@ -175,7 +172,6 @@ impl Coordinator {
         let current = &self.memcg.current;
         self.memcg.peak_bytes.fetch_max(current.footprint() + unmanaged, Relaxed);
         self.memcg.wanted_peak_bytes.fetch_max(current.wanted() + unmanaged, Relaxed);
-        pot
     }
 
     /// What a slot says, since the last tick where it counts.
