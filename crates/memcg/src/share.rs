@@ -36,8 +36,10 @@ pub struct Share {
     /// What its engine is about to move from the pot to `bytes`, else 0.
     pub claim_bytes: AtomicU64,
     /// Private memory that is counted with its relatives by fork, who hold the same pages. The gauges of the slot are without it. Set by the engine of a
-    /// forked child as it begins, by the coordinator afterwards.
+    /// forked child as it begins, by the coordinator afterwards; and less with each copy ([`Memcg::count_copies`]).
     pub excess_bytes: AtomicU64,
+    /// How much of it has become somebody's own, ever.
+    pub copied_bytes: AtomicU64,
     /// For how long the thread that waits longest for room has been waiting, in milliseconds; 0 when none does. A gauge.
     pub waiting_ms: AtomicU64,
 }
@@ -67,9 +69,19 @@ pub struct Division {
 impl Share {
     /// Sets all of it to 0.
     pub(crate) fn clear(&self) {
-        for cell in [&self.bytes, &self.claim_bytes, &self.excess_bytes, &self.waiting_ms] {
+        for cell in [&self.bytes, &self.claim_bytes, &self.excess_bytes, &self.copied_bytes, &self.waiting_ms]
+        {
             cell.store(0, SeqCst);
         }
+    }
+
+    /// So much less of what the process holds is counted with others. Returns what of `bytes` is left, when there was not as much.
+    fn disclose(&self, bytes: u64) -> u64 {
+        let less = |excess: u64| Some(excess.saturating_sub(bytes));
+        let before = self.excess_bytes.fetch_update(SeqCst, SeqCst, less).unwrap_or_else(|excess| excess);
+        let done = before.min(bytes);
+        self.copied_bytes.fetch_add(done, SeqCst);
+        bytes - done
     }
 
     /// For the coordinator, between `begin` and `end`: what the process has, or is about to have, in bytes.
@@ -162,8 +174,26 @@ impl Memcg {
         self.max_bytes.load(Relaxed).saturating_sub(held) / newcomers.max(1)
     }
 
-    /// Takes a process out of the division. Its share goes back to the pot, unless the coordinator is at it and finds it at its next look.
+    /// A process has copied so many bytes that its relatives have too: that much more is there now. It counts with the process, or, where all that it holds did so
+    /// already, with the relatives, who have the originals to themselves.
+    pub fn count_copies(&self, slot: &Slot, bytes: u64) {
+        let family = slot.family.load(SeqCst);
+        let mut left = slot.share.disclose(bytes);
+        for other in self.used().iter().filter(|other| family != 0 && other.family.load(SeqCst) == family) {
+            if left == 0 {
+                return;
+            }
+            left = other.share.disclose(left);
+        }
+    }
+
+    /// Takes a process out of the division. Its share goes back to the pot, unless the coordinator is at it and finds it at its next look; and unless it had
+    /// relatives: what they shared with it they have to themselves now, which the coordinator must find out before others take what seems to be free.
     pub fn leave(&self, slot: &Slot) {
+        let is_led = self.closed.load(SeqCst) == 0 && self.division.orphaned.load(SeqCst) == 0;
+        if is_led && slot.family.load(SeqCst) != 0 {
+            return slot.share.clear();
+        }
         let number = self.division.number();
         let bytes = slot.share.bytes.swap(0, SeqCst);
         slot.share.clear();
@@ -219,6 +249,12 @@ mod tests {
             assert_eq!((slot.share.held(), m.division.pot_bytes()), (0, left));
             m.collect(slot, |_, _| ());
         }
+        let [parent, child] = [8, 9].map(|pid| m.claim(pid).unwrap());
+        m.join_family(parent, child);
+        m.division.end(100);
+        m.division.take(child, 100);
+        m.release(child, 1);
+        assert_eq!(m.division.pot_bytes(), 0, "others may have what it held");
         let number = m.division.number();
         m.division.end(70);
         m.division.give_back(30, number);
@@ -237,6 +273,22 @@ mod tests {
         assert_eq!(m.unshared_bytes(), 150 << 20);
         old.share.bytes.store(u64::MAX, Relaxed);
         assert_eq!(m.unshared_bytes(), 0);
+    }
+
+    #[test]
+    fn a_copy_counts_with_who_made_it_or_with_who_has_the_original() {
+        let m = memcg();
+        let [parent, child, other, stranger] = [1, 2, 3, 4].map(|pid| m.claim(pid).unwrap());
+        [child, other].iter().for_each(|slot| m.join_family(parent, slot));
+        [child, stranger].iter().for_each(|slot| slot.share.excess_bytes.store(100, Relaxed));
+        other.share.excess_bytes.store(20, Relaxed);
+        let excess = || [parent, child, other, stranger].map(|slot| slot.share.excess_bytes.load(Relaxed));
+        m.count_copies(child, 30);
+        assert_eq!(excess(), [0, 70, 20, 100]);
+        m.count_copies(parent, 80);
+        assert_eq!((excess(), child.share.copied_bytes.load(Relaxed)), ([0, 0, 10, 100], 100));
+        m.count_copies(child, 80);
+        assert_eq!(excess(), [0, 0, 0, 100], "nothing is shared that is known of");
     }
 
     /// What was claimed and not taken is all that can be missing for a round.

@@ -46,9 +46,9 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     pub(crate) fn apply(&mut self, message: Message) {
         match message {
             Message::Fault { at, .. } if at == self.config.doorbell => self.rang = true,
-            Message::Fault { at, write, .. } => {
+            Message::Fault { at, write, protected, .. } => {
                 let since_ns = self.kernel.now_ns();
-                self.faults.push_back(Fault { at, write, since_ns });
+                self.faults.push_back(Fault { at, write, protected, since_ns });
             }
             Message::Remove(range) => {
                 self.stat.events.fetch_add(1, Relaxed);

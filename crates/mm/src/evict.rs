@@ -11,7 +11,7 @@
 
 use crate::event::{covers, insert};
 use crate::index::{Entry, Kind};
-use crate::kernel::{Body, Done, Errno, Job, Kernel, Prior, Run, Spare, Store, WINDOW_PAGES};
+use crate::kernel::{Body, Done, Errno, Job, Kernel, LOOK_PAGES, Prior, Run, Spare, Store, WINDOW_PAGES};
 use crate::pager::{Pager, bits, stage_page};
 use crate::stage::Use;
 use alloc::vec::Vec;
@@ -41,6 +41,13 @@ const PASSED_LOOKS: usize = 32;
 const PATIENCE: usize = 4096;
 const PATIENCE_PER_PAGE: usize = 64;
 
+/// How many ranges that are this process's alone are looked at for one decision, at least; and how many are known.
+const RECENT_LOOKS: usize = 64;
+const MOST_RECENT: usize = 1 << 16;
+
+/// So long a thread waits for room before pages go out that another process has too.
+const PATIENT_NS: u64 = 50_000_000;
+
 /// How long it is from one look for mappings that are not registered yet to the next: while the address space grows fast, slowly, and not at all.
 /// Fast is more than this part of the limit since the last look. And a program can have ten thousand mappings: how many times as long as the last
 /// look took it is besides.
@@ -50,6 +57,13 @@ const FAST: usize = 64;
 
 /// How often one run of pages is tried again while events come.
 const TRIES: usize = 200;
+
+/// The first stretch of manageable memory that ends after an address.
+#[derive(Default)]
+struct Known {
+    from: usize,
+    area: Range<usize>,
+}
 
 impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// Does what the watermarks ask for, evicting about `most` bytes at most. True when there may be more to do at once.
@@ -98,7 +112,11 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     pub(crate) fn evict(&mut self, want: usize) -> usize {
         self.release_quarantine();
         self.list_pins();
-        let (mut got, mut rounds, mut area) = (self.evict_passed(want), 0, 0..0);
+        let (mut rounds, mut known) = (0, Known::default());
+        let mut got = self.evict_passed(want) + self.evict_recent(want);
+        if self.shares && got > 0 {
+            return got;
+        }
         // Where little is left to take, going round again and again would cost those who wait more than it brings.
         let mut looks = LOOKS + want / PAGE / PAGES_PER_LOOK;
         // Looking for cold pages may cost so much, and not more: where nearly all are warm, one is as good as another.
@@ -118,7 +136,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                     self.hand = self.hand.min(run.start);
                     break;
                 }
-                let (more, stop) = self.evict_occupied(run.start..run.end, &mut area, &mut patience);
+                let (more, stop) = self.evict_occupied(run.start..run.end, &mut known, &mut patience);
                 got += more;
                 if let Some(at) = stop {
                     (self.hand, due) = (at, true);
@@ -140,6 +158,53 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             }
         }
         got
+    }
+
+    /// While most of what is in the program is others' too: moves to the stage what is not, as far as it is known, and cold; how many bytes it was. The hand
+    /// would pass thousands of pages for each of those.
+    fn evict_recent(&mut self, want: usize) -> usize {
+        let (mut got, mut moved, mut known) = (0, 0..0, Known::default());
+        let mut patience = PATIENCE;
+        for _ in 0..self.recent.len().min(RECENT_LOOKS + want / WINDOW) {
+            if got >= want || self.stage.is_full() {
+                break;
+            }
+            let Some(range) = self.recent.pop_front() else { break };
+            let mut runs = [Run::default(); 2 * WINDOW_PAGES];
+            let (found, upto) = self.kernel.present(range.clone(), usize::MAX, &mut runs);
+            let mut is_left = upto < range.end;
+            for run in &runs[..found] {
+                let (more, stop) = self.evict_occupied(run.start..run.end, &mut known, &mut patience);
+                got += more;
+                is_left |= more < run.end - run.start || stop.is_some();
+            }
+            if is_left {
+                self.recent.push_back(range.clone());
+            }
+            let first = if moved.is_empty() { range.start } else { range.start.min(moved.start) };
+            moved = first..range.end.max(moved.end);
+        }
+        if got > 0 {
+            self.return_pins(moved);
+        }
+        got
+    }
+
+    /// A range has come into the program, or been copied there.
+    pub(crate) fn note_own(&mut self, range: Range<usize>) {
+        if self.shares && !range.is_empty() {
+            self.recent.push_back(range);
+            // What is dropped is left to the hand.
+            if self.recent.len() > MOST_RECENT {
+                self.recent.pop_front();
+            }
+        }
+    }
+
+    /// A thread has been waiting for room for long, and not found it.
+    fn is_at_last(&mut self) -> bool {
+        let now = self.kernel.now_ns();
+        self.waiting_since_ns().is_some_and(|since| now > since + PATIENT_NS)
     }
 
     /// Moves to the stage what streams have gone through, and nothing has made hot; how many bytes it was.
@@ -174,24 +239,29 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     }
 
     /// Takes what is manageable and cold of a run of present pages: how many bytes it was, and where to go on once events have been read.
-    /// `area` is that of the run before, if there was one.
+    /// `known` is what was found for the run before, if there was one.
     fn evict_occupied(
         &mut self,
         run: Range<usize>,
-        area: &mut Range<usize>,
+        known: &mut Known,
         patience: &mut usize,
     ) -> (usize, Option<usize>) {
         let (mut at, mut got) = (run.start, 0);
         loop {
-            // The answer of the run before still holds where all is registered: what has changed since was an event.
-            if !area.contains(&at) || !covers(&self.regions, &(at..area.end)) {
+            let area = &mut known.area;
+            // The answer of the run before still holds where all is registered, since what has changed was an event; and before that there is nothing to take,
+            // or it is new, and comes with the next round.
+            let holds = area.contains(&at) && covers(&self.regions, &(at..area.end));
+            if !holds && !(known.from..area.start).contains(&at) {
+                known.from = at;
                 *area = self.kernel.area(at).unwrap_or(usize::MAX..usize::MAX);
             }
             if area.start >= run.end {
                 break;
             }
             let part = at.max(area.start)..run.end.min(area.end);
-            match self.enroll(area, part.start) {
+            let area = area.clone();
+            match self.enroll(&area, part.start) {
                 Ok(()) => got += self.evict_run(part.clone(), patience),
                 Err(Errno::EAGAIN) => return (got, Some(part.start)),
                 // Somebody else's, or not of a kind that can be registered: left alone.
@@ -246,14 +316,19 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// Takes the pages of a run of present ones that are cold, as long as there is patience to spare the others.
     fn evict_run(&mut self, run: Range<usize>, patience: &mut usize) -> usize {
         let (mut got, mut start) = (0, run.start);
-        let mut at = run.start;
-        while at < run.end {
-            if !self.config.evict_all && *patience > 0 && self.spare(at) {
+        // To take a page from one of those who have it frees little, and costs a copy, and what that is compressed to: at last, for a thread that waits and waits.
+        let spares_shared = self.shares && !self.is_at_last();
+        let mut shared = 0;
+        for (page, at) in run.clone().step_by(PAGE).enumerate() {
+            let spares = !self.config.evict_all && *patience > 0;
+            if spares_shared && spares && page % LOOK_PAGES == 0 {
+                shared = self.kernel.shared(at..run.end.min(at + LOOK_PAGES * PAGE));
+            }
+            if spares && (shared & 1 << (page % LOOK_PAGES) != 0 || self.spare(at)) {
                 *patience -= 1;
                 got += self.move_out(start..at);
                 start = at + PAGE;
             }
-            at += PAGE;
         }
         got + self.move_out(start..run.end)
     }
@@ -306,7 +381,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                     self.kernel.pause();
                 }
                 // Shared since a fork, or pinned by I/O in flight: the first can be helped.
-                Some(Errno::EBUSY) if unshared != at && self.kernel.unshare(at) => unshared = at,
+                Some(Errno::EBUSY) if unshared != at && self.unshare(at) => unshared = at,
                 Some(Errno::EBUSY) => {
                     self.stat.busy.fetch_add(1, Relaxed);
                     let entry = self.index.get(at);
@@ -320,6 +395,13 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             }
         }
         got
+    }
+
+    /// Makes a page this process's alone, which is a copy where others have it.
+    fn unshare(&mut self, at: usize) -> bool {
+        let Ok(copies) = self.kernel.unprotect(at..at + PAGE) else { return false };
+        self.footprint += copies * PAGE;
+        self.kernel.unshare(at)
     }
 
     /// Enters pages that lie on the stage now, from its page `first` on.
@@ -348,7 +430,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         }
     }
 
-    fn list_pins(&mut self) {
+    pub(crate) fn list_pins(&mut self) {
         self.pins.clear();
         self.kernel.pins(&mut self.pins);
     }

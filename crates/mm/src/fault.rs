@@ -43,6 +43,9 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     }
 
     fn try_serve(&mut self, fault: Fault, gate: bool) -> bool {
+        if fault.protected {
+            return self.try_unprotect(fault, gate);
+        }
         let (began, mut pauses) = (self.index.get(fault.at).kind(), 0);
         let extent = self.readahead.fault(fault.at);
         loop {
@@ -71,6 +74,39 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         } else {
             self.stat.fresh_faults.fetch_add(1, Relaxed);
         }
+        true
+    }
+
+    /// Lets a thread write to a page that another process may have too, if there is room for a copy.
+    fn try_unprotect(&mut self, fault: Fault, gate: bool) -> bool {
+        if gate && self.marks.gated(&self.usage()) {
+            return false;
+        }
+        // Who writes one page after the other is let through to ever more of them.
+        let follows = fault.at == self.unprotected.end;
+        let most = if follows { (2 * self.unprotected.len()).min(WINDOW) } else { PAGE };
+        let region = self.regions.iter().find(|r| r.contains(&fault.at));
+        let end = region.map_or(fault.at + PAGE, |r| r.end.min(fault.at + most));
+        self.unprotected = fault.at..end;
+        let mut pauses = 0;
+        loop {
+            match self.kernel.unprotect(fault.at..end) {
+                Ok(copies) => {
+                    self.footprint += copies * PAGE;
+                    self.note_own(fault.at..end);
+                    break;
+                }
+                Err(Errno::EAGAIN) => self.wait_for_events(&mut pauses),
+                // It is something else by now: the kernel knows what.
+                Err(_) => {
+                    self.kernel.wake(fault.at..end);
+                    break;
+                }
+            }
+        }
+        let waited = self.kernel.now_ns().saturating_sub(fault.since_ns);
+        self.stat.stall_ns.fetch_add(waited, Relaxed);
+        self.stat.fresh_faults.fetch_add(1, Relaxed);
         true
     }
 
@@ -237,6 +273,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
 
     /// What a move or copy into the program means for the thread that waits at `at`.
     fn landed(&mut self, at: usize, to: usize, pages: usize, moved: Moved, covered: bool) -> Outcome {
+        self.note_own(to..to + moved.bytes);
         match moved.stop {
             None => Outcome::Served,
             _ if covered => Outcome::Served,

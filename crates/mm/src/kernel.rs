@@ -13,6 +13,9 @@ use vmscan::PAGE;
 /// Pages of a window.
 pub const WINDOW_PAGES: usize = vmscan::WINDOW / PAGE;
 
+/// Of so many pages at a time it is asked who has them.
+pub const LOOK_PAGES: usize = u128::BITS as usize;
+
 /// What can be seen of a child's mappings; sorted and apart.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Birthmarks {
@@ -76,7 +79,15 @@ pub trait Kernel {
     fn copy(&mut self, dst: usize, src: usize, bytes: usize) -> Moved;
     /// Fills holes with the shared zero page.
     fn zero(&mut self, dst: usize, bytes: usize) -> Moved;
-    /// Makes a page exclusively owned again after a fork; false when that is not to be had. It must not wait for a fault: the page may be
+    /// Has each write to a page that is in registered memory now, and that others have too since a fork, told before it is made: it takes memory for a copy.
+    /// EAGAIN: an event is under way.
+    fn protect(&mut self, range: Range<usize>) -> Result<(), Errno>;
+    /// Undoes `protect` for pages that are about to be written to, and wakes those who wait. Returns how many of them others have too: so many copies will be
+    /// made. EAGAIN: an event is under way.
+    fn unprotect(&mut self, range: Range<usize>) -> Result<usize, Errno>;
+    /// Which pages of a range, [`LOOK_PAGES`] at most, another process has too, since a fork: a bit for each.
+    fn shared(&mut self, range: Range<usize>) -> u128;
+    /// Makes a page that is not protected exclusively owned again after a fork; false when that is not to be had. It must not wait for a fault: the page may be
     /// a hole by now, which only the caller could fill (MADV_POPULATE_WRITE would wait, FUTEX_WAKE_OP that adds 0 says EFAULT).
     fn unshare(&mut self, at: usize) -> bool;
     /// Makes those who wait in a range look again.

@@ -44,6 +44,8 @@ pub struct Fault {
     pub at: usize,
     /// To write it.
     pub write: bool,
+    /// It is there, and another process's too, as far as is known.
+    pub protected: bool,
     /// When the message was read, in nanoseconds.
     pub since_ns: u64,
 }
@@ -94,6 +96,12 @@ pub struct Pager<'a, K, S> {
     pub(crate) pins: Vec<usize>,
     pub(crate) footprint: usize,
     pub(crate) stored_pages: usize,
+    /// Other processes have pages of this one's since a fork, and the writes to them are told.
+    pub(crate) shares: bool,
+    /// What has come into the program since then, the oldest first: nobody else has that.
+    pub(crate) recent: VecDeque<Range<usize>>,
+    /// The pages that were unprotected last.
+    pub(crate) unprotected: Range<usize>,
     /// Slots that are with the compressors, and their pages.
     pub(crate) in_flight: usize,
     pub(crate) in_flight_pages: usize,
@@ -109,8 +117,9 @@ pub struct Pager<'a, K, S> {
     pub paused: bool,
 }
 
-/// How many pauses a fault waits at most for the compressors.
+/// How many pauses a fault waits at most for the compressors, and for how long.
 const THROTTLE: usize = 1000;
+const THROTTLE_NS: u64 = 20_000_000;
 
 /// How many results are waited for at a time, at most.
 const RESULTS: usize = 4;
@@ -156,6 +165,9 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
             pins: Vec::new(),
             footprint: 0,
             stored_pages: 0,
+            shares: false,
+            recent: VecDeque::new(),
+            unprotected: 0..0,
             in_flight: 0,
             in_flight_pages: 0,
             pool_full: false,
@@ -228,8 +240,9 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
 
     /// Above the last mark whoever faults pays: the next fault waits until the compressors have made room, for a while.
     fn throttle(&mut self) {
+        let end = self.kernel.now_ns() + THROTTLE_NS;
         for _ in 0..THROTTLE {
-            if self.footprint < self.marks.max {
+            if self.footprint < self.marks.max || self.kernel.now_ns() > end {
                 return;
             }
             if self.collect() {

@@ -9,7 +9,7 @@ use crate::footprint::{data, footprint, sizes};
 use crate::fork::{self, Cradle};
 use crate::live::{self, Live};
 use crate::seat::{Faults, Seat};
-use crate::share::{self, Coordinator};
+use crate::share::{self, Coordinator, Copies};
 use crate::store::Counter;
 use crate::words::{self, Line, unmanaged};
 use alloc::boxed::Box;
@@ -34,6 +34,7 @@ struct Watch {
     comm: Option<Fd>,
     comm_due_ns: u64,
     coordinator: Coordinator,
+    copies: Copies,
     own_pid: u32,
     cpu_ns: u64,
 }
@@ -45,11 +46,13 @@ impl Watch {
         let comm = open_comm(order.pid).ok();
         let coordinator = Coordinator::open(&order);
         let own_pid = sys::getpid().unwrap_or(0) as u32;
-        if CONTROL.inherits.swap(0, Relaxed) != 0 {
-            // All that a child of fork has is its parent's too, until the coordinator has looked.
-            order.slot.share.excess_bytes.store(footprint(&statm) as u64, Relaxed);
+        let inherits = (CONTROL.inherits.swap(0, Relaxed) != 0).then(|| footprint(&statm));
+        if let Some(bytes) = inherits {
+            // All that a child of fork has is its parent's too, until it writes, or the coordinator has looked.
+            order.slot.share.excess_bytes.store(bytes as u64, Relaxed);
         }
-        Ok(Watch { order, program, statm, comm, comm_due_ns: 0, coordinator, own_pid, cpu_ns: 0 })
+        let copies = Copies::of(order.pid, inherits);
+        Ok(Watch { order, program, statm, comm, comm_due_ns: 0, coordinator, copies, own_pid, cpu_ns: 0 })
     }
 
     /// The program has ended, or executes another one in a memory of its own.
@@ -89,9 +92,14 @@ impl Watch {
         }
     }
 
-    /// What this process may use, when it uses `footprint` bytes.
-    fn limit(&self, footprint: usize) -> usize {
-        share::limit(&self.order, footprint)
+    /// What of `footprint` bytes is counted with the process's relatives.
+    fn excess(&self, footprint: usize) -> usize {
+        share::excess(&self.order, footprint)
+    }
+
+    /// What this process may use, when it uses `own` bytes besides what is counted with its relatives.
+    fn limit(&self, own: usize) -> usize {
+        share::limit(&self.order, own)
     }
 
     /// Publishes what the process holds, would hold alone, has out, and has in the pool, in bytes; without what is counted with its relatives.
@@ -201,24 +209,26 @@ fn asleep(watch: &mut Watch) -> bool {
         crate::dontfork::collect();
         watch.note_name(sys::now_ns());
         let footprint = footprint(&watch.statm);
+        watch.copies.follow(&watch.order, footprint);
         watch.publish(footprint, footprint, 0, 0);
-        let marks = if evict_all { Watermarks::evict_all() } else { Watermarks::new(watch.limit(footprint)) };
+        let own = footprint - watch.excess(footprint);
+        let marks = if evict_all { Watermarks::evict_all() } else { Watermarks::new(watch.limit(own)) };
         let threshold = marks.wake;
         // With little left it must not come to more before the next look, whatever it has mapped.
-        if footprint > threshold || watch.order.memcg.is_short() && data(&watch.statm) > threshold {
+        if own > threshold || watch.order.memcg.is_short() && data(&watch.statm) > threshold {
             return true;
         }
         CONTROL.has_looked();
         // Fresh memory comes at 3 or 4 bytes a nanosecond: look again before it can have reached the threshold.
         let longest = if CONTROL.has_forked.load(Relaxed) != 0 { FAMILY_NS } else { 500_000_000 };
-        let time = ((threshold - footprint) as u64 / 4).clamp(1_000_000, longest);
+        let time = ((threshold - own) as u64 / 4).clamp(1_000_000, longest);
         watch.sleep(time);
         watch.count_cpu();
     }
 }
 
 /// How long an engine sleeps at most whose program has forked: what it has to itself changes by what its children do.
-const FAMILY_NS: u64 = 50_000_000;
+const FAMILY_NS: u64 = 10_000_000;
 
 /// How much fresh memory goes to the program at a time, at most.
 const FRESH_BYTES: usize = 512 << 10;
@@ -258,7 +268,8 @@ impl Parts {
         let compressor = acomp::Compressor::parse(memcg.settings.compressor())
             .map_err(|_| ("the compressor", Errno::EINVAL))?;
         let mut live = Live::open(pid, slot)?;
-        let limit = watch.limit(footprint(&watch.statm));
+        let footprint = footprint(&watch.statm);
+        let limit = watch.limit(footprint - watch.excess(footprint));
         // Its share may become much larger than it is now.
         let most = limit.max(memcg.max_bytes.load(Relaxed) as usize / 4);
         let Ground { stage, doorbell, nursery, fresh } = Ground::map(most).ok_or(no_memory)?;
@@ -304,6 +315,9 @@ fn awake(watch: &mut Watch) -> Result<(), (&'static str, Errno)> {
         pager.settle();
         if !config.evict_all {
             pager.enroll_all();
+        }
+        if memcg.has_family(slot) {
+            pager.share();
         }
         CONTROL.has_looked();
         work(watch, board, &crew, &mut pager);
@@ -397,6 +411,7 @@ fn stand_still(watch: &Watch, pager: &mut Engine) {
     if !cradle.await_thread(|| watch.gone(), serve) {
         return;
     }
+    make_room(watch, pager);
     pager.calm();
     pager.kernel.let_in(pager.regions());
     arena::let_in(true);
@@ -413,6 +428,38 @@ fn stand_still(watch: &Watch, pager: &mut Engine) {
         cradle.refuse();
     }
     pager.kernel.keep_out(pager.regions());
+}
+
+/// How much is to be free at a fork: one part in so many of what the process holds, but no less than a child needs for its engine and for what it writes
+/// first.
+const BIRTH_PART: usize = 4;
+const BIRTH_BYTES: usize = 8 << 20;
+
+/// How long a fork waits for that, at most.
+const BIRTH_NS: u64 = 200_000_000;
+
+/// Before a fork: what the pot does not have is made free here. What is out is one copy for both; of what goes out afterwards each has its own, so that next to
+/// nothing is free by it.
+fn make_room(watch: &Watch, pager: &mut Engine) {
+    let (memcg, share) = (watch.order.memcg, &watch.order.slot.share);
+    let (own, pool) = (pager.usage().footprint, pager.store.pool_bytes());
+    let wanted = (own / BIRTH_PART).max(BIRTH_BYTES);
+    let missing = wanted.saturating_sub(memcg.division.pot_bytes() as usize);
+    // What is in the pool stays.
+    let target = own.saturating_sub(missing).max(pool + pool / 2);
+    if target >= own || memcg.settings.evict_all != 0 {
+        return;
+    }
+    let given = (own - target) as u64;
+    let less = |bytes: u64| Some(bytes.saturating_sub(given));
+    let _ = share.bytes.fetch_update(SeqCst, SeqCst, less);
+    pager.set_limit(target);
+    let until = sys::now_ns() + BIRTH_NS;
+    while pager.usage().footprint > pager.marks().high && sys::now_ns() < until && !watch.gone() {
+        if !pager.turn(pager.usage().footprint) {
+            sys::sleep_ns(50_000);
+        }
+    }
 }
 
 /// What a thread asked for is done.
@@ -465,22 +512,25 @@ fn run(watch: &mut Watch, board: Board, workers: &[u32], pager: &mut Engine) {
     let (memcg, slot, head) = (watch.order.memcg, watch.order.slot, board.head());
     let evict_all = memcg.settings.evict_all != 0;
     let full_ns = memcg.settings.full_timeout_ms.max(1000) as u64 * 1_000_000;
+    let mut excess = 0;
     let (mut looked_ns, mut published_ns, mut faults_seen, mut last_fault_ns) = (0, 0, 0, 0);
     let mut rests = Rests::new(memcg.settings.seed);
     let mut seat = Seat::new(workers, CONTROL.may_yield.load(Relaxed) != 0);
     let mut tidied = Tidied::default();
     loop {
         let now = sys::now_ns();
-        let mut footprint = pager.usage().footprint;
+        let mut own = pager.usage().footprint;
         if now - looked_ns > look_ns(pager.marks()) {
-            let mapped;
-            (looked_ns, (mapped, footprint)) = (now, sizes(&watch.statm));
-            footprint += board.apart_bytes();
+            let (mapped, private) = sizes(&watch.statm);
+            looked_ns = now;
+            let footprint = private + board.apart_bytes();
+            excess = watch.excess(footprint);
+            own = footprint - excess;
             pager.mapped(mapped);
         }
         let rests_now = evict_all && now < rests.until_ns;
         pager.paused = !CONTROL.is_forkless() || rests_now;
-        let mut busy = pager.turn(footprint);
+        let mut busy = pager.turn(own);
         if pager.rang {
             answer(watch, pager);
             // Faults may have been read meanwhile, and nobody tells of them again.
@@ -488,13 +538,13 @@ fn run(watch: &mut Watch, board: Board, workers: &[u32], pager: &mut Engine) {
         }
         if now - published_ns > PUBLISH_NS {
             published_ns = now;
-            let (stored, pool) = (pager.stored_bytes(), pager.store.pool_bytes());
+            let (stored, pool, footprint) = (pager.stored_bytes(), pager.store.pool_bytes(), own + excess);
             let wanted = (footprint + stored).saturating_sub(pool + pager.usage().stock);
             watch.publish(footprint, wanted, stored, pool);
             let waiting_ms =
                 pager.waiting_since_ns().map_or(0, |since| 1 + now.saturating_sub(since) / 1_000_000);
             slot.share.waiting_ms.store(waiting_ms, Relaxed);
-            pager.set_limit(watch.limit(footprint));
+            pager.set_limit(watch.limit(own));
             watch.count_cpu();
             watch.note_name(now);
             if watch.gone() {
@@ -506,7 +556,7 @@ fn run(watch: &mut Watch, board: Board, workers: &[u32], pager: &mut Engine) {
             if crew::one_has_died() {
                 stop(watch, crew::DEATH);
             }
-            if pager.store.is_frozen && !memcg.has_family(slot) {
+            if (pager.store.is_frozen || pager.shares()) && !memcg.has_family(slot) {
                 pager.thaw();
             }
         }
@@ -521,7 +571,7 @@ fn run(watch: &mut Watch, board: Board, workers: &[u32], pager: &mut Engine) {
         }
         seat.choose(now, Faults { all: faults, single, switches, thread }, |tid| pager.kernel.cpu_of(tid));
         pager.alone = seat.is_taken();
-        let alarm = pager.marks().max.saturating_sub(board.apart_bytes());
+        let alarm = (pager.marks().max + excess).saturating_sub(board.apart_bytes());
         head.alarm.store(if seat.is_taken() { alarm } else { 0 }, Relaxed);
         if evict_all {
             if !rests_now {
@@ -534,7 +584,7 @@ fn run(watch: &mut Watch, board: Board, workers: &[u32], pager: &mut Engine) {
             continue;
         } else if !busy && (now - last_fault_ns > SPIN_NS || !seat.is_apart()) {
             let urgent = pager.waiting_since_ns().is_some() || pager.paused;
-            let room = watch.limit(footprint).saturating_sub(footprint) as u64;
+            let room = watch.limit(own).saturating_sub(own) as u64;
             let time = if urgent { 500_000 } else { (room / 4).clamp(500_000, 20_000_000) };
             seat.follow(now, || pager.kernel.cpu_of(thread));
             let wants = pager.wants_results();

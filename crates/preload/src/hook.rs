@@ -12,6 +12,7 @@ use crate::dontfork::{self, Advice};
 use crate::engine;
 use crate::exec;
 use crate::grow;
+use crate::live::EXIT_WORD;
 use crate::patch;
 use crate::words;
 use core::ops::Range;
@@ -155,12 +156,12 @@ pub(crate) fn start_with(page: usize) {
     // SAFETY: the mapping is as large as the structure, and all of it is atomics and plain integers; it is never unmapped.
     if unsafe { (*shared).magic.load(Acquire) } == memcg::MAGIC {
         MEMCG.store(shared, Release);
-        start_engine();
+        start_engine(None);
     }
 }
 
-/// Starts an engine for this process.
-fn start_engine() {
+/// Starts an engine for this process, whose parent had the slot `parent` if it is a fork of it that has taken nothing over.
+fn start_engine(parent: Option<&Slot>) {
     // SAFETY: set once, and never unmapped.
     let Some(memcg) = (unsafe { MEMCG.load(Acquire).as_ref() }) else { return };
     let pid = sys::getpid().unwrap_or(0) as u32;
@@ -168,6 +169,11 @@ fn start_engine() {
         memcg.unmanaged.fetch_add(1, Relaxed);
         return;
     };
+    // It may have ended, and the slot be another's.
+    let lives = |parent: &&Slot| sys::getppid() == Ok(parent.pid.load(Relaxed) as usize);
+    if let Some(parent) = parent.filter(lives) {
+        memcg.join_family(parent, slot);
+    }
     let order = Order { memcg, slot, pid, main_thread: exit_word(pid) };
     CONTROL.begin(&order);
     memcg.managed.fetch_add(1, Relaxed);
@@ -210,7 +216,7 @@ pub(crate) fn introduce(slot: &Slot) {
 /// robust list head. `None` where it is not found there. The main thread's number is the process's.
 fn exit_word(tid: u32) -> Option<(usize, u32)> {
     let head = sys::robust_list(tid).ok().filter(|h| *h != 0)?;
-    let word = head - 16;
+    let word = head - EXIT_WORD;
     // SAFETY: the thread's control block, which stays mapped when it has ended.
     (unsafe { (word as *const u32).read_volatile() } == tid).then_some((word, tid))
 }
@@ -343,9 +349,11 @@ fn fork_end() {
 
 /// After it, in the child: the engine, its memory and its locks have stayed behind.
 pub(crate) fn child_begin() {
+    let parent = CONTROL.slot.load(Acquire);
     // SAFETY: a child of fork has one thread, and nothing of the engine's is left that could be in use.
     unsafe { forget_engine() };
-    start_engine();
+    // SAFETY: null, or of static life.
+    start_engine(unsafe { parent.as_ref() });
 }
 
 /// In a process that the engine has not come to with the memory: begins anew.

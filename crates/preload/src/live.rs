@@ -11,7 +11,7 @@ use core::fmt::{self, Write};
 use core::ops::Range;
 use core::sync::atomic::Ordering::{Release, SeqCst};
 use memcg::Slot;
-use mm::kernel::{Birthmarks, Kernel, Message, Moved, Run};
+use mm::kernel::{Birthmarks, Kernel, Message, Moved, Run, WINDOW_PAGES};
 use uffd::maps::{Mapping, Maps};
 use uffd::pagemap::Pagemap;
 use uffd::sys::{self, consts::*};
@@ -31,6 +31,9 @@ const TOP: usize = (1 << 47) - PAGE;
 /// How far the words lie from a robust list head that the kernel writes or reads without a fault: glibc's `struct pthread` around it.
 const BEFORE_HEAD: usize = 0x310;
 const AFTER_HEAD: usize = 0x700;
+
+/// How far glibc's exit word lies before the head.
+pub const EXIT_WORD: usize = 16;
 
 /// Bytes of the zone from which pages are dropped.
 const DROP_ZONE: usize = 2 << 20;
@@ -414,14 +417,18 @@ impl Kernel for Live {
 
     fn pins(&mut self, pins: &mut Vec<usize>) {
         let memory = &self.memory;
+        let around = |head: usize| ((head - BEFORE_HEAD) & !(PAGE - 1)..=head + AFTER_HEAD).step_by(PAGE);
+        // The main thread's, which the engine reads itself: the thread of a forked child has no robust list before it has run.
+        if let Some((word, _)) = CONTROL.order().main_thread {
+            pins.extend(around(word + EXIT_WORD));
+        }
         let _ = sys::read_dir(&self.tasks, |name| {
             let Some(tid) = parse_tid(name) else { return };
             let Ok(head) = sys::robust_list(tid) else { return };
             if head == 0 {
                 return;
             }
-            let (first, last) = ((head - BEFORE_HEAD) & !(PAGE - 1), (head + AFTER_HEAD) & !(PAGE - 1));
-            pins.extend((first..=last).step_by(PAGE));
+            pins.extend(around(head));
             // struct robust_list_head: next, offset of the futex word, pending entry; the list ends where it began.
             let mut words = [0u8; 24];
             if memory.glance(head, &mut words) != Ok(24) {
@@ -478,6 +485,42 @@ impl Kernel for Live {
 
     fn zero(&mut self, dst: usize, bytes: usize) -> Moved {
         self.uffd.zeropage(dst, bytes)
+    }
+
+    fn protect(&mut self, range: Range<usize>) -> Result<(), Errno> {
+        // Mapping by mapping, since each has a tail that is left alone: where it is a stack, the kernel writes there as its thread ends.
+        let (mut at, mut parts) = (range.start, Vec::new());
+        while let Ok(Some(m)) = self.maps.query(at)
+            && m.range.start < range.end
+        {
+            at = m.range.end;
+            let part = m.range.start.max(range.start)..(m.range.end - TAIL.min(m.range.len())).min(range.end);
+            parts.extend((!part.is_empty()).then_some(part));
+        }
+        for part in parts {
+            // What is not registered, or gone, is left out: what is copied there is counted late.
+            if self.uffd.protect(part) == Err(Errno::EAGAIN) {
+                return Err(Errno::EAGAIN);
+            }
+        }
+        Ok(())
+    }
+
+    fn unprotect(&mut self, range: Range<usize>) -> Result<usize, Errno> {
+        // Asked before somebody writes: what is copied by then is nobody else's any more.
+        let mut copies = 0;
+        if range.len() <= WINDOW_PAGES * PAGE {
+            copies = self.shared(range.clone()).count_ones() as usize;
+        }
+        self.uffd.unprotect(range)?;
+        if copies > 0 {
+            CONTROL.order().memcg.count_copies(self.slot, (copies * PAGE) as u64);
+        }
+        Ok(copies)
+    }
+
+    fn shared(&mut self, range: Range<usize>) -> u128 {
+        self.pagemap.shared(range).unwrap_or(0)
     }
 
     fn unshare(&mut self, at: usize) -> bool {

@@ -8,7 +8,8 @@ use crate::control::Order;
 use crate::words::Line;
 use core::fmt::Write;
 use core::sync::atomic::Ordering::*;
-use uffd::sys::{self, Fd, consts::*};
+use uffd::PAGE;
+use uffd::sys::{self, Errno, Fd, consts::*};
 
 /// How much is taken ahead, at least and at most; else a part in so many of what is in the pot.
 const AHEAD: [u64; 2] = [2 << 20, 32 << 20];
@@ -17,11 +18,11 @@ const AHEAD_PART: u64 = 32;
 /// With less no engine can work, whatever its share is.
 const LEAST: u64 = 2 << 20;
 
-/// What the process may hold, in bytes; it holds `footprint` now, and more is taken from the pot if that is near the share.
-pub fn limit(order: &Order, footprint: usize) -> usize {
+/// What the process may hold, in bytes, besides what is counted with its relatives; it holds `own` now, and more is taken from the pot if that is near the
+/// share.
+pub fn limit(order: &Order, own: usize) -> usize {
     let (division, share) = (&order.memcg.division, &order.slot.share);
-    let excess = excess(order, footprint) as u64;
-    let own = footprint as u64 - excess;
+    let own = own as u64;
     let ahead = (division.pot_bytes() / AHEAD_PART).clamp(AHEAD[0], AHEAD[1]);
     let has = share.bytes.load(SeqCst);
     if own + ahead / 2 > has {
@@ -33,7 +34,7 @@ pub fn limit(order: &Order, footprint: usize) -> usize {
     } else {
         order.memcg.unshared_bytes()
     };
-    (limit.max(LEAST) + excess) as usize
+    limit.max(LEAST) as usize
 }
 
 /// How much of `footprint` bytes is counted with the process's relatives.
@@ -108,16 +109,57 @@ impl Coordinator {
     }
 }
 
+/// What a process copies of what it has in common with its relatives, while nobody is told of its writes: each copy is a fault that the kernel serves
+/// alone, and those are counted. Those that brought fresh memory are taken off.
+pub struct Copies {
+    stat: Option<Fd>,
+    /// How many faults there were at the last look, and what the process held; none where nothing was shared then.
+    last: Option<(u64, usize)>,
+}
+
+impl Copies {
+    /// Of a process; of what it `inherits` it has copied nothing yet.
+    pub fn of(pid: u32, inherits: Option<usize>) -> Copies {
+        Copies { stat: open_stat(pid).ok(), last: inherits.map(|footprint| (0, footprint)) }
+    }
+
+    /// Counts what has been copied since the last look; the process holds `footprint` bytes.
+    pub fn follow(&mut self, order: &Order, footprint: usize) {
+        if order.slot.share.excess_bytes.load(Relaxed) == 0 && !order.memcg.has_family(order.slot) {
+            self.last = None;
+            return;
+        }
+        let Some(faults) = self.stat.as_ref().and_then(|stat| stat_word(stat, MINOR_FAULTS)) else { return };
+        if let Some((faults_then, footprint_then)) = self.last.replace((faults, footprint)) {
+            let bytes = faults.saturating_sub(faults_then) as usize * PAGE;
+            let fresh = footprint.saturating_sub(footprint_then);
+            order.memcg.count_copies(order.slot, bytes.saturating_sub(fresh) as u64);
+        }
+    }
+}
+
+/// Which words of /proc/PID/stat, counted after the name.
+const MINOR_FAULTS: usize = 7;
+const START: usize = 19;
+
+fn open_stat(pid: u32) -> Result<Fd, Errno> {
+    let mut path = Line::default();
+    let _ = write!(path, "/proc/{pid}/stat\0");
+    sys::open(path.as_str().as_bytes(), O_RDONLY)
+}
+
+fn stat_word(stat: &Fd, number: usize) -> Option<u64> {
+    let mut text = [0u8; 512];
+    let len = sys::pread(stat, &mut text, 0).ok()?;
+    // The name comes second, and may hold anything.
+    let after = text[..len].iter().rposition(|&b| b == b')')? + 2;
+    let word = text[after..len].split(|&b| b == b' ').nth(number)?;
+    Some(word.iter().fold(0, |n, digit| n * 10 + (digit - b'0') as u64))
+}
+
 /// When a process started, as /proc/PID/stat has it.
 fn started(pid: u32) -> Option<u64> {
-    let (mut path, mut text) = (Line::default(), [0u8; 512]);
-    write!(path, "/proc/{pid}/stat\0").ok()?;
-    let stat = sys::open(path.as_str().as_bytes(), O_RDONLY).ok()?;
-    let len = sys::pread(&stat, &mut text, 0).ok()?;
-    // The name comes second, and may hold anything; the start is the twentieth word after it.
-    let after = text[..len].iter().rposition(|&b| b == b')')? + 2;
-    let word = text[after..len].split(|&b| b == b' ').nth(19)?;
-    Some(word.iter().fold(0, |n, digit| n * 10 + (digit - b'0') as u64))
+    stat_word(&open_stat(pid).ok()?, START)
 }
 
 /// A line on the program's standard error, if it has one that takes it at once.

@@ -63,6 +63,18 @@ impl Pagemap {
         Ok((found, arg.walk_end as usize))
     }
 
+    /// Which of the pages of a range, 128 at most, are there and in another process or place too: a bit for each.
+    pub fn shared(&self, range: Range<usize>) -> Result<u128> {
+        const PRESENT: u64 = 1 << 63;
+        const EXCLUSIVE: u64 = 1 << 56;
+        let mut entries = [0u8; 128 * 8];
+        let bytes = (range.len() / PAGE * 8).min(entries.len());
+        let len = sys::pread(&self.0, &mut entries[..bytes], range.start / PAGE * 8)?;
+        let (words, _) = entries[..len].as_chunks::<8>();
+        let is_shared = |word: &[u8; 8]| u64::from_le_bytes(*word) & (PRESENT | EXCLUSIVE) == PRESENT;
+        Ok((0..).zip(words).fold(0, |bits, (page, word)| bits | (is_shared(word) as u128) << page))
+    }
+
     /// True when the page at `at` is present in whatever form.
     pub fn is_present(&self, at: usize) -> Result<bool> {
         Ok(self.entry(at)? >> 63 == 1)

@@ -8,6 +8,7 @@ use linux_raw_sys::{general as g, ioctl as n};
 
 const UFFDIO_MOVE: u32 = 0xc000_aa05 | (size_of::<g::uffdio_move>() as u32) << 16;
 const UFFDIO_POISON: u32 = 0xc000_aa08 | (size_of::<g::uffdio_poison>() as u32) << 16;
+const WRITEPROTECT_MODE_WP: u32 = 1;
 /// `_IO(0xAA, 0)` on /dev/userfaultfd.
 const USERFAULTFD_IOC_NEW: u32 = 0xaa00;
 const FLAGS: u32 = g::O_CLOEXEC | g::O_NONBLOCK;
@@ -33,6 +34,8 @@ pub enum Message {
         at: usize,
         /// The access was a write.
         write: bool,
+        /// The page is there, and protected.
+        protected: bool,
         /// The thread.
         thread: u32,
     },
@@ -125,6 +128,7 @@ impl Userfault {
                 g::UFFD_EVENT_PAGEFAULT => Message::Fault {
                     at: msg.arg.pagefault.address as usize & !(crate::PAGE - 1),
                     write: msg.arg.pagefault.flags & g::UFFD_PAGEFAULT_FLAG_WRITE as u64 != 0,
+                    protected: msg.arg.pagefault.flags & g::UFFD_PAGEFAULT_FLAG_WP as u64 != 0,
                     thread: msg.arg.pagefault.feat.ptid,
                 },
                 g::UFFD_EVENT_REMOVE => {
@@ -142,15 +146,32 @@ impl Userfault {
         })
     }
 
-    /// Registers a range for missing faults. EBUSY: another descriptor has it; EINVAL: it cannot be registered; ENOMEM: a hole.
+    /// Registers a range for faults on missing pages and on protected ones. EBUSY: another descriptor has it; EINVAL: it cannot be registered; ENOMEM:
+    /// a hole.
     pub fn register(&self, range: Range<usize>) -> Result<()> {
-        self.register_as(range, g::UFFDIO_REGISTER_MODE_MISSING)
+        self.register_as(range, g::UFFDIO_REGISTER_MODE_MISSING | g::UFFDIO_REGISTER_MODE_WP)
     }
 
     /// Registers a range so that pages can be moved there, and faults are served by the kernel as ever: a mode is needed, and nothing is ever
     /// write-protected.
     pub fn register_silent(&self, range: Range<usize>) -> Result<()> {
         self.register_as(range, g::UFFDIO_REGISTER_MODE_WP)
+    }
+
+    /// Has every write to a page that is in a registered range now be a fault first (200 MiB: 5 ms). Holes, and what comes to fill them, are not protected.
+    pub fn protect(&self, range: Range<usize>) -> Result<()> {
+        self.write_protect(range, WRITEPROTECT_MODE_WP)
+    }
+
+    /// Undoes `protect`, and wakes those who wait.
+    pub fn unprotect(&self, range: Range<usize>) -> Result<()> {
+        self.write_protect(range, 0)
+    }
+
+    fn write_protect(&self, range: Range<usize>, mode: u32) -> Result<()> {
+        let mut arg = g::uffdio_writeprotect { range: uffdio_range(&range), mode: mode as u64 };
+        // SAFETY: what memory holds stays as it is.
+        unsafe { sys::ioctl(&self.0, n::UFFDIO_WRITEPROTECT, &mut arg) }.map(drop)
     }
 
     fn register_as(&self, range: Range<usize>, mode: u32) -> Result<()> {
@@ -287,13 +308,44 @@ mod tests {
                     break m;
                 }
             };
-            let Message::Fault { at, write, thread } = message else { panic!("{message:?}") };
-            assert_eq!((at, write), (program + PAGE, false));
+            let Message::Fault { at, write, protected, thread } = message else { panic!("{message:?}") };
+            assert_eq!((at, write, protected), (program + PAGE, false, false));
             assert_ne!(thread, sys::gettid().unwrap() as u32);
             // SAFETY: as above.
             assert_eq!(unsafe { u.move_pages(&pagemap, program + PAGE, stage, PAGE) }.stop, None);
             assert_eq!(reader.join().unwrap(), 42);
         });
+    }
+
+    #[test]
+    fn who_writes_to_a_protected_page_waits() {
+        let Some(u) = userfault() else { return };
+        let pagemap = Pagemap::open().unwrap();
+        let program = map(4);
+        // SAFETY: inside the mapping.
+        unsafe { (program as *mut u64).write(42) };
+        u.register(program..program + 4 * PAGE).unwrap();
+        u.protect(program..program + 4 * PAGE).unwrap();
+        std::thread::scope(|s| {
+            // SAFETY: inside the mapping; the write waits.
+            let writer = s.spawn(|| unsafe {
+                assert_eq!((program as *const u64).read_volatile(), 42, "a read does not");
+                (program as *mut u64).write_volatile(43)
+            });
+            let message = loop {
+                if let Some(m) = u.next() {
+                    break m;
+                }
+            };
+            let Message::Fault { at, write, protected, .. } = message else { panic!("{message:?}") };
+            assert_eq!((at, write, protected), (program, true, true));
+            // Nor can it be made exclusive before.
+            assert_eq!(sys::futex_touch(program), Err(Errno::EFAULT));
+            u.unprotect(program..program + PAGE).unwrap();
+            writer.join().unwrap();
+        });
+        assert_eq!(sys::futex_touch(program), Ok(()));
+        assert_eq!(pagemap.shared(program..program + 4 * PAGE), Ok(0), "nobody else has it");
     }
 
     #[test]

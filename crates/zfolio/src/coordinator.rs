@@ -71,6 +71,8 @@ struct Found {
     slot: &'static Slot,
     /// So much of its memory is counted with its relatives, in bytes.
     excess: u64,
+    /// How much it had copied before, ever: what it has copied since may have been seen or not.
+    copied: u64,
 }
 
 impl Coordinator {
@@ -176,11 +178,7 @@ impl Coordinator {
 
     /// What a slot says, since the last tick where it counts.
     fn member(&mut self, index: usize, slot: &Slot) -> Member {
-        let pid = slot.pid.load(Relaxed);
-        if self.known[index].pid != pid {
-            self.known[index] = Known { pid, ..Known::default() };
-        }
-        let known = &mut self.known[index];
+        let known = self.known(index, slot);
         let stat = &slot.stat;
         // Any process of the run can write the page: what cannot be is cut off.
         let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Relaxed).min(MOST);
@@ -197,6 +195,16 @@ impl Coordinator {
             waiting_ms: load(&slot.share.waiting_ms),
             past: known.past,
         }
+    }
+
+    /// What is remembered of the process that has a slot now.
+    fn known(&mut self, index: usize, slot: &Slot) -> &mut Known {
+        let pid = slot.pid.load(Relaxed);
+        let known = &mut self.known[index];
+        if known.pid != pid {
+            *known = Known { pid, ..Known::default() };
+        }
+        known
     }
 
     /// Adds up who has no slot, and this process itself.
@@ -254,9 +262,12 @@ impl Coordinator {
         let mut found = Vec::new();
         for (index, slot, pid) in due.into_iter().take(count) {
             self.walks += 1;
-            self.known[index].walked = self.walks;
+            let walk = self.walks;
+            self.known(index, slot).walked = walk;
+            let copied = slot.share.copied_bytes.load(SeqCst);
             if let Some((private, proportional)) = descendants::shared_bytes(pid) {
-                found.push(Found { index, slot, excess: private.saturating_sub(proportional + SLIGHT) });
+                let excess = private.saturating_sub(proportional + SLIGHT);
+                found.push(Found { index, slot, excess, copied });
             }
         }
         self.recount(&found, now);
@@ -268,11 +279,14 @@ impl Coordinator {
     /// too high because of it; those that hold more do in the meantime only here.
     fn recount(&mut self, found: &[Found], now: Instant) {
         let mut publishers = Vec::new();
-        for &Found { index, slot, excess } in found {
-            let before = slot.share.excess_bytes.load(Relaxed);
+        for &Found { index, slot, excess, copied } in found {
+            // In this order: what is copied between the two is taken off twice, rather than not at all.
+            let before = slot.share.excess_bytes.load(SeqCst);
+            let since = slot.share.copied_bytes.load(SeqCst).saturating_sub(copied);
+            let excess = excess.saturating_sub(since);
             if excess > before {
                 let published = slot.published();
-                slot.share.excess_bytes.store(excess, Relaxed);
+                slot.share.excess_bytes.fetch_add(excess - before, SeqCst);
                 let less = |bytes: u64| Some(bytes.saturating_sub(excess - before));
                 let _ = slot.share.bytes.fetch_update(SeqCst, SeqCst, less);
                 publishers.push((index, slot.pid.load(Relaxed), published));
@@ -297,9 +311,9 @@ impl Coordinator {
             let known = &mut self.known[index];
             let more = std::mem::take(&mut known.recounted);
             if known.pid == slot.pid.load(Relaxed) {
-                let more = more.min(slot.share.excess_bytes.load(Relaxed));
-                slot.share.bytes.fetch_add(more, SeqCst);
-                slot.share.excess_bytes.fetch_sub(more, Relaxed);
+                let less = |excess: u64| Some(excess.saturating_sub(more));
+                let before = slot.share.excess_bytes.fetch_update(SeqCst, SeqCst, less);
+                slot.share.bytes.fetch_add(more.min(before.unwrap_or(0)), SeqCst);
             }
         }
         false
@@ -359,7 +373,12 @@ mod tests {
             coordinator.member(index, slot);
         }
         let before = limits([parent, child]);
-        let found = [(0, parent), (1, child)].map(|(index, slot)| Found { index, slot, excess: 100 * MIB });
+        let found = [(0, parent), (1, child)].map(|(index, slot)| Found {
+            index,
+            slot,
+            excess: 100 * MIB,
+            copied: 0,
+        });
         coordinator.recount(&found, now);
         assert_eq!(limits([parent, child]), before, "no engine has to make room");
         // The parent has not published yet.
@@ -384,8 +403,12 @@ mod tests {
             for (index, slot) in [parent, child].into_iter().enumerate() {
                 coordinator.member(index, slot);
             }
-            let found =
-                [(0, parent), (1, child)].map(|(index, slot)| Found { index, slot, excess: 100 * MIB });
+            let found = [(0, parent), (1, child)].map(|(index, slot)| Found {
+                index,
+                slot,
+                excess: 100 * MIB,
+                copied: 0,
+            });
             coordinator.recount(&found, now);
             match how {
                 0 => assert!(!coordinator.is_waiting(now + LONGEST_WAIT)),

@@ -3,7 +3,7 @@
 use super::memory::{Marker, Page, Vma};
 use super::store::WORKERS;
 use super::{Shared, World};
-use crate::kernel::{Birthmarks, Errno, Kernel, Message, Moved, Run};
+use crate::kernel::{Birthmarks, Errno, Kernel, LOOK_PAGES, Message, Moved, Run};
 use std::fmt;
 use std::ops::Range;
 use vmscan::PAGE;
@@ -78,6 +78,29 @@ impl World {
     }
 }
 
+impl SimKernel {
+    /// UFFDIO_WRITEPROTECT: how many pages of the range were shared.
+    fn set_protection(&mut self, range: Range<usize>, protected: bool) -> Result<usize, Errno> {
+        let mut world = self.0.borrow_mut();
+        world.enter();
+        world.trace("protect", [range.start as u64, range.end as u64, protected as u64]);
+        let fits = |w: &World| {
+            let all = w.memory.vmas_in(range.clone());
+            let is_whole = w.memory.gaps(range.clone()).is_empty();
+            (is_whole && all.iter().all(|(_, vma)| vma.registered)).then_some(()).ok_or(Errno::ENOENT)
+        };
+        world.admit(fits)?;
+        let pages: Vec<usize> = world.memory.pages_in(range).map(|(at, _)| at).collect();
+        let mut shared = 0;
+        for at in pages {
+            let page = world.memory.page_mut(at).expect("listed");
+            page.protected = protected;
+            shared += !page.exclusive as usize;
+        }
+        Ok(shared)
+    }
+}
+
 impl Kernel for SimKernel {
     fn next(&mut self) -> Option<Message> {
         let mut world = self.0.borrow_mut();
@@ -85,7 +108,9 @@ impl Kernel for SimKernel {
         let message = world.next_message();
         if let Some(message) = &message {
             let (what, args) = match message {
-                Message::Fault { at, write, .. } => ("message: fault", [*at, *write as usize, 0]),
+                Message::Fault { at, write, protected, .. } => {
+                    ("message: fault", [*at, *write as usize, *protected as usize])
+                }
                 Message::Remove(r) => ("message: REMOVE", [r.start, r.end, 0]),
                 Message::Unmap(r) => ("message: UNMAP", [r.start, r.end, 0]),
                 Message::Remap { from, to } => ("message: REMAP", [from.start, from.end, *to]),
@@ -115,7 +140,7 @@ impl Kernel for SimKernel {
         for (whole, vma) in world.memory.vmas_in(range) {
             if !vma.engine {
                 world.trace("unregister", [whole.start as u64, whole.end as u64, 0]);
-                world.memory.change(whole.clone(), |vma| vma.registered = false);
+                world.memory.unregister(whole.clone());
                 world.memory.wake(whole);
             }
         }
@@ -126,7 +151,7 @@ impl Kernel for SimKernel {
         world.enter();
         wait_for_readers(&mut world);
         world.trace("release", [range.start as u64, range.end as u64, 0]);
-        world.memory.change(range.clone(), |vma| vma.registered = false);
+        world.memory.unregister(range.clone());
         world.memory.wake(range);
     }
 
@@ -140,7 +165,7 @@ impl Kernel for SimKernel {
         if memory.fills_first.take_if(|at| range.contains(at)).is_none() {
             return false;
         }
-        memory.change(range.start..range.end.min(mapping.end), |vma| vma.registered = false);
+        memory.unregister(range.start..range.end.min(mapping.end));
         memory.changing -= 1;
         true
     }
@@ -222,7 +247,7 @@ impl Kernel for SimKernel {
                     return Err(Errno::EBUSY);
                 }
                 world.memory.remove(from);
-                world.memory.insert(to, page);
+                world.memory.insert(to, Page { protected: false, ..page });
                 Ok(())
             }),
         };
@@ -269,6 +294,27 @@ impl Kernel for SimKernel {
         moved
     }
 
+    fn protect(&mut self, range: Range<usize>) -> Result<(), Errno> {
+        self.set_protection(range, true).map(drop)
+    }
+
+    fn unprotect(&mut self, range: Range<usize>) -> Result<usize, Errno> {
+        let shared = self.set_protection(range.clone(), false)?;
+        let mut world = self.0.borrow_mut();
+        if !world.bugs.mute_wake {
+            world.memory.wake(range);
+        }
+        Ok(shared)
+    }
+
+    fn shared(&mut self, range: Range<usize>) -> u128 {
+        let mut world = self.0.borrow_mut();
+        world.enter();
+        let pages = world.memory.pages_in(range.clone()).filter(|(_, page)| !page.exclusive);
+        let numbers = pages.map(|(at, _)| (at - range.start) / PAGE).filter(|number| *number < LOOK_PAGES);
+        numbers.fold(0, |bits, number| bits | 1 << number)
+    }
+
     fn unshare(&mut self, at: usize) -> bool {
         let mut world = self.0.borrow_mut();
         world.enter();
@@ -282,6 +328,9 @@ impl Kernel for SimKernel {
             assert!(!waits, "the engine populates a hole at {at:#x} that only itself can fill");
             return false;
         };
+        if page.protected && registered {
+            return false;
+        }
         if !page.exclusive {
             world.memory.fill(at, page.content);
             let lazy = &mut world.memory.page_mut(at).expect("just filled").lazy;

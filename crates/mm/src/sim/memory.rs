@@ -45,6 +45,8 @@ pub struct Page {
     /// The shared zero page.
     pub zero: bool,
     pub exclusive: bool,
+    /// A write to it is told first.
+    pub protected: bool,
     /// MADV_FREE'd and not written since: the kernel may take it back at any time.
     pub lazy: bool,
     /// Devices that write to the frame.
@@ -81,6 +83,8 @@ pub struct Waiter {
     pub task: Task,
     pub at: usize,
     pub write: bool,
+    /// The page is there.
+    pub protected: bool,
 }
 
 /// The address space.
@@ -255,7 +259,7 @@ impl Memory {
             let is_engines = self.vmas.range(..=at).next_back().is_some_and(|(_, vma)| vma.engine);
             if !is_engines {
                 page.exclusive = page.pins > 0;
-                child.pages.insert(at, Page { pins: 0, ..*page });
+                child.pages.insert(at, Page { pins: 0, protected: false, ..*page });
             }
         }
         child.markers = self.markers.clone();
@@ -285,15 +289,31 @@ impl Memory {
     /// Puts a new page to `at`, over a marker if there is one.
     pub fn fill(&mut self, at: usize, content: Content) {
         self.frames += 1;
-        let page = Page { content, frame: self.frames, zero: false, exclusive: true, lazy: false, pins: 0 };
+        let frame = self.frames;
+        let page =
+            Page { content, frame, zero: false, exclusive: true, protected: false, lazy: false, pins: 0 };
         self.pages.insert(at, page);
         self.markers.remove(&at);
     }
 
     /// Maps the shared zero page at `at`.
     pub fn fill_zero(&mut self, at: usize) {
-        self.pages
-            .insert(at, Page { content: 0, frame: 0, zero: true, exclusive: false, lazy: false, pins: 0 });
+        let page = Page {
+            content: 0,
+            frame: 0,
+            zero: true,
+            exclusive: false,
+            protected: false,
+            lazy: false,
+            pins: 0,
+        };
+        self.pages.insert(at, page);
+    }
+
+    /// Takes a range off the userfaultfd.
+    pub fn unregister(&mut self, range: Range<usize>) {
+        self.change(range.clone(), |vma| vma.registered = false);
+        self.pages.range_mut(range).for_each(|(_, page)| page.protected = false);
     }
 
     /// A task reads the page at `at`, or writes `write` to it.
@@ -310,6 +330,11 @@ impl Memory {
         }
         match (self.pages.get_mut(&at), write) {
             (Some(page), None) => Access::Done(page.content),
+            (Some(page), Some(_)) if page.protected && waits => {
+                self.pending.push_back(Waiter { task, at, write: true, protected: true });
+                self.blocked.insert(task);
+                Access::Fault
+            }
             (Some(page), Some(content)) if page.exclusive => {
                 page.content = content;
                 page.lazy = false;
@@ -321,7 +346,7 @@ impl Memory {
                 Access::Done(content)
             }
             (None, _) if waits => {
-                self.pending.push_back(Waiter { task, at, write: write.is_some() });
+                self.pending.push_back(Waiter { task, at, write: write.is_some(), protected: false });
                 self.blocked.insert(task);
                 Access::Fault
             }
@@ -365,7 +390,8 @@ impl Memory {
     pub fn read(&mut self) -> Option<Message> {
         if let Some(waiter) = self.pending.pop_front() {
             self.delivered.push(waiter);
-            return Some(Message::Fault { at: waiter.at, write: waiter.write, thread: 0 });
+            let Waiter { at, write, protected, .. } = waiter;
+            return Some(Message::Fault { at, write, protected, thread: 0 });
         }
         let (message, task) = self.events.pop_front()?;
         self.blocked.remove(&task);

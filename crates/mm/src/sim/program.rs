@@ -244,8 +244,8 @@ impl World {
         let content = self.content();
         self.trace("exit writes", [tcb.page as u64, content, 0]);
         assert!(
-            self.memory.page(tcb.page).is_some(),
-            "the exit word of the thread at {:#x} is lost: its page is out",
+            self.memory.page(tcb.page).is_some_and(|page| !page.protected),
+            "the exit word of the thread at {:#x} is lost: its page is out, or protected",
             tcb.page
         );
         self.memory.access(Task::Thread(0), tcb.page, Some(content));
