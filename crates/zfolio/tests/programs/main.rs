@@ -74,6 +74,16 @@ fn the_kernel_counts_no_more_than_the_limit() {
 }
 
 #[test]
+fn python_works_in_processes() {
+    tree::check(tree::pool);
+}
+
+#[test]
+fn a_server_forks_before_it_serves() {
+    tree::check(tree::prefork);
+}
+
+#[test]
 fn sort_in_a_pipeline() {
     tree::check(tree::pipeline);
 }
@@ -96,6 +106,11 @@ fn bash_controls_its_jobs() {
 #[test]
 fn make_builds_a_library() {
     tree::check(tree::make);
+}
+
+#[test]
+fn redis_saves_itself_under_load() {
+    tree::check(tree::persistence);
 }
 
 #[test]

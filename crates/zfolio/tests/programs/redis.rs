@@ -6,7 +6,7 @@ use std::hash::{DefaultHasher, Hasher};
 use std::io::{BufRead, BufReader, Error, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// How many commands are sent before their replies are read.
@@ -55,6 +55,21 @@ impl Connection {
         self.send(&[command.split(' ').map(String::from).collect()])
     }
 
+    /// What INFO says; it is no part of the answer that is compared.
+    fn info(&mut self, section: &str) -> Result<String, Error> {
+        let request = format!("*2\r\n$4\r\nINFO\r\n${}\r\n{section}\r\n", section.len());
+        self.stream.get_mut().write_all(request.as_bytes())?;
+        let mut line = String::new();
+        self.stream.read_line(&mut line)?;
+        // LOADING, while the data come in.
+        let Some(length) = line.strip_prefix('$').and_then(|l| l.trim_end().parse::<usize>().ok()) else {
+            return Ok("loading:1".to_string());
+        };
+        let mut body = vec![0; length + 2];
+        self.stream.read_exact(&mut body)?;
+        Ok(String::from_utf8_lossy(&body).into_owned())
+    }
+
     fn reply(&mut self) -> Result<String, Error> {
         let mut line = String::new();
         if self.stream.read_line(&mut line)? == 0 {
@@ -94,6 +109,99 @@ pub fn converse(socket: &Path, records: u64) -> Result<String, String> {
         &["-r", &keys, "-n", &requests, "-d", "200", "--dbnum", "9", "-t", "set,lpush,lpop,sadd,zadd,hset"],
     )?;
     finish(&mut server, records, loaded).map_err(|error| format!("reading back: {error}"))
+}
+
+/// Saves and log rewrites by children of forks, while a client writes. What was saved is loaded by a second server, which must have the same.
+pub fn persist(socket: &Path, server: &Path, directory: &Path, records: u64) -> Result<String, String> {
+    let error = |what: &str| {
+        let what = what.to_string();
+        move |e: Error| format!("{what}: {e}")
+    };
+    let mut connection = Connection::open(socket).map_err(error("connect"))?;
+    load(&mut connection, records).map_err(error("loading"))?;
+    let digest = connection.one("DEBUG DIGEST").map_err(error("digest"))?;
+    let mut said = format!("digest {digest}");
+    // Into a database of its own, so that what must be equal stands still.
+    let writer = ["-r", "5000", "-n", "100000000", "-d", "300", "--dbnum", "9", "-t", "set"];
+    let mut writer = Command::new("redis-benchmark")
+        .arg("-s")
+        .arg(socket)
+        .arg("-q")
+        .args(writer)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .map_err(error("redis-benchmark"))?;
+    let saved = saves(&mut connection);
+    let _ = writer.kill();
+    let _ = writer.wait();
+    saved.map_err(error("saving"))?;
+    for file in ["--dbfilename dump.rdb --appendonly no", "--appendonly yes"] {
+        let loaded = loaded(server, directory, file).map_err(error(file))?;
+        said += &format!(" {loaded}");
+        if loaded != digest {
+            return Err(format!("{file}: loaded elsewhere it has the digest {loaded} instead of {digest}"));
+        }
+    }
+    let _ = connection.one("SHUTDOWN NOSAVE");
+    // A server that is started here next would load them.
+    let _ = std::fs::remove_file(directory.join("dump.rdb"));
+    let _ = std::fs::remove_dir_all(directory.join("appendonlydir"));
+    Ok(said)
+}
+
+/// One save and one rewrite, each to its end.
+fn saves(server: &mut Connection) -> Result<(), Error> {
+    server.one("BGSAVE")?;
+    let done = |server: &mut Connection, running: &str, status: &str| -> Result<(), Error> {
+        let began = Instant::now();
+        while server.info("persistence")?.contains(running) {
+            if began.elapsed() > PATIENCE {
+                return Err(Error::other(format!("{running} for ever")));
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        let info = server.info("persistence")?;
+        if info.contains(status) { Ok(()) } else { Err(Error::other(info)) }
+    };
+    done(server, "rdb_bgsave_in_progress:1", "rdb_last_bgsave_status:ok")?;
+    server.one("CONFIG SET appendonly yes")?;
+    done(server, "aof_rewrite_in_progress:1", "aof_last_bgrewrite_status:ok")?;
+    server.one("BGREWRITEAOF")?;
+    done(server, "aof_rewrite_in_progress:1", "aof_last_bgrewrite_status:ok")
+}
+
+/// The digest of what a second server loads from the first one's files, without what was written meanwhile.
+fn loaded(server: &Path, directory: &Path, options: &str) -> Result<String, Error> {
+    let copy = directory.join("second");
+    let _ = std::fs::remove_dir_all(&copy);
+    std::fs::create_dir(&copy)?;
+    let files = ["dump.rdb", "appendonlydir"].map(|name| directory.join(name));
+    if !Command::new("cp").arg("-r").args(&files).arg(&copy).status()?.success() {
+        return Err(Error::other("the files were not copied"));
+    }
+    let socket = copy.join("second-socket");
+    let mut second = Command::new(server)
+        .args(["--port", "0", "--save", "", "--enable-debug-command", "local", "--unixsocket"])
+        .arg(&socket)
+        .arg("--dir")
+        .arg(&copy)
+        .args(options.split(' '))
+        .stdout(Stdio::null())
+        .spawn()?;
+    let answer = (|| {
+        let mut connection = Connection::open(&socket)?;
+        while connection.info("persistence")?.contains("loading:1") {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        connection.one("SELECT 9")?;
+        connection.one("FLUSHDB SYNC")?;
+        connection.one("SELECT 0")?;
+        connection.one("DEBUG DIGEST")
+    })();
+    let _ = second.kill();
+    let _ = second.wait();
+    answer
 }
 
 fn load(server: &mut Connection, records: u64) -> Result<(), Error> {

@@ -3,12 +3,16 @@
 
 use crate::cgroup::Cgroup;
 use crate::comparison::{compare, one_at_a_time, skip, tell};
-use crate::workload::{self, Make, Missing, Size, Workload, installed, output};
+use crate::redis;
+use crate::workload::{self, Make, Missing, Size, Workload, installed, output, source};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const MIB: u64 = 1 << 20;
+
+/// See [`Workload::told_slack`].
+const FAMILY_SLACK: f64 = 1.25;
 
 /// The smallest limit that is tried.
 const LEAST_BYTES: u64 = 32 * MIB;
@@ -33,6 +37,37 @@ fn python() -> Result<String, Missing> {
     let python = installed("python3", "python3")?;
     // Version managers put a shell script there; the interpreter itself knows where it is.
     Ok(output(Command::new(python).args(["-c", "import sys; print(sys.executable)"])))
+}
+
+/// multiprocessing by fork and by a fork server.
+pub fn pool(size: Size) -> Result<Workload, Missing> {
+    let records = size.pick(300_000, 1_500_000).to_string();
+    Ok(Workload {
+        told_slack: FAMILY_SLACK,
+        ..Workload::new("pool", 0.6, &[&python()?, &source("pool.py"), &records])
+    })
+}
+
+/// A server that forks its workers before it serves, under load.
+pub fn prefork(size: Size) -> Result<Workload, Missing> {
+    let (rows, requests) = (size.pick(200_000, 1_500_000).to_string(), size.pick(2_000, 20_000).to_string());
+    let command = [&python()?, &source("prefork.py"), &rows, &requests];
+    Ok(Workload { told_slack: FAMILY_SLACK, ..Workload::new("prefork", 0.9, &command.map(String::as_str)) })
+}
+
+/// redis-server that saves itself, and rewrites its log, by a child of a fork while clients write.
+pub fn persistence(size: Size) -> Result<Workload, Missing> {
+    let mut workload = workload::redis(size)?;
+    workload.name = "redis-save";
+    workload.told_slack = FAMILY_SLACK;
+    workload.share = 0.7;
+    let directory = workload.directory.path().to_path_buf();
+    workload.command.extend(["--dir".into(), directory.display().to_string()]);
+    let (server, socket) = (workload.command[0].clone(), workload.directory.file("socket"));
+    let records = size.pick(150_000, 800_000);
+    workload.client =
+        Some(Box::new(move || redis::persist(Path::new(&socket), Path::new(&server), &directory, records)));
+    Ok(workload)
 }
 
 /// sort between other commands.

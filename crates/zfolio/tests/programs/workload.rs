@@ -2,6 +2,7 @@
 //!
 //! The numbers after `Size::pick` are sizes of the input; the footprints that they give are measured, not assumed.
 
+use crate::comparison::SLACK;
 use crate::{c_source, redis, text::Text};
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -42,6 +43,9 @@ pub struct Workload {
     pub command: Vec<String>,
     /// The limit as a share of the footprint that the program has alone.
     pub share: f64,
+    /// How far the summary's peak may go past the limit: more where forks leave memory to several, which is counted with too many for some milliseconds. (What
+    /// the kernel counts may not.)
+    pub told_slack: f64,
     /// A file that the program writes and that is part of its answer.
     pub result: Option<PathBuf>,
     /// What talks to it while it runs.
@@ -88,7 +92,8 @@ impl Workload {
     /// One of `share` of its footprint, with nothing to it but a command.
     pub fn new(name: &'static str, share: f64, command: &[&str]) -> Workload {
         let command = command.iter().map(|word| word.to_string()).collect();
-        Workload { name, command, share, result: None, client: None, directory: Directory::new(name) }
+        let (told_slack, directory) = (SLACK, Directory::new(name));
+        Workload { name, command, share, told_slack, result: None, client: None, directory }
     }
 }
 
