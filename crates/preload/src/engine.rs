@@ -430,10 +430,8 @@ fn stand_still(watch: &Watch, pager: &mut Engine) {
     pager.kernel.keep_out(pager.regions());
 }
 
-/// How much is to be free at a fork: one part in so many of what the process holds, but no less than a child needs for its engine and for what it writes
-/// first.
+/// How much is to be free at a fork: one part in so many of what the process holds.
 const BIRTH_PART: usize = 4;
-const BIRTH_BYTES: usize = 8 << 20;
 
 /// How long a fork waits for that, at most.
 const BIRTH_NS: u64 = 200_000_000;
@@ -443,10 +441,9 @@ const BIRTH_NS: u64 = 200_000_000;
 fn make_room(watch: &Watch, pager: &mut Engine) {
     let (memcg, share) = (watch.order.memcg, &watch.order.slot.share);
     let (own, pool) = (pager.usage().footprint, pager.store.pool_bytes());
-    let wanted = (own / BIRTH_PART).max(BIRTH_BYTES);
-    let missing = wanted.saturating_sub(memcg.division.pot_bytes() as usize);
+    let missing = (own / BIRTH_PART).saturating_sub(memcg.division.pot_bytes() as usize);
     // What is in the pool stays.
-    let target = own.saturating_sub(missing).max(pool + pool / 2);
+    let target = (own - missing).max(pool + pool / 2);
     if target >= own || memcg.settings.evict_all != 0 {
         return;
     }
