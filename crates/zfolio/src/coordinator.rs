@@ -291,7 +291,8 @@ impl Coordinator {
                 let _ = slot.share.bytes.fetch_update(SeqCst, SeqCst, less);
                 publishers.push((index, slot.pid.load(Relaxed), published));
             }
-            self.known[index].recounted = before.saturating_sub(excess);
+            // Also of a process that has come since the last division.
+            self.known(index, slot).recounted = before.saturating_sub(excess);
         }
         self.waits = Some((now + LONGEST_WAIT, publishers));
         self.is_waiting(now);
@@ -369,9 +370,6 @@ mod tests {
         let memcg = memcg();
         let (mut coordinator, parent, child) = family(memcg);
         let now = Instant::now();
-        for (index, slot) in [parent, child].into_iter().enumerate() {
-            coordinator.member(index, slot);
-        }
         let before = limits([parent, child]);
         let found = [(0, parent), (1, child)].map(|(index, slot)| Found {
             index,
@@ -400,9 +398,6 @@ mod tests {
             let memcg = memcg();
             let (mut coordinator, parent, child) = family(memcg);
             let now = Instant::now();
-            for (index, slot) in [parent, child].into_iter().enumerate() {
-                coordinator.member(index, slot);
-            }
             let found = [(0, parent), (1, child)].map(|(index, slot)| Found {
                 index,
                 slot,

@@ -4,7 +4,7 @@
 use crate::cgroup::Cgroup;
 use crate::comparison::{compare, one_at_a_time, skip, tell};
 use crate::redis;
-use crate::workload::{self, Make, Missing, Size, Workload, installed, output, source};
+use crate::workload::{self, Make, Missing, Size, Workload, installed, output, python, source};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -31,12 +31,6 @@ pub fn check(make: Make) {
     };
     // zfolio itself is in the group too, and wants no less than this.
     compare(&workload, size, LEAST_BYTES, &group.launcher(), |_| group.bytes());
-}
-
-fn python() -> Result<String, Missing> {
-    let python = installed("python3", "python3")?;
-    // Version managers put a shell script there; the interpreter itself knows where it is.
-    Ok(output(Command::new(python).args(["-c", "import sys; print(sys.executable)"])))
 }
 
 /// multiprocessing by fork and by a fork server.

@@ -97,13 +97,17 @@ impl Workload {
     }
 }
 
-/// A dict of records, sorted and hashed. 2 million at full size.
-pub fn python3(size: Size) -> Result<Workload, Missing> {
+/// The interpreter of python3.
+pub fn python() -> Result<String, Missing> {
     let python = installed("python3", "python3")?;
     // Version managers put a shell script there; the interpreter itself knows where it is.
-    let python = output(Command::new(python).args(["-c", "import sys; print(sys.executable)"]));
+    Ok(output(Command::new(python).args(["-c", "import sys; print(sys.executable)"])))
+}
+
+/// A dict of records, sorted and hashed. 2 million at full size.
+pub fn python3(size: Size) -> Result<Workload, Missing> {
     let records = size.pick(400_000, 2_000_000).to_string();
-    Ok(Workload::new("python3", 0.25, &[&python, &source("records.py"), &records]))
+    Ok(Workload::new("python3", 0.25, &[&python()?, &source("records.py"), &records]))
 }
 
 /// A database in memory: 1 GiB at full size.
