@@ -55,14 +55,25 @@ pub struct Coordinator {
     /// Page tables of related processes are not walked before; and how often they were.
     walk: Instant,
     walks: u64,
-    /// How many slots held memory that others hold too, at the last tick.
-    sharing: usize,
+    /// Those with relatives, at the last tick; and those that have ended since, until it is known what they have left to the others.
+    relatives: Vec<Relative>,
+    departed: Vec<Relative>,
     /// Until then those that hold more than they know wait for these.
     waits: Option<(Instant, Vec<Publisher>)>,
 }
 
 /// A process that is to publish that it holds less: its slot and number, and how often it had published.
 type Publisher = (usize, u32, u64);
+
+/// A process with relatives, as it was last seen.
+#[derive(Clone, Copy)]
+struct Relative {
+    index: usize,
+    pid: u32,
+    engine: u32,
+    /// What it had to itself, and its part of what it shared, in bytes.
+    bytes: u64,
+}
 
 /// What the page tables of a process say.
 #[derive(Clone, Copy)]
@@ -93,7 +104,8 @@ impl Coordinator {
             unmanaged: Register::new(library),
             walk: now,
             walks: 0,
-            sharing: 0,
+            relatives: Vec::new(),
+            departed: Vec::new(),
             waits: None,
         };
         coordinator.tick(&HashSet::new());
@@ -114,6 +126,7 @@ impl Coordinator {
         if self.tree.look(now) {
             self.count_unmanaged(told);
         }
+        self.note_departed();
         self.learn_excess(now);
         let usable = self.usable();
         self.divide(usable, now);
@@ -139,10 +152,11 @@ impl Coordinator {
         self.memcg.used().iter().enumerate().filter(move |(_, slot)| is_taken(slot))
     }
 
-    /// What there is for managed processes.
+    /// What there is for managed processes, the living.
     fn usable(&self) -> u64 {
         let max = self.memcg.max_bytes.load(Relaxed);
-        max.saturating_sub(self.memcg.division.unmanaged_bytes.load(Relaxed) + max / RESERVE)
+        let departed = self.departed.iter().map(|relative| relative.bytes).sum::<u64>();
+        max.saturating_sub(self.memcg.division.unmanaged_bytes.load(Relaxed) + departed + max / RESERVE)
     }
 
     /// One division.
@@ -232,13 +246,33 @@ impl Coordinator {
         known.map_or(process.private_bytes, |(private, proportional)| private.min(proportional))
     }
 
+    /// Takes note of who has ended of those with relatives. They have to themselves what they shared with it, and all of it is there until its engine,
+    /// which has it too, is gone: it is not to be given away before that is known.
+    fn note_departed(&mut self) {
+        let relative = |(index, slot): (usize, &Slot)| Relative {
+            index,
+            pid: slot.pid.load(Relaxed),
+            engine: slot.engine_pid.load(Relaxed),
+            bytes: slot.footprint_bytes.load(Relaxed).min(MOST),
+        };
+        let has_family = |(_, slot): &(usize, &Slot)| slot.family.load(SeqCst) != 0;
+        let relatives: Vec<Relative> = self.taken().filter(has_family).map(relative).collect();
+        // Who executes another program has another engine, and left what it had to the one before.
+        let is_same = |old: &Relative, new: &Relative| {
+            (old.index, old.pid) == (new.index, new.pid) && (old.engine == 0 || old.engine == new.engine)
+        };
+        let lives = |old: &Relative| relatives.iter().any(|new| is_same(old, new));
+        let before = std::mem::take(&mut self.relatives);
+        self.departed.extend(before.into_iter().filter(|old| old.bytes >= SLIGHT && !lives(old)));
+        self.relatives = relatives;
+    }
+
     /// How much of the private memory of forked processes is counted with their relatives: asks about one after the other, at a bounded pace.
     fn learn_excess(&mut self, now: Instant) {
         let shares = |slot: &Slot| slot.share.excess_bytes.load(Relaxed) > 0;
-        let sharing = self.taken().filter(|(_, slot)| shares(slot)).count();
-        // Where one has gone, the others have to themselves what they shared with it, and that is to be known before it is given away.
-        let has_lost_one = sharing < self.sharing;
-        self.sharing = sharing;
+        let before = self.departed.len();
+        self.departed.retain(|relative| descendants::is_engine(relative.engine));
+        let has_lost_one = self.departed.len() < before;
         if has_lost_one {
             self.waits = None;
         }
@@ -390,6 +424,45 @@ mod tests {
         assert_eq!(child.share.excess_bytes.load(Relaxed), 100 * MIB);
         memcg.publish(child, 100 * MIB, 100 * MIB, 0, 0);
         assert_eq!(memcg.peak_bytes.load(Relaxed), 200 * MIB);
+    }
+
+    /// A child has half of its parent's memory as its own part, ends, and is still being taken down by its engine.
+    #[test]
+    fn what_a_relative_leaves_is_not_given_away_before_its_engine_is_gone() {
+        let memcg = memcg();
+        let (mut coordinator, parent, child) = family(memcg);
+        memcg.join_family(parent, child);
+        let (send, receive) = std::sync::mpsc::channel::<()>();
+        let (tell, told) = std::sync::mpsc::channel();
+        let engine = std::thread::Builder::new().name("zfolio-engine".into()).spawn(move || {
+            tell.send(uffd::sys::gettid().unwrap() as u32).unwrap();
+            let _ = receive.recv();
+        });
+        child.engine_pid.store(told.recv().unwrap(), Relaxed);
+        for (slot, own) in [(parent, 100), (child, 100)] {
+            memcg.publish(slot, own * MIB, own * MIB, 0, 0);
+            slot.share.bytes.store(own * MIB, SeqCst);
+            slot.share.excess_bytes.store(100 * MIB, Relaxed);
+        }
+        let mut tick = || {
+            coordinator.next = Instant::now();
+            coordinator.tick(&HashSet::new());
+            parent.share.bytes.load(SeqCst) + memcg.division.pot_bytes()
+        };
+        tick();
+        memcg.release(child, 1);
+        let usable = tick();
+        assert!(
+            usable <= 924 * MIB,
+            "{usable} bytes are to be had, 100 MiB of which nobody knows whose they are"
+        );
+        drop(send);
+        engine.unwrap().join().unwrap();
+        // The kernel lists a thread for a moment longer than that.
+        while descendants::is_engine(child.engine_pid.load(Relaxed)) {
+            std::thread::yield_now();
+        }
+        assert!(tick() > 1000 * MIB);
     }
 
     #[test]

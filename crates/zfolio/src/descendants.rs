@@ -20,6 +20,9 @@ const PAGE: u64 = 4096;
 /// The kernel's mark of a process that has forked and not executed a program since (`PF_FORKNOEXEC`).
 const FORKED: u64 = 0x40;
 
+/// The name of engines.
+const ENGINE: &str = "zfolio-engine";
+
 /// Why a process is not managed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Reason {
@@ -77,7 +80,7 @@ impl Tree {
         }
         let began = sys::cpu_time();
         self.processes = if self.lists_children { self.walk() } else { self.scan() };
-        self.processes.retain(|p| !matches!(p.name.as_str(), "zfolio-engine" | "zfolio-worker"));
+        self.processes.retain(|p| !matches!(p.name.as_str(), ENGINE | "zfolio-worker"));
         self.learn_own_pids();
         self.next = now + PACE.max((sys::cpu_time() - began) * PART);
         true
@@ -167,6 +170,11 @@ fn process(pid: u32) -> Option<Process> {
 /// When a process started, in the kernel's ticks.
 pub fn start(pid: u32) -> Option<u64> {
     process(pid).map(|process| process.start)
+}
+
+/// True for an engine, until all that it had is the kernel's again.
+pub fn is_engine(pid: u32) -> bool {
+    process(pid).is_some_and(|process| process.name == ENGINE)
 }
 
 /// Numbers of a line of /proc/PID/status.
