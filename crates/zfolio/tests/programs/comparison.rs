@@ -42,8 +42,9 @@ pub fn compare(
     sample: impl Fn(u32) -> u64 + Copy,
 ) -> (Value, u64) {
     let (wanted, answer) = run_alone_in(workload, size, launcher, sample);
-    let limit_bytes =
-        ((wanted.peak_bytes as f64 * workload.share) as u64).max(least_bytes).next_multiple_of(MIB);
+    let share =
+        std::env::var("ZFOLIO_SHARE").map_or(workload.share, |share| share.parse().expect("ZFOLIO_SHARE"));
+    let limit_bytes = ((wanted.peak_bytes as f64 * share) as u64).max(least_bytes).next_multiple_of(MIB);
     let (got, same_answer, summary) = run_limited(workload, size, limit_bytes, launcher, sample);
 
     let name = workload.name;
