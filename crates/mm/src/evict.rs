@@ -38,15 +38,8 @@ const PASSED_LOOKS: usize = 32;
 
 /// How many warm pages are spared in a search, and for each page that is wanted: a bound for the time that somebody may wait for it. Each is
 /// colder afterwards, so that altogether no more are spared than were made warm, three times for a fault at most.
-const PATIENCE: usize = 4096;
+pub(crate) const PATIENCE: usize = 4096;
 const PATIENCE_PER_PAGE: usize = 64;
-
-/// How many ranges that are this process's alone are looked at for one decision, at least; and how many are known.
-const RECENT_LOOKS: usize = 64;
-const MOST_RECENT: usize = 1 << 16;
-
-/// So long a thread waits for room before pages go out that another process has too.
-const PATIENT_NS: u64 = 50_000_000;
 
 /// How long it is from one look for mappings that are not registered yet to the next: while the address space grows fast, slowly, and not at all.
 /// Fast is more than this part of the limit since the last look. And a program can have ten thousand mappings: how many times as long as the last
@@ -60,7 +53,7 @@ const TRIES: usize = 200;
 
 /// The first stretch of manageable memory that ends after an address.
 #[derive(Default)]
-struct Known {
+pub(crate) struct Known {
     from: usize,
     area: Range<usize>,
 }
@@ -160,53 +153,6 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         got
     }
 
-    /// While most of what is in the program is others' too: moves to the stage what is not, as far as it is known, and cold; how many bytes it was. The hand
-    /// would pass thousands of pages for each of those.
-    fn evict_recent(&mut self, want: usize) -> usize {
-        let (mut got, mut moved, mut known) = (0, 0..0, Known::default());
-        let mut patience = PATIENCE;
-        for _ in 0..self.recent.len().min(RECENT_LOOKS + want / WINDOW) {
-            if got >= want || self.stage.is_full() {
-                break;
-            }
-            let Some(range) = self.recent.pop_front() else { break };
-            let mut runs = [Run::default(); 2 * WINDOW_PAGES];
-            let (found, upto) = self.kernel.present(range.clone(), usize::MAX, &mut runs);
-            let mut is_left = upto < range.end;
-            for run in &runs[..found] {
-                let (more, stop) = self.evict_occupied(run.start..run.end, &mut known, &mut patience);
-                got += more;
-                is_left |= more < run.end - run.start || stop.is_some();
-            }
-            if is_left {
-                self.recent.push_back(range.clone());
-            }
-            let first = if moved.is_empty() { range.start } else { range.start.min(moved.start) };
-            moved = first..range.end.max(moved.end);
-        }
-        if got > 0 {
-            self.return_pins(moved);
-        }
-        got
-    }
-
-    /// A range has come into the program, or been copied there.
-    pub(crate) fn note_own(&mut self, range: Range<usize>) {
-        if self.shares && !range.is_empty() {
-            self.recent.push_back(range);
-            // What is dropped is left to the hand.
-            if self.recent.len() > MOST_RECENT {
-                self.recent.pop_front();
-            }
-        }
-    }
-
-    /// A thread has been waiting for room for long, and not found it.
-    fn is_at_last(&mut self) -> bool {
-        let now = self.kernel.now_ns();
-        self.waiting_since_ns().is_some_and(|since| now > since + PATIENT_NS)
-    }
-
     /// Moves to the stage what streams have gone through, and nothing has made hot; how many bytes it was.
     fn evict_passed(&mut self, want: usize) -> usize {
         let (mut got, mut moved, mut looks) = (0, 0..0, PASSED_LOOKS + want / WINDOW);
@@ -240,7 +186,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
 
     /// Takes what is manageable and cold of a run of present pages: how many bytes it was, and where to go on once events have been read.
     /// `known` is what was found for the run before, if there was one.
-    fn evict_occupied(
+    pub(crate) fn evict_occupied(
         &mut self,
         run: Range<usize>,
         known: &mut Known,
@@ -397,13 +343,6 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         got
     }
 
-    /// Makes a page this process's alone, which is a copy where others have it.
-    fn unshare(&mut self, at: usize) -> bool {
-        let Ok(copies) = self.kernel.unprotect(at..at + PAGE) else { return false };
-        self.footprint += copies * PAGE;
-        self.kernel.unshare(at)
-    }
-
     /// Enters pages that lie on the stage now, from its page `first` on.
     fn staged(&mut self, at: usize, bytes: usize, first: u32) {
         if bytes == 0 {
@@ -435,7 +374,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         self.kernel.pins(&mut self.pins);
     }
 
-    fn return_pins(&mut self, moved: Range<usize>) {
+    pub(crate) fn return_pins(&mut self, moved: Range<usize>) {
         if moved.is_empty() {
             return;
         }

@@ -77,39 +77,6 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         true
     }
 
-    /// Lets a thread write to a page that another process may have too, if there is room for a copy.
-    fn try_unprotect(&mut self, fault: Fault, gate: bool) -> bool {
-        if gate && self.marks.gated(&self.usage()) {
-            return false;
-        }
-        // Who writes one page after the other is let through to ever more of them.
-        let follows = fault.at == self.unprotected.end;
-        let most = if follows { (2 * self.unprotected.len()).min(WINDOW) } else { PAGE };
-        let region = self.regions.iter().find(|r| r.contains(&fault.at));
-        let end = region.map_or(fault.at + PAGE, |r| r.end.min(fault.at + most));
-        self.unprotected = fault.at..end;
-        let mut pauses = 0;
-        loop {
-            match self.kernel.unprotect(fault.at..end) {
-                Ok(copies) => {
-                    self.footprint += copies * PAGE;
-                    self.note_own(fault.at..end);
-                    break;
-                }
-                Err(Errno::EAGAIN) => self.wait_for_events(&mut pauses),
-                // It is something else by now: the kernel knows what.
-                Err(_) => {
-                    self.kernel.wake(fault.at..end);
-                    break;
-                }
-            }
-        }
-        let waited = self.kernel.now_ns().saturating_sub(fault.since_ns);
-        self.stat.stall_ns.fetch_add(waited, Relaxed);
-        self.stat.fresh_faults.fetch_add(1, Relaxed);
-        true
-    }
-
     /// Reads events, and lets those who cause them run. After a while somebody may be stuck, and in the queue.
     pub(crate) fn wait_for_events(&mut self, pauses: &mut usize) {
         self.settle();

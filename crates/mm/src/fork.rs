@@ -14,7 +14,7 @@
 //!    since bears none. Where that says nothing, and something is out there, it must not run;
 //! 4. what the program wants wiped in a child is forgotten (`adopt`), and a page that is said to be out must be a hole there (`verify`).
 
-use crate::event::{insert, part, subtract};
+use crate::event::{insert, part};
 use crate::index::{Index, Kind};
 use crate::kernel::{Birthmarks, Errno, Kernel, Message, Run, Store};
 use crate::object::Objects;
@@ -170,53 +170,6 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
     fn freeze(&mut self) {
         self.objects.freeze();
         self.store.freeze();
-    }
-
-    /// No other process has what this one's pool held when it was forked, nor its pages.
-    pub fn thaw(&mut self) {
-        self.objects.thaw();
-        self.store.thaw();
-        self.shares = false;
-        self.recent.clear();
-        for region in self.regions.clone() {
-            self.unprotect(region);
-        }
-    }
-
-    /// What is in the program is another process's too, since a fork: whoever writes to it takes memory for a copy, and that is told from now on. What is not
-    /// registered yet is left out.
-    pub fn share(&mut self) {
-        self.shares = true;
-        self.recent.clear();
-        // The kernel writes to these where it cannot wait: as a thread ends.
-        self.list_pins();
-        let mut parts = self.regions.clone();
-        for &pin in &self.pins {
-            subtract(&mut parts, &(pin..pin + PAGE));
-        }
-        for part in parts {
-            let mut pauses = 0;
-            while self.kernel.protect(part.clone()) == Err(Errno::EAGAIN) {
-                self.wait_for_events(&mut pauses);
-            }
-        }
-        // And to robust locks that were taken since; who takes one from here on writes to it first.
-        self.list_pins();
-        for pin in core::mem::take(&mut self.pins) {
-            self.unprotect(pin..pin + PAGE);
-        }
-    }
-
-    fn unprotect(&mut self, range: Range<usize>) {
-        let mut pauses = 0;
-        while self.kernel.unprotect(range.clone()) == Err(Errno::EAGAIN) {
-            self.wait_for_events(&mut pauses);
-        }
-    }
-
-    /// True while other processes may have pages of this one's, and writes to them are told.
-    pub fn shares(&self) -> bool {
-        self.shares
     }
 
     /// What a child of this pager takes over. In the child, where this pager is a copy of which nothing else is used.

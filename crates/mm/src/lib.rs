@@ -13,7 +13,7 @@
 //! - [`index`]: a page table of our own
 //! - [`stage`], [`object`]: what the index points to
 //! - [`pager`]: the state and its turn; [`event`]: unmap, remap, remove; [`evict`]: out; [`pack`]: out once more, and smaller; [`fault`]: in;
-//!   [`fetch`]: in, ahead; [`fork`]: what a child takes over
+//!   [`fetch`]: in, ahead; [`fork`]: what a child takes over; [`shared`]: what it has in common with its parent afterwards
 //! - [`check`]: an invariant walker
 
 #![cfg_attr(not(test), no_std)]
@@ -32,6 +32,7 @@ pub mod kernel;
 pub mod object;
 pub mod pack;
 pub mod pager;
+pub mod shared;
 pub mod stage;
 
 #[cfg(test)]

@@ -17,7 +17,7 @@
 //! - [`live`]: the pager's kernel, [`tasks`]: what it knows of threads; [`store`]: its store; [`pool`]: its memory; [`board`]: the jobs that workers take
 //! - [`control`]: what the program's threads and the engine tell each other; [`words`]: what is said to the user
 //! - [`grow`]: when an engine is started; [`patch`]: libc's system calls that pass us; [`loaded`]: what the loader has loaded
-//! - [`engine`], [`worker`]: the processes; [`birth`], [`crew`]: how they are made; [`seat`]: on which CPU they run;
+//! - [`engine`], [`worker`]: the processes; [`watch`]: the program as the engine sees it; [`birth`], [`crew`]: how they are made; [`seat`]: on which CPU they run;
 //!   [`share`]: what of the limit is theirs
 //! - [`fork`]: how a child takes over; [`smaps`]: what it finds empty
 //! - [`hook`]: what the program's calls pass through; [`wait`]: those for children; [`dontfork`]: what it keeps out of them;
@@ -55,6 +55,7 @@ pub mod smaps;
 pub mod store;
 pub mod tasks;
 pub mod wait;
+pub mod watch;
 pub mod words;
 pub mod worker;
 

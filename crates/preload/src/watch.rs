@@ -1,0 +1,142 @@
+//! The program, as its engine watches it: whether it is gone, what it holds and may hold, how it calls itself.
+
+use crate::control::{CONTROL, Order};
+use crate::footprint::footprint;
+use crate::share::{self, Coordinator, Copies};
+use crate::words::Line;
+use core::fmt::Write;
+use core::sync::atomic::Ordering::*;
+use uffd::sys::{self, Errno, Fd, consts::*};
+
+/// See the head of the file.
+pub struct Watch {
+    /// What the engine was started with.
+    pub order: Order,
+    /// The program's process.
+    pub program: Fd,
+    /// /proc/PID/statm of the program's memory.
+    pub statm: Fd,
+    /// /proc/PID/comm of the program, where there is one, and when to read it again.
+    comm: Option<Fd>,
+    comm_due_ns: u64,
+    coordinator: Coordinator,
+    /// What it copies of what relatives have too, while nobody is told of its writes.
+    pub copies: Copies,
+    /// The engine's process id.
+    pub own_pid: u32,
+    cpu_ns: u64,
+}
+
+impl Watch {
+    /// Begins to watch. An error names what could not be had; ESRCH: the program has ended before.
+    pub fn open(order: Order) -> Result<Watch, (&'static str, Errno)> {
+        let program = sys::pidfd_open(order.pid).map_err(|e| ("pidfd_open", e))?;
+        let statm = sys::open(b"/proc/self/statm\0", O_RDONLY).map_err(|e| ("/proc/self/statm", e))?;
+        let comm = open_comm(order.pid).ok();
+        let coordinator = Coordinator::open(&order);
+        let own_pid = sys::getpid().unwrap_or(0) as u32;
+        let inherits = (CONTROL.inherits.swap(0, Relaxed) != 0).then(|| footprint(&statm));
+        if let Some(bytes) = inherits {
+            // All that a child of fork has is its parent's too, until it writes, or the coordinator has looked.
+            order.slot.share.excess_bytes.store(bytes as u64, Relaxed);
+        }
+        let copies = Copies::of(order.pid, inherits);
+        Ok(Watch { order, program, statm, comm, comm_due_ns: 0, coordinator, copies, own_pid, cpu_ns: 0 })
+    }
+
+    /// The program has ended, or executes another one in a memory of its own.
+    pub fn gone(&self) -> bool {
+        if sys::poll([&self.program], 0) == Ok([true]) {
+            return true;
+        }
+        let Some((word, value)) = self.order.main_thread else { return false };
+        // SAFETY: the main thread's control block; its mapping outlives the thread, and is never evicted (a pin).
+        if unsafe { (word as *const u32).read_volatile() } == value {
+            return false;
+        }
+        // The main thread is gone, and has not got this memory any more. If others live on in it there is nothing else that it has got; if not, another
+        // program runs under this number. In this order: whoever leaves its memory between the two questions has none at the second.
+        let has_another = match sys::same_vm(self.own_pid, self.order.pid) {
+            Ok(same) => !same,
+            Err(errno) => errno != Errno::ENOSYS,
+        };
+        has_another && !has_left_memory(self.order.pid)
+    }
+
+    /// Sleeps until the program is gone, or for a time.
+    pub fn sleep(&self, ns: u64) {
+        match self.order.main_thread {
+            // The kernel wakes this word as the thread ends or executes another program.
+            Some((word, value)) => {
+                let woken = sys::futex_wait(word as *const u32, value, Some(ns), true);
+                if woken.is_ok() {
+                    // The kernel wakes one sleeper: who joins the main thread must not miss it for us.
+                    sys::futex_wake(word as *const u32, 1, true);
+                } else if woken == Err(Errno::EAGAIN) {
+                    // The main thread ended before others: wait for the process.
+                    let _ = sys::poll([&self.program], ns);
+                }
+            }
+            None => drop(sys::poll([&self.program], ns)),
+        }
+    }
+
+    /// What of `footprint` bytes is counted with the process's relatives.
+    pub fn excess(&self, footprint: usize) -> usize {
+        share::excess(&self.order, footprint)
+    }
+
+    /// What this process may use, when it uses `own` bytes besides what is counted with its relatives.
+    pub fn limit(&self, own: usize) -> usize {
+        share::limit(&self.order, own)
+    }
+
+    /// Publishes what the process holds, would hold alone, has out, and has in the pool, in bytes; without what is counted with its relatives.
+    pub fn publish(&mut self, footprint: usize, wanted: usize, stored: usize, pool: usize) {
+        let own = share::own_part(&self.order, footprint);
+        let [holds, wanted, stored, pool] = [footprint, wanted, stored, pool].map(own);
+        self.order.memcg.publish(self.order.slot, holds, wanted, stored, pool);
+        self.coordinator.watch(&self.order, &self.program);
+    }
+
+    /// Adds what the engine has used of a processor since the last time.
+    pub fn count_cpu(&mut self) {
+        let now = sys::process_cpu_ns();
+        self.order.slot.stat.engine_cpu_ns.fetch_add(now - self.cpu_ns, Relaxed);
+        self.cpu_ns = now;
+    }
+
+    /// Looks now and then whether the program has given itself another name.
+    pub fn note_name(&mut self, now_ns: u64) {
+        let Some(comm) = self.comm.as_ref().filter(|_| now_ns >= self.comm_due_ns) else { return };
+        let mut name = [0; memcg::NAME_BYTES];
+        let read = sys::pread(comm, &mut name, 0);
+        // A program that this process has begun to execute meanwhile is another one: it gets an engine and a slot of its own.
+        if let Ok(len @ 1..) = read
+            && !self.gone()
+        {
+            // Instead of the line's end.
+            name[len - 1] = 0;
+            self.order.slot.rename(&name);
+        }
+        self.comm_due_ns = now_ns + NAME_NS;
+    }
+}
+
+/// How often the program's name is read.
+const NAME_NS: u64 = 1_000_000_000;
+
+/// Opens the file with the program's name.
+fn open_comm(pid: u32) -> Result<Fd, Errno> {
+    let mut path = Line::default();
+    let _ = write!(path, "/proc/{pid}/comm\0");
+    sys::open(path.as_str().as_bytes(), O_RDONLY)
+}
+
+/// True for a process whose main thread has ended, or is about to, and uses no memory any more.
+fn has_left_memory(pid: u32) -> bool {
+    let (mut path, mut text) = (Line::default(), [0; 2]);
+    let _ = write!(path, "/proc/{pid}/statm\0");
+    let file = sys::open(path.as_str().as_bytes(), O_RDONLY);
+    file.and_then(|file| sys::read(&file, &mut text)) == Ok(2) && text == *b"0 "
+}
