@@ -248,15 +248,21 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         if now < self.enrolled_ns + ENROLL_NS[pace] + self.enroll_took_ns * ENROLL_REST[pace] {
             return;
         }
-        (self.mapped_more, self.grown) = (false, 0);
-        let mut at = 0;
-        while let Some(area) = self.kernel.area(at) {
-            at = area.end;
-            // What must wait for an event now comes round again soon, what is refused with the next look.
-            self.mapped_more |= self.enroll(&area, area.start) == Err(Errno::EAGAIN);
-        }
+        self.grown = 0;
+        // What must wait for an event now comes round again soon, what is refused with the next look.
+        self.mapped_more = !self.enroll_each();
         self.enrolled_ns = self.kernel.now_ns();
         self.enroll_took_ns = self.enrolled_ns - now;
+    }
+
+    /// Tries once to register each mapping; false where some must wait for an event.
+    pub(crate) fn enroll_each(&mut self) -> bool {
+        let (mut at, mut is_all) = (0, true);
+        while let Some(area) = self.kernel.area(at) {
+            at = area.end;
+            is_all &= self.enroll(&area, area.start) != Err(Errno::EAGAIN);
+        }
+        is_all
     }
 
     /// Takes the pages of a run of present ones that are cold, as long as there is patience to spare the others.

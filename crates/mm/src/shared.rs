@@ -30,9 +30,11 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         }
     }
 
-    /// What is in the program is another process's too, since a fork: whoever writes to it takes memory for a copy, and that is told from now on. What is not
-    /// registered yet is left out.
+    /// What is in the program is another process's too, since a fork: whoever writes to it takes memory for a copy, and that is told from now on. What
+    /// cannot be registered is left out: that includes what another thread changes this moment.
     pub fn share(&mut self) {
+        // A child has registered no more than what it knows something of.
+        self.enroll_each();
         self.shares = true;
         self.recent.clear();
         // The kernel writes to these where it cannot wait: as a thread ends.

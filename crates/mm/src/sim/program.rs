@@ -225,11 +225,12 @@ impl World {
         };
     }
 
-    /// The engine lists pins: a page that is in place now stays so.
+    /// The engine lists pins: a page that is in place now stays so. One that was protected since the list before is not known yet: the real one would lie at the
+    /// end of its mapping, and not be protected at all.
     pub fn list_pins(&mut self) {
         let memory = &self.memory;
         for tcb in &mut self.program.tcbs {
-            tcb.listed |= memory.page(tcb.page).is_some();
+            tcb.listed |= memory.page(tcb.page).is_some_and(|page| !page.protected);
         }
     }
 

@@ -581,3 +581,17 @@ fn a_fetch_that_is_overtaken_leaves_its_slot_as_stock() {
     assert_eq!(scene.pager.stage.stock_bytes(), before, "one back, one used");
     scene.reads_back(pages(0..128), 0);
 }
+
+/// A child knows of nothing that is out, and so has registered nothing: its writes to what its parent has too are told all the same.
+#[test]
+fn what_is_not_registered_yet_is_protected_too() {
+    let mut scene = Scene::new();
+    scene.pager.paused = true;
+    scene.write(pages(0..32));
+    scene.world.borrow_mut().memory.change(pages(0..128), |vma| vma.registered = false);
+    scene.pager.regions.clear();
+    let _child = scene.world.borrow_mut().memory.fork();
+    scene.pager.share();
+    let world = scene.world.borrow();
+    assert!(pages(0..32).step_by(PAGE).all(|at| world.memory.page(at).is_some_and(|page| page.protected)));
+}
