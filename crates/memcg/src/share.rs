@@ -52,6 +52,8 @@ pub struct Division {
     pot: AtomicU64,
     /// How many may take from the pot at a time: processes, or CPUs if those are fewer.
     pub takers: AtomicU64,
+    /// How many processes divide the limit. A gauge.
+    pub processes: AtomicU64,
     /// What processes without an engine hold, and `zfolio run` itself, in bytes. A gauge.
     pub unmanaged_bytes: AtomicU64,
     /// The coordinator's process id, as it sees it itself, and the start of that process as /proc/PID/stat has it.

@@ -140,7 +140,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
             store,
             stat,
             config,
-            marks: Watermarks::new(limit),
+            marks: Watermarks::new(limit, 1),
             index: Index::default(),
             objects: Objects::default(),
             stage: Stage::new(base, bytes),
@@ -178,9 +178,10 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
         }
     }
 
-    /// A new limit in bytes, as other processes of the run come and go.
-    pub fn set_limit(&mut self, limit: usize) {
-        self.marks = if self.config.evict_all { Watermarks::evict_all() } else { Watermarks::new(limit) };
+    /// A new limit in bytes, as other processes of the run come and go; and how many of them there are for each CPU.
+    pub fn set_limit(&mut self, limit: usize, processes_per_cpu: usize) {
+        let marks = || Watermarks::new(limit, processes_per_cpu);
+        self.marks = if self.config.evict_all { Watermarks::evict_all() } else { marks() };
     }
 
     /// What is registered, sorted and apart.

@@ -9,6 +9,7 @@ use crate::footprint::{data, footprint, sizes};
 use crate::fork::{self, Cradle};
 use crate::live::{self, Live};
 use crate::seat::{Faults, Seat};
+use crate::share;
 use crate::store::Counter;
 use crate::watch::Watch;
 use crate::words::{self, Line, unmanaged};
@@ -86,7 +87,7 @@ fn asleep(watch: &mut Watch) -> bool {
         watch.copies.follow(&watch.order, footprint);
         watch.publish(footprint, footprint, 0, 0);
         let own = footprint - watch.excess(footprint);
-        let marks = if evict_all { Watermarks::evict_all() } else { Watermarks::new(watch.limit(own)) };
+        let marks = if evict_all { Watermarks::evict_all() } else { Watermarks::new(watch.limit(own), 1) };
         let threshold = marks.wake;
         // With little left it must not come to more before the next look, whatever it has mapped.
         if own > threshold || watch.order.memcg.is_short() && data(&watch.statm) > threshold {
@@ -324,7 +325,7 @@ fn make_room(watch: &Watch, pager: &mut Engine) {
     let given = (own - target) as u64;
     let less = |bytes: u64| Some(bytes.saturating_sub(given));
     let _ = share.bytes.fetch_update(SeqCst, SeqCst, less);
-    pager.set_limit(target);
+    pager.set_limit(target, 1);
     let until = sys::now_ns() + BIRTH_NS;
     while pager.usage().footprint > pager.marks().high && sys::now_ns() < until && !watch.gone() {
         if !pager.turn(pager.usage().footprint) {
@@ -415,7 +416,7 @@ fn run(watch: &mut Watch, board: Board, workers: &[u32], pager: &mut Engine) {
             let waiting_ms =
                 pager.waiting_since_ns().map_or(0, |since| 1 + now.saturating_sub(since) / 1_000_000);
             slot.share.waiting_ms.store(waiting_ms, Relaxed);
-            pager.set_limit(watch.limit(own));
+            pager.set_limit(watch.limit(own), share::processes_per_cpu(memcg));
             watch.count_cpu();
             watch.note_name(now);
             if watch.gone() {

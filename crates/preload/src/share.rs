@@ -8,6 +8,7 @@ use crate::control::Order;
 use crate::words::Line;
 use core::fmt::Write;
 use core::sync::atomic::Ordering::*;
+use memcg::Memcg;
 use uffd::PAGE;
 use uffd::sys::{self, Errno, Fd, consts::*};
 
@@ -35,6 +36,12 @@ pub fn limit(order: &Order, own: usize) -> usize {
         order.memcg.unshared_bytes()
     };
     limit.max(LEAST) as usize
+}
+
+/// How many processes there are for each CPU that can run them at a time.
+pub fn processes_per_cpu(memcg: &Memcg) -> usize {
+    let division = &memcg.division;
+    (division.processes.load(Relaxed) / division.takers.load(Relaxed).max(1)) as usize
 }
 
 /// How much of `footprint` bytes is counted with the process's relatives.

@@ -182,6 +182,7 @@ impl Coordinator {
             }
         }
         division.takers.store(self.cpus.min(slots.len() as u64), Relaxed);
+        division.processes.store(slots.len() as u64, Relaxed);
         division.end(pot);
         division.divided_ns.store(uffd::sys::now_ns(), Release);
         let unmanaged = division.unmanaged_bytes.load(Relaxed);
