@@ -11,7 +11,8 @@
 //! ```
 //!
 //! Rules, which hold whoever dies at whatever instruction:
-//! 1. Only the coordinator lowers a share; engines only move from the pot to their own share, and from there to the pot when their process has ended.
+//! 1. Engines move from the pot to their own share, and from there to the pot when their process has ended. Else only the coordinator lowers a share, but for an
+//!    engine that makes room before a fork: what it gives up so is nobody's until the next division finds it.
 //! 2. An engine says what it is about to take before it does (`claim_bytes`), and the coordinator reads the claim before the share: it may count
 //!    the same memory twice, which gives too little for a tick, and never not at all.
 //! 3. While the pot is closed nothing leaves it, so that what the coordinator reads between `begin` and `end` is all there is. Nor does anything

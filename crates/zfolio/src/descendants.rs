@@ -172,7 +172,7 @@ pub fn start(pid: u32) -> Option<u64> {
     process(pid).map(|process| process.start)
 }
 
-/// True for an engine, until all that it had is the kernel's again.
+/// True for an engine, until all that it had is the kernel's again. One that is in another namespace has another number here, and counts as gone.
 pub fn is_engine(pid: u32) -> bool {
     process(pid).is_some_and(|process| process.name == ENGINE)
 }
