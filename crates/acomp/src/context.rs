@@ -1,9 +1,11 @@
 //! A worker's context: a compressor with all the memory that it will ever need.
 
 use alloc::boxed::Box;
+use alloc::sync::Arc;
 
 use crate::UNIT_MAX_BYTES;
 use crate::compressor::Compressor;
+use crate::pending::{Batch, Pending};
 use crate::request::{CompressRequest, DecompressRequest, Error, Outcome};
 use crate::stream::Stream;
 
@@ -40,19 +42,20 @@ impl Context {
         self.stream.batch_size()
     }
 
+    /// Has a device do the work of [`compress`](Context::compress), [`decompress`](Context::decompress) and [`submit`](Context::submit) from now on,
+    /// if this is an algorithm for one and `open` comes by it ([`open_device`](crate::open_device)). False if not: then all is as it was.
+    ///
+    /// The device works in the address space of whoever opened it: a context that is attached must be given up in a child of fork.
+    pub fn attach(&mut self, mut open: impl FnMut() -> Option<Arc<iaa::Driver>>) -> bool {
+        self.stream.attach(&mut open)
+    }
+
     /// Compresses each request's `src` into its `dst` and sets its `result`, whatever it was before.
     ///
     /// A request's result is [`Error::UnitTooLong`] where its `src` is longer than `unit_max`. An empty
     /// `src` is incompressible.
     pub fn compress(&mut self, batch: &mut [CompressRequest<'_>]) {
-        for request in batch.iter_mut() {
-            request.result = match check_length(request.src.len(), self.unit_max) {
-                Err(error) => Err(error),
-                Ok(()) if request.src.is_empty() || request.dst.is_empty() => Ok(Outcome::Incompressible),
-                Ok(()) => Err(Error::NotRun),
-            };
-        }
-        self.stream.compress(batch);
+        self.submit(Batch::Compress(batch)).wait();
     }
 
     /// Decompresses each request's `src` into its `dst` and sets its `result`, whatever it was before.
@@ -60,22 +63,45 @@ impl Context {
     /// A request's result is [`Error::Damaged`] where `src` is not an object of this algorithm that holds exactly
     /// `dst.len()` bytes (no object holds none), and [`Error::UnitTooLong`] where `dst` is longer than
     /// `unit_max`. Whatever `src` is, nothing outside `dst` is written and nothing outside `src` is read.
+    /// (A device does not notice bytes behind the object's end.)
     pub fn decompress(&mut self, batch: &mut [DecompressRequest<'_>]) {
-        for request in batch.iter_mut() {
-            request.result = match check_length(request.dst.len(), self.unit_max) {
-                Err(error) => Err(error),
-                Ok(()) if request.dst.is_empty() => Err(Error::Damaged),
-                Ok(()) => Err(Error::NotRun),
-            };
+        self.submit(Batch::Decompress(batch)).wait();
+    }
+
+    /// Begins what [`compress`](Context::compress) or [`decompress`](Context::decompress) do, and returns at once. The results come with
+    /// [`Pending::poll`].
+    pub fn submit<'b, 'd>(&'b mut self, mut batch: Batch<'b, 'd>) -> Pending<'b, 'd> {
+        match &mut batch {
+            Batch::Compress(batch) => {
+                for request in batch.iter_mut() {
+                    request.result = match check_length(request.src.len(), self.unit_max) {
+                        Err(error) => Err(error),
+                        Ok(()) if request.src.is_empty() || request.dst.is_empty() => {
+                            Ok(Outcome::Incompressible)
+                        }
+                        Ok(()) => Err(Error::NotRun),
+                    };
+                }
+            }
+            Batch::Decompress(batch) => {
+                for request in batch.iter_mut() {
+                    request.result = match check_length(request.dst.len(), self.unit_max) {
+                        Err(error) => Err(error),
+                        Ok(()) if request.dst.is_empty() => Err(Error::Damaged),
+                        Ok(()) => Err(Error::NotRun),
+                    };
+                }
+            }
         }
-        self.stream.decompress(batch);
+        self.stream.submit(&mut batch);
+        Pending { stream: &mut *self.stream, batch }
     }
 
     /// Decompresses the first `dst.len()` of the `full_len` bytes that `src` holds, and of the rest as
     /// little as the algorithm can.
     ///
-    /// lz4 stops at the byte; zstd at the end of a block, of which one is up to 128 KiB of plain
-    /// bytes. What lies behind goes unread: an object damaged only there is not found out.
+    /// lz4, lz4hc, lzo, lzo-rle and 842 stop at the byte; zstd at the end of a block, of which one is up to 128 KiB of plain
+    /// bytes; deflate and deflate-iaa do not stop before the end. What lies behind goes unread: an object damaged only there is not found out.
     ///
     /// # Errors
     ///

@@ -1,6 +1,6 @@
 //! Compression algorithms behind one batch interface.
 //!
-//! A [`Compressor`] is a name and a level, as in `zstd:1`. Each worker opens a [`Context`] of it: all
+//! A [`Compressor`] is a name and, where there is one to choose, a level, as in `zstd:1`. Each worker opens a [`Context`] of it: all
 //! memory that the algorithm ever needs is taken there and then, so that nothing on the way of a page in or out allocates.
 //! A context is then given batches of requests, and each request carries its own result: one that
 //! fails, or does not shrink, leaves its neighbours alone.
@@ -13,13 +13,16 @@
 //!                                                       +----decompress_prefix---> the first bytes alone
 //!
 //!   registry: one line for each algorithm         stream: what an algorithm implements
-//!        lz4                zstd                    (a trait, object-safe, batches with a default)
+//!     over C: lz4, lz4hc, zstd, deflate             (a trait, object-safe, batches with a default)
+//!     in Rust: lzo, lzo-rle, 842, deflate-iaa
 //! ```
 //!
 //! To add an algorithm: one file that implements the stream and describes itself as an [`Algorithm`],
-//! and one line in the registry. One that works on many units at once (a device) says so by the
-//! stream's `batch_size` and takes whole batches; submit and poll belong beside them when the first such
-//! algorithm arrives.
+//! and one line in the registry. One that works on many units at once (a device) takes whole batches: the stream's `submit` and `poll`.
+//!
+//! [`Context::submit`] returns at once, and the caller asks now and then ([`Pending::poll`]): a device has done some of the batch meanwhile, and
+//! any other algorithm does the next 8 units. A device is used only by contexts that were attached to it ([`Context::attach`]), because it works
+//! in the address space of the process that opened it.
 //!
 //! The crate needs no libc: `tests/symbols.rs` holds the C libraries to `memcpy`, `memmove`, `memset` and
 //! `memcmp`, and `tests/no_malloc.rs` shows that `malloc`, `calloc` and `free`, which they also name, are not reached.
@@ -27,10 +30,14 @@
 //! - [`mod@compressor`]: a name and a level, parsed and printed
 //! - [`mod@context`]: a worker's context
 //! - [`mod@request`]: a unit of work in a batch, its outcome, errors
+//! - [`mod@pending`]: a batch under way
 //! - `registry`: the list of algorithms
 //! - `stream`: what an algorithm implements
 //! - `workspace`: the memory that an algorithm works in
-//! - `lz4`, `zstd`: the algorithms, each over its C library
+//! - `lz4`, `lz4hc`, `zstd`, `deflate`: the algorithms over a C library
+//! - `deflate_iaa`: deflate by Intel's accelerator, or as it does it
+//! - `lzo`, with `lzo_encode` and `lzo_decode`: LZO1X and the kernel's variant with runs of zeros
+//! - `nx842`, with `nx842_encode` and `nx842_decode`: IBM's 842
 
 #![cfg_attr(not(test), no_std)]
 #![deny(unsafe_code)]
@@ -39,7 +46,17 @@ extern crate alloc;
 
 pub mod compressor;
 pub mod context;
+mod deflate;
+mod deflate_iaa;
 mod lz4;
+mod lz4hc;
+mod lzo;
+mod lzo_decode;
+mod lzo_encode;
+mod nx842;
+mod nx842_decode;
+mod nx842_encode;
+pub mod pending;
 mod registry;
 pub mod request;
 mod stream;
@@ -48,7 +65,9 @@ mod zstd;
 
 pub use compressor::{Compressor, ParseError};
 pub use context::Context;
-pub use registry::{ALGORITHMS, Algorithm};
+pub use deflate_iaa::{QUEUES_MAX, open_device};
+pub use pending::{Batch, Pending};
+pub use registry::{ALGORITHMS, Algorithm, Parameter};
 pub use request::{CompressRequest, DecompressRequest, Error, Outcome};
 
 /// The longest unit that any context works on, in bytes: the largest folio.

@@ -12,12 +12,14 @@ pub struct CompressRequest<'a> {
     pub dst: &'a mut [u8],
     /// What came of it: [`Error::NotRun`] until the batch was given to a context.
     pub result: Result<Outcome, Error>,
+    /// Where a device has it.
+    pub(crate) stage: iaa::Stage,
 }
 
 impl<'a> CompressRequest<'a> {
     /// A request that has not run.
     pub fn new(src: &'a [u8], dst: &'a mut [u8]) -> Self {
-        CompressRequest { src, dst, result: Err(Error::NotRun) }
+        CompressRequest { src, dst, result: Err(Error::NotRun), stage: iaa::Stage::default() }
     }
 }
 
@@ -38,12 +40,14 @@ pub struct DecompressRequest<'a> {
     pub dst: &'a mut [u8],
     /// What came of it: [`Error::NotRun`] until the batch was given to a context.
     pub result: Result<(), Error>,
+    /// Where a device has it.
+    pub(crate) stage: iaa::Stage,
 }
 
 impl<'a> DecompressRequest<'a> {
     /// A request that has not run.
     pub fn new(src: &'a [u8], dst: &'a mut [u8]) -> Self {
-        DecompressRequest { src, dst, result: Err(Error::NotRun) }
+        DecompressRequest { src, dst, result: Err(Error::NotRun), stage: iaa::Stage::default() }
     }
 }
 

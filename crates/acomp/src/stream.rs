@@ -3,7 +3,10 @@
 //! A [`Context`](crate::Context) has checked every length before a stream sees it: no unit is empty or longer than
 //! the stream was opened for. An object to decompress is not to be trusted in any other way.
 
-use crate::request::{CompressRequest, DecompressRequest, Error, Outcome};
+use alloc::sync::Arc;
+
+use crate::pending::Batch;
+use crate::request::{Error, Outcome};
 
 /// Requests in a batch where an algorithm works on one unit at a time: enough to have the next
 /// unit's pages at hand, few enough to keep a fault that comes meanwhile from waiting.
@@ -25,17 +28,45 @@ pub(crate) trait Stream: Send {
         BATCH_SIZE
     }
 
-    /// Serves each request of the batch. A device that works on many at once does it here.
-    fn compress(&mut self, batch: &mut [CompressRequest<'_>]) {
-        for request in batch.iter_mut().filter(|request| request.result == Err(Error::NotRun)) {
-            request.result = self.compress_unit(request.src, request.dst);
+    /// Begins a batch: those of its requests that are [`Error::NotRun`]. A device that works on many at once does it here, and in the three that
+    /// follow; each gets the batch that was begun.
+    fn submit(&mut self, _batch: &mut Batch<'_, '_>) {}
+
+    /// Goes on with the batch, without waiting, and returns how many requests have no result yet.
+    fn poll(&mut self, batch: &mut Batch<'_, '_>) -> usize {
+        self.poll_units(batch)
+    }
+
+    /// Does the next few of a batch, one after the other, and returns how many are left.
+    fn poll_units(&mut self, batch: &mut Batch<'_, '_>) -> usize {
+        match batch {
+            Batch::Compress(batch) => {
+                let left = batch.iter_mut().filter(|request| request.result == Err(Error::NotRun));
+                serve(left, |request| request.result = self.compress_unit(request.src, request.dst))
+            }
+            Batch::Decompress(batch) => {
+                let left = batch.iter_mut().filter(|request| request.result == Err(Error::NotRun));
+                serve(left, |request| request.result = self.decompress_unit(request.src, request.dst))
+            }
         }
     }
 
-    /// Serves each request of the batch. A device that works on many at once does it here.
-    fn decompress(&mut self, batch: &mut [DecompressRequest<'_>]) {
-        for request in batch.iter_mut().filter(|request| request.result == Err(Error::NotRun)) {
-            request.result = self.decompress_unit(request.src, request.dst);
-        }
+    /// Waits for the whole batch.
+    fn wait(&mut self, batch: &mut Batch<'_, '_>) {
+        while self.poll(batch) > 0 {}
     }
+
+    /// Nobody waits for the batch any more.
+    fn abandon(&mut self) {}
+
+    /// Works with the device from now on that `open` knows; false if there is none, or this is no algorithm for it.
+    fn attach(&mut self, _open: &mut dyn FnMut() -> Option<Arc<iaa::Driver>>) -> bool {
+        false
+    }
+}
+
+/// Serves the next few, and says how many are left.
+fn serve<T>(mut left: impl Iterator<Item = T>, each: impl FnMut(T)) -> usize {
+    left.by_ref().take(BATCH_SIZE).for_each(each);
+    left.count()
 }

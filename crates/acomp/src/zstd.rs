@@ -22,7 +22,7 @@ use zstd_sys::{
     ZSTD_initStaticDCtx, ZSTD_isError, ZSTD_nextSrcSizeToDecompress,
 };
 
-use crate::registry::Algorithm;
+use crate::registry::{Algorithm, Parameter};
 use crate::request::{Error, Outcome};
 use crate::stream::Stream;
 use crate::workspace::Workspace;
@@ -30,10 +30,10 @@ use crate::workspace::Workspace;
 /// Zstandard's line in the registry.
 pub(crate) static ALGORITHM: Algorithm = Algorithm {
     name: "zstd",
-    level_name: "LEVEL",
-    levels: -7..=22,
-    default_level: 1,
+    parameter: Some(Parameter { name: "LEVEL", accepted: -7..=22, default: 1 }),
     description: "dense, for memory that stays out; a larger LEVEL is denser and slower, a negative one faster, 0 is zstd's own choice",
+    // 2.6 µs for 64 KiB of noise at -1, 5.0 at 1, 7.7 at 3, 20 at 9; and up to 40 for what was compressed already, but for negative levels.
+    gives_up_early: |level| level < 0,
     workspace_bytes: |level, unit_max| Workspace::bytes(areas(level, unit_max)),
     open: |level, unit_max| Ok(Box::new(Zstd::open(level, unit_max)?)),
 };

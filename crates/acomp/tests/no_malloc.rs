@@ -69,9 +69,30 @@ fn main() {
     assert!(made >= 2, "zstd's own context took {made} calls");
 
     let mut random = Random(samples::seed());
-    for text in
-        ["lz4", "lz4:9", "zstd:-7", "zstd:-1", "zstd:1", "zstd:3", "zstd:6", "zstd:13", "zstd:19", "zstd:22"]
-    {
+    for text in [
+        "lz4",
+        "lz4:9",
+        "lz4hc:3",
+        "lz4hc:9",
+        "lz4hc:10",
+        "lz4hc:12",
+        "zstd:-7",
+        "zstd:-1",
+        "zstd:1",
+        "zstd:3",
+        "zstd:6",
+        "zstd:13",
+        "zstd:19",
+        "zstd:22",
+        "deflate:1",
+        "deflate:6",
+        "deflate:10",
+        "deflate:12",
+        "deflate-iaa",
+        "lzo",
+        "lzo-rle",
+        "842",
+    ] {
         // One context for all lengths, so that its parameters change from unit to unit.
         let mut context: Context = samples::context(text, 2 << 20);
         for len in [1, 4096, 16 << 10, 64 << 10, 1 << 20, 2 << 20, 4096, 100_000] {

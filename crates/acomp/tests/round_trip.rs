@@ -6,13 +6,35 @@ use acomp::{CompressRequest, Compressor, Context, DecompressRequest, Error, Outc
 use samples::{Random, compress, context, decompress, object, seed};
 
 /// A spread of levels that is short enough to be tried at every length.
-const QUICK: [&str; 6] = ["lz4", "lz4:32", "zstd:-7", "zstd:-1", "zstd:1", "zstd:3"];
+const QUICK: [&str; 15] = [
+    "lz4",
+    "lz4:32",
+    "lz4hc:3",
+    "lz4hc",
+    "lz4hc:12",
+    "zstd:-7",
+    "zstd:-1",
+    "zstd:1",
+    "zstd:3",
+    "deflate:1",
+    "deflate:5",
+    "deflate-iaa",
+    "lzo",
+    "lzo-rle",
+    "842",
+];
 
 /// Every level, with a few in lz4's long range.
 fn every_compressor() -> impl Iterator<Item = Compressor> {
     Compressor::ALL.iter().flat_map(|algorithm| {
-        let levels = algorithm.levels.clone().filter(|level| *level <= 24 || level % 13107 == 0);
-        levels.map(|level| Compressor::parse(&format!("{}:{level}", algorithm.name)).unwrap())
+        let texts: Vec<String> = match &algorithm.parameter {
+            None => vec![algorithm.name.to_owned()],
+            Some(parameter) => {
+                let levels = parameter.accepted.clone().filter(|level| *level <= 24 || level % 13107 == 0);
+                levels.map(|level| format!("{}:{level}", algorithm.name)).collect()
+            }
+        };
+        texts.into_iter().map(|text| Compressor::parse(&text).unwrap())
     })
 }
 
@@ -94,7 +116,18 @@ fn workspace_suffices_for_every_level_and_unit() {
 fn any_level_reads_any_other_level() {
     let mut random = Random(seed());
     let unit = random.heap(64 << 10);
-    for (writer, reader) in [("zstd:-7", "zstd:22"), ("zstd:19", "zstd:1"), ("lz4:1", "lz4:900")] {
+    for (writer, reader) in [
+        ("zstd:-7", "zstd:22"),
+        ("zstd:19", "zstd:1"),
+        ("lz4:1", "lz4:900"),
+        ("lz4hc:12", "lz4hc:3"),
+        ("lz4hc", "lz4"),
+        ("deflate:12", "deflate:1"),
+        ("deflate-iaa", "deflate"),
+        ("deflate:12", "deflate-iaa"),
+        ("lzo", "lzo-rle"),
+        ("lzo-rle", "lzo"),
+    ] {
         let object = object(&mut context(writer, unit.len()), &unit);
         let mut back = vec![0; unit.len()];
         decompress(&mut context(reader, unit.len()), &object, &mut back).unwrap();

@@ -33,7 +33,7 @@ fn undefined(archive: &str) -> BTreeSet<String> {
 
 #[test]
 fn c_libraries_need_no_libc() {
-    for archive in [env!("ACOMP_ZSTD_ROOT"), env!("ACOMP_LZ4_ROOT")] {
+    for archive in [env!("ACOMP_ZSTD_ROOT"), env!("ACOMP_LZ4_ROOT"), env!("ACOMP_LIBDEFLATE_ROOT")] {
         let undefined = undefined(archive);
         println!("{archive}: {undefined:?}");
         assert!(undefined.contains("memcpy"), "{archive}: {undefined:?}");

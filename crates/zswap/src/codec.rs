@@ -1,5 +1,6 @@
 //! Pages to objects, and back: what can be done without the pool, by whoever has the bytes.
 
+use crate::noise::{self, Guesses, Trust};
 use crate::object::{self, Format, View, prefix};
 use crate::page::{self, Hash};
 use crate::{PAGE, WINDOW_PAGES};
@@ -16,6 +17,8 @@ pub struct Codec {
     context: Context,
     seed: u64,
     plain: Vec<u8>,
+    /// For compressors that do not give up on noise by themselves.
+    trust: Option<Trust>,
 }
 
 /// The hashes that pages of a window had when they were loaded.
@@ -70,6 +73,8 @@ pub struct Packed {
     pub in_objects: u16,
     /// The new objects: as many pages in each as was asked for, in the last what is left.
     pub objects: [Option<New>; WINDOW_PAGES],
+    /// How many of them looked like noise, and what came of it.
+    pub guesses: Guesses,
 }
 
 /// A page that goes into a new object.
@@ -107,7 +112,14 @@ impl Codec {
     /// A codec for `compressor`; allocates all that it will ever need. `seed` keys the hashes: objects are read by codecs of the same seed.
     pub fn new(compressor: Compressor, seed: u64) -> Result<Codec, acomp::Error> {
         let window = WINDOW_PAGES * PAGE;
-        Ok(Codec { context: Context::new(compressor, window)?, seed, plain: vec![0; window] })
+        let trust = (!compressor.gives_up_early()).then(Trust::default);
+        Ok(Codec { context: Context::new(compressor, window)?, seed, plain: vec![0; window], trust })
+    }
+
+    /// Opens the device that the compressor is made for, if there is one, and has it do the work. Only where the calling process has an address space of
+    /// its own, which no child takes over: the device works in it ([`Context::attach`]).
+    pub fn attach_device(&mut self) -> bool {
+        self.context.attach(acomp::open_device)
     }
 
     /// Makes objects of up to `unit` pages out of those pages of `window` that `pages` names by bit, one after the other in `parcel`, which has
@@ -146,7 +158,7 @@ impl Codec {
         for (object, pages) in packed.objects.iter_mut().zip(fresh[..count].chunks(unit)) {
             let new = match pages[0].word {
                 Some(word) if pages.iter().all(|p| p.word == Some(word)) => New::Same(word),
-                _ => self.compress(window, pages, &mut parcel[at..]),
+                _ => self.compress(window, pages, &mut parcel[at..], &mut packed.guesses),
             };
             if let New::Blob { bytes, .. } = new {
                 at += bytes as usize;
@@ -157,8 +169,8 @@ impl Codec {
     }
 
     /// Makes one object of some pages at the beginning of `to`.
-    fn compress(&mut self, window: &[u8], pages: &[Fresh], to: &mut [u8]) -> New {
-        let Codec { context, plain, .. } = self;
+    fn compress(&mut self, window: &[u8], pages: &[Fresh], to: &mut [u8], guesses: &mut Guesses) -> New {
+        let Codec { context, plain, trust, .. } = self;
         let len = pages.len() * PAGE;
         let first = pages[0].index;
         // Pages in a row are compressed where they lie.
@@ -171,14 +183,21 @@ impl Codec {
             &plain[..len]
         };
         let (head, payload) = to.split_at_mut(prefix(pages.len()));
-        // What saves less than a thirty-second is not worth a decompression.
-        let mut batch = [CompressRequest::new(plain, &mut payload[..len - len / 32])];
-        context.compress(&mut batch);
-        let [request] = batch;
-        let (bytes, format) = match request.result {
-            Ok(Outcome::Shrunk(bytes)) => (bytes, Format::Compressed),
-            Ok(Outcome::Incompressible) | Err(_) => (len, Format::Plain),
-        };
+        let mut guess = trust.as_mut().filter(|_| {
+            noise::looks_like_noise(plain) && !noise::any_twice(pages.iter().map(|page| page.hash))
+        });
+        let is_believed = guess.as_mut().is_some_and(|trust| trust.believes());
+        let (bytes, format) =
+            if is_believed { (len, Format::Plain) } else { shrink(context, plain, payload) };
+        if let Some(trust) = guess {
+            let is_wrong = format == Format::Compressed;
+            if !is_believed {
+                trust.tried(!is_wrong);
+            }
+            guesses.believed += is_believed as u8;
+            guesses.tried += !is_believed as u8;
+            guesses.wrong += is_wrong as u8;
+        }
         if format == Format::Plain {
             payload[..len].copy_from_slice(plain);
         }
@@ -225,5 +244,16 @@ impl Codec {
         let sound =
             to.chunks_exact(PAGE).enumerate().all(|(i, p)| page::hash(p, self.seed) == view.hash(first + i));
         if sound { Ok(()) } else { Err(LoadError::Checksum) }
+    }
+}
+
+/// Compresses into a payload, as long as that saves a thirty-second: less is not worth a decompression.
+fn shrink(context: &mut Context, plain: &[u8], payload: &mut [u8]) -> (usize, Format) {
+    let len = plain.len();
+    let mut batch = [CompressRequest::new(plain, &mut payload[..len - len / 32])];
+    context.compress(&mut batch);
+    match batch[0].result {
+        Ok(Outcome::Shrunk(bytes)) => (bytes, Format::Compressed),
+        Ok(Outcome::Incompressible) | Err(_) => (len, Format::Plain),
     }
 }

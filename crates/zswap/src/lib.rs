@@ -3,6 +3,7 @@
 //! ```text
 //!   store:  pages ── same-filled? ──> no data       (page.rs)
 //!                 ── equal to the copy they were loaded from? ──> that copy again
+//!                 ── noise? ──> the pages as they are             (noise.rs)
 //!                 ── compress ── shrunk? ──> object, else the pages as they are
 //!
 //!   object: [ header | 128-bit hash of each page | compressed pages ]   (object.rs)
@@ -15,6 +16,7 @@
 //! - [`cache`]: [`Cache`], the objects in the pool
 //! - [`object`]: the layout of an object
 //! - [`page`]: what can be said of a page without compressing it
+//! - [`noise`]: what is not worth compressing, by a look at a part of it
 
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
@@ -23,6 +25,7 @@ extern crate alloc;
 
 pub mod cache;
 pub mod codec;
+pub mod noise;
 pub mod object;
 pub mod page;
 

@@ -3,6 +3,7 @@
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
 use zsmalloc::{Backing, Handle};
+use zswap::noise::Guesses;
 use zswap::{Cache, Codec, LoadError, New, PAGE, PARCEL_MAX_BYTES, Packed, Priors, WINDOW_PAGES};
 
 struct Heap;
@@ -165,4 +166,83 @@ fn damage_and_another_object_in_its_place_are_errors() {
     let (_, blobs) = store(&cache, &mut codec, &window, 0b100, 1, &Priors::default());
     assert_eq!(blobs[0].0, one);
     assert_eq!(cache.load(&mut codec, one, print, 0, &mut to), Err(LoadError::Object));
+}
+
+/// A window of noise, of which every `period` bytes are the same within a page.
+fn noise(seed: u64, period: usize) -> Vec<u8> {
+    let mut state = seed;
+    let mut window = vec![0; WINDOW_PAGES * PAGE];
+    for page in window.chunks_exact_mut(PAGE) {
+        for word in page[..period].as_chunks_mut::<8>().0 {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            let mixed = (state ^ state >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            *word = (mixed ^ mixed >> 29).to_le_bytes();
+        }
+        (period..PAGE).step_by(period).for_each(|at| page.copy_within(..period, at));
+    }
+    window
+}
+
+/// Takes a window out whole, checks that it comes back, and says whether it shrank and what was guessed.
+fn guess(cache: &Cache<Heap>, codec: &mut Codec, window: &[u8]) -> (bool, Guesses) {
+    let (packed, blobs) = store(cache, codec, window, u16::MAX, WINDOW_PAGES, &Priors::default());
+    let [(handle, fingerprint, compressed)] = blobs[..] else { panic!("{blobs:?}") };
+    let mut to = vec![0xaa; WINDOW_PAGES * PAGE];
+    cache.load(codec, handle, fingerprint, 0, &mut to).unwrap();
+    assert!(to == window);
+    cache.invalidate(handle);
+    (compressed, packed.guesses)
+}
+
+const BELIEVED: Guesses = Guesses { believed: 1, tried: 0, wrong: 0 };
+const RIGHT: Guesses = Guesses { believed: 0, tried: 1, wrong: 0 };
+const WRONG: Guesses = Guesses { believed: 0, tried: 1, wrong: 1 };
+
+#[test]
+fn noise_is_not_compressed_in_vain_once_guesses_were_right() {
+    for name in ["zstd:1", "lz4hc", "deflate", "842"] {
+        let (cache, mut codec, _) = cache(name);
+        for index in 0..60 {
+            // The first eight, and from then on every sixteenth.
+            let expected = if index < 8 || (index - 7) % 16 == 0 { RIGHT } else { BELIEVED };
+            assert_eq!(guess(&cache, &mut codec, &noise(index, PAGE)), (false, expected), "{name}: {index}");
+        }
+    }
+    // These give up on it by themselves.
+    for name in ["lz4", "lzo", "lzo-rle", "zstd:-1"] {
+        let (cache, mut codec, _) = cache(name);
+        for index in 0..20 {
+            assert_eq!(guess(&cache, &mut codec, &noise(index, PAGE)), (false, Guesses::default()), "{name}");
+        }
+    }
+}
+
+#[test]
+fn a_wrong_guess_is_counted_and_the_next_ones_are_tried() {
+    let (cache, mut codec, text) = cache("zstd:1");
+    for index in 0..8 {
+        guess(&cache, &mut codec, &noise(index, PAGE));
+    }
+    // What comes twice within a page: its values are those of noise.
+    let windows = (100..116).map(|seed| guess(&cache, &mut codec, &noise(seed, 1024)));
+    let kept: Vec<_> = windows.collect();
+    assert_eq!(kept[..15], [(false, BELIEVED); 15]);
+    assert_eq!(kept[15], (true, WRONG));
+    for seed in 200..300 {
+        assert_eq!(guess(&cache, &mut codec, &noise(seed, 1024)), (true, WRONG), "{seed}");
+    }
+    // What is no noise at all is no guess.
+    let packed = store(&cache, &mut codec, &text, 0xff, WINDOW_PAGES, &Priors::default()).0;
+    assert_eq!(packed.guesses, Guesses::default());
+}
+
+#[test]
+fn noise_that_comes_twice_in_a_window_is_compressed() {
+    let (cache, mut codec, _) = cache("zstd:1");
+    for index in 0..9 {
+        guess(&cache, &mut codec, &noise(index, PAGE));
+    }
+    let mut window = noise(77, PAGE);
+    window.copy_within(..8 * PAGE, 8 * PAGE);
+    assert_eq!(guess(&cache, &mut codec, &window), (true, Guesses::default()));
 }

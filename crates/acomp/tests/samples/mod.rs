@@ -2,6 +2,8 @@
 
 #![allow(dead_code)] // Each test takes what it needs.
 
+pub mod fence;
+
 use acomp::{CompressRequest, Compressor, Context, DecompressRequest, Error, Outcome};
 
 /// A generator of numbers from a seed (splitmix64, Steele et al. 2014).
@@ -89,9 +91,14 @@ pub fn compress(context: &mut Context, src: &[u8], dst: &mut [u8]) -> Result<Out
     batch[0].result
 }
 
+/// The most that a unit of these many bytes becomes: 842 makes 69 bits of 64.
+pub fn grown_bytes(bytes: usize) -> usize {
+    bytes + bytes / 8 + 64
+}
+
 /// The object of a unit, with room for one that grows.
 pub fn object(context: &mut Context, src: &[u8]) -> Vec<u8> {
-    let mut dst = vec![0; src.len() + src.len() / 100 + 64];
+    let mut dst = vec![0; grown_bytes(src.len())];
     match compress(context, src, &mut dst) {
         Ok(Outcome::Shrunk(bytes)) => dst.truncate(bytes),
         other => panic!("{}: a unit of {} bytes came to {other:?}", context.compressor(), src.len()),

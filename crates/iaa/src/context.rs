@@ -1,0 +1,163 @@
+//! A thread's context: descriptors and memory for a batch, and how a batch goes through the device.
+//!
+//! ```text
+//!             a lane is idle             the queue took it           record: done
+//!   Waiting ----------------> Ready ---------------------> Flying ----------------> result
+//!      |                        |  ^                        |  |
+//!      |                        |  +---- the next pass -----+  +--> given up: Lost, until the record is written after all
+//!      |  no queue, no lane     |        (count, compress,     |
+//!      +------> software <------+         verify; page fault)  |  time-out, queue gone, bad status
+//!                   ^----------------------------------------- +
+//! ```
+//!
+//! Nothing here waits for a lock, and nothing waits without a bound: what the queues do not take after so many tries, and what is not
+//! done in time, the CPU does.
+
+use crate::cpu;
+use crate::descriptor::Descriptor;
+use crate::driver::Driver;
+use crate::flight::{Flight, Slot};
+use crate::lanes::Lanes;
+use crate::request::{At, Batch, Error, Operation, Outcome, Reason, Request, Requests, Software};
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+/// A thread's own part of the driver.
+pub struct Context {
+    pub(crate) driver: Arc<Driver>,
+    pub(crate) software: Box<dyn Software + Send>,
+    pub(crate) lanes: Lanes,
+    pub(crate) slots: Vec<Slot>,
+    /// Descriptors on their way to one queue, in a row as write(2) wants them.
+    pub(crate) staged: Vec<Descriptor>,
+    pub(crate) unit_max: usize,
+    /// The CPU that this batch began on.
+    pub(crate) cpu: usize,
+}
+
+impl Context {
+    /// Makes a context with `descriptors` descriptors, for plain units of up to `unit_max` bytes. `software` does what the device does not.
+    /// All memory is taken here; batches allocate nothing.
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`], also if there are to be no descriptors.
+    pub fn new(
+        driver: Arc<Driver>,
+        software: Box<dyn Software + Send>,
+        descriptors: usize,
+        unit_max: usize,
+    ) -> Result<Context, Error> {
+        let lanes = Lanes::new(descriptors, unit_max)?;
+        let slots = (0..descriptors).map(|_| Slot::Idle).collect();
+        let staged = Vec::with_capacity(descriptors);
+        Ok(Context { driver, software, lanes, slots, staged, unit_max, cpu: 0 })
+    }
+
+    /// How many requests are under way at a time: a good size for a batch. Others are served as well.
+    pub fn batch_size(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// The driver.
+    pub fn driver(&self) -> &Arc<Driver> {
+        &self.driver
+    }
+
+    /// Begins a batch and submits as much of it as there are descriptors. The rest of the work is done by [`Flight::poll`].
+    pub fn begin<B: Batch>(&mut self, mut batch: B) -> Flight<'_, B> {
+        // A flight that was forgotten left its slots behind.
+        self.abandon();
+        self.cpu = cpu::current();
+        let operation = batch.operation();
+        for at in 0..batch.count() {
+            let unit = batch.unit(at);
+            let plain = match operation {
+                Operation::Compress => unit.src.len(),
+                Operation::Decompress => unit.dst.len(),
+            };
+            let is_empty = unit.src.is_empty() || unit.dst.is_empty();
+            // A descriptor's lengths have 32 bits.
+            let is_long = unit.src.len() > u32::MAX as usize;
+            let result = match operation {
+                _ if plain > self.unit_max => {
+                    Err(Error::UnitTooLong { bytes: plain, unit_max: self.unit_max })
+                }
+                Operation::Compress if is_empty => Ok(Outcome::Incompressible),
+                Operation::Decompress if is_empty => Err(Error::Damaged),
+                _ => Err(Error::NotRun),
+            };
+            unit.stage.0 = match result {
+                Err(Error::NotRun) if is_long => At::Software(Reason::TooLong),
+                Err(Error::NotRun) => At::Waiting,
+                _ => At::Done,
+            };
+            batch.finish(at, result);
+        }
+        let mut flight = Flight::new(self, batch);
+        flight.take_off();
+        flight
+    }
+
+    /// Goes on with the batch that was begun and [left](Flight::leave), which must be this one.
+    pub fn resume<B: Batch>(&mut self, batch: B) -> Flight<'_, B> {
+        Flight::new(self, batch)
+    }
+
+    /// Compresses each request's `src` into its `dst`.
+    pub fn compress(&mut self, batch: &mut [Request<'_>]) {
+        self.begin(Requests(Operation::Compress, batch)).wait();
+    }
+
+    /// Decompresses each request's `src` into its `dst`.
+    pub fn decompress(&mut self, batch: &mut [Request<'_>]) {
+        self.begin(Requests(Operation::Decompress, batch)).wait();
+    }
+
+    /// Lets go of whatever is under way.
+    pub fn abandon(&mut self) {
+        for slot in &mut self.slots {
+            *slot = match *slot {
+                Slot::Flying(flying) => Slot::Lost { queue: flying.queue, generation: flying.generation },
+                Slot::Ready(_) => Slot::Idle,
+                other => other,
+            };
+        }
+    }
+
+    /// Takes back the lanes that the device is done with after all: it said so, or the queue is closed and drained.
+    pub(crate) fn recover(&mut self) {
+        for lane in 0..self.slots.len() {
+            if let Slot::Lost { queue, generation } = self.slots[lane] {
+                let queue = self.driver.queue(queue);
+                if self.lanes.completion(lane).read().is_some() || queue.is_drained(generation) {
+                    queue.release(generation, 1);
+                    self.slots[lane] = Slot::Idle;
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        self.abandon();
+        self.recover();
+        if self.slots.iter().any(|slot| !matches!(slot, Slot::Idle)) {
+            self.lanes.leak();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn contexts_go_to_their_threads_and_drivers_are_shared() {
+        fn is_send<T: Send>() {}
+        fn is_sync<T: Send + Sync>() {}
+        is_send::<Context>();
+        is_sync::<Driver>();
+    }
+}

@@ -1,0 +1,254 @@
+//! The queues of a process: opened, given out to CPUs, and closed as they go.
+
+use crate::aecs::CompressState;
+use crate::cpu::Features;
+use crate::order;
+use crate::portal::{self, Portal};
+use crate::queue::{Queue, Spec};
+use crate::queues::{Member, Policy, QUEUES_MAX, Table};
+use crate::request::Operation;
+use crate::stats::{CpuCounters, QueueStats, ReasonCounters, Stats};
+use crate::sysfs::{self, Device, WorkQueue};
+use crate::topology::Topology;
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use uffd::{Errno, Mutex};
+
+/// By which codes the device compresses. Ratio of 4 KiB pages, as measured with Intel's library in software: fixed 2.8, canned 3.1,
+/// dynamic 3.8.
+#[derive(Clone, Debug, Default)]
+pub enum Mode {
+    /// The fixed ones: one pass.
+    #[default]
+    Fixed,
+    /// Made for each unit: two passes, the first of which counts.
+    Dynamic,
+    /// Made beforehand ([`CompressState::canned`]): one pass.
+    Canned(Box<CompressState>),
+}
+
+/// Settings of a driver.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// By which codes the device compresses.
+    pub mode: Mode,
+    /// Have the device decompress what it compressed and compare that with what it was given: twice the work, for devices that are not trusted.
+    pub verify_compress: bool,
+    /// How long a descriptor may take before the CPU does its work, in nanoseconds. A full queue of 128 units of 2 MiB takes a device
+    /// some 30 ms.
+    pub timeout_ns: u64,
+    /// How often queues that are full are asked again before the CPU does the work, while nothing else is under way.
+    pub retries_max: u8,
+    /// After so many time-outs in a row a queue is closed.
+    pub strikes_max: u32,
+    /// Which queue serves which CPU.
+    pub policy: Policy,
+    /// How many queues are opened, at most: the first one of each device, then the second ones. Each is a file descriptor.
+    pub queues_max: usize,
+}
+
+impl Config {
+    /// What is usual.
+    pub const DEFAULT: Config = Config {
+        mode: Mode::Fixed,
+        verify_compress: false,
+        timeout_ns: 100_000_000,
+        retries_max: 32,
+        strikes_max: 3,
+        policy: Policy::DEFAULT,
+        queues_max: QUEUES_MAX,
+    };
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config::DEFAULT
+    }
+}
+
+/// What only changes when queues come and go.
+struct Book {
+    topology: Topology,
+    /// Open queues, by device and number.
+    members: Vec<Member>,
+    /// What closed queues had done.
+    closed: QueueStats,
+}
+
+/// All queues of a process. Shared by its threads; each has a [`Context`](crate::Context). A child of fork must not use it: the queues work in the
+/// address space that opened them, and the kernel does not map their portals into another one.
+pub struct Driver {
+    pub(crate) config: Config,
+    pub(crate) features: Features,
+    pub(crate) reasons: ReasonCounters,
+    queues: Box<[Queue]>,
+    /// What compressions in one pass start from. After the queues, which may read it until they are closed.
+    pub(crate) state: Box<CompressState>,
+    table: Table,
+    /// Held while queues are opened and closed, never while work is submitted.
+    book: Mutex<Book>,
+}
+
+impl Driver {
+    /// A driver without queues.
+    pub fn new(config: Config, topology: Topology) -> Driver {
+        let state = match &config.mode {
+            Mode::Canned(state) => state.clone(),
+            _ => Box::new(CompressState::FIXED),
+        };
+        Driver {
+            config,
+            features: Features::of_this_cpu(),
+            state,
+            reasons: ReasonCounters::default(),
+            queues: (0..QUEUES_MAX).map(|_| Queue::EMPTY()).collect(),
+            table: Table::new(topology.cpus.len()),
+            book: Mutex::new(Book {
+                topology,
+                members: Vec::with_capacity(QUEUES_MAX),
+                closed: QueueStats::default(),
+            }),
+        }
+    }
+
+    /// A driver with all queues that this process may use. Without any it is a driver all the same: all work is done in software.
+    ///
+    /// # Errors
+    /// What opening the list of devices said.
+    pub fn open(root: &str, config: Config) -> Result<Driver, Errno> {
+        let has_devices = !sysfs::discover(root)?.is_empty();
+        // A file for each CPU: not to be read where nobody wants to know.
+        let topology = if has_devices { Topology::read(root) } else { Topology::default() };
+        let driver = Driver::new(config, topology);
+        driver.refresh(root)?;
+        Ok(driver)
+    }
+
+    /// Looks at sysfs again: opens queues that have come, and closes those that have gone. Returns how many are open.
+    ///
+    /// # Errors
+    /// What opening the list of devices said; nothing is changed then.
+    pub fn refresh(&self, root: &str) -> Result<usize, Errno> {
+        let devices = sysfs::discover(root)?;
+        let usable = |device: u32, id: u32| {
+            let device = devices.iter().find(|other| other.id == device)?;
+            let queue = device.queues.iter().find(|queue| queue.id == id)?;
+            queue.check_usable(device).ok()
+        };
+        for member in self.members().into_iter().filter(|m| usable(m.device, m.id).is_none()) {
+            self.remove(member.device, member.id);
+        }
+        let mut queues: Vec<(usize, &Device, &WorkQueue)> = Vec::new();
+        for device in &devices {
+            let usable = device.queues.iter().filter(|queue| queue.check_usable(device).is_ok());
+            queues.extend(usable.enumerate().map(|(turn, queue)| (turn, device, queue)));
+        }
+        order::sort_by_key(&mut queues, |&(turn, device, _)| (turn, device.id));
+        for (_, device, queue) in queues {
+            let members = self.members();
+            let is_known = members.iter().any(|m| (m.device, m.id) == (device.id, queue.id));
+            if is_known || members.len() >= self.config.queues_max {
+                continue;
+            }
+            // A queue that may not be opened, or is taken, is somebody else's: `setup` says so.
+            if let Ok(portal) = portal::open(&queue.path(root), queue.dedicated, self.features) {
+                self.add(self.spec(device, queue), portal);
+            }
+        }
+        Ok(self.queue_count())
+    }
+
+    fn spec(&self, device: &Device, queue: &WorkQueue) -> Spec {
+        Spec {
+            device: device.id,
+            id: queue.id,
+            package: self.book.lock().topology.package_of_node(device.node),
+            dedicated: queue.dedicated,
+            size: queue.size,
+            transfer_max_bytes: usize::try_from(queue.transfer_max_bytes).unwrap_or(usize::MAX),
+            block_on_fault: queue.block_on_fault,
+        }
+    }
+
+    /// Takes a queue into use. False if it is in use already, or there are [`QUEUES_MAX`].
+    pub fn add(&self, spec: Spec, portal: Box<dyn Portal>) -> bool {
+        let mut book = self.book.lock();
+        let is_known = book.members.iter().any(|m| (m.device, m.id) == (spec.device, spec.id));
+        let Some(place) = self.queues.iter().position(Queue::is_free).filter(|_| !is_known) else {
+            return false;
+        };
+        // SAFETY: free, and the lock is held.
+        unsafe { self.queues[place].open(spec, portal) };
+        book.members.push(Member {
+            device: spec.device,
+            id: spec.id,
+            package: spec.package,
+            place: place as u8,
+        });
+        order::sort_by_key(&mut book.members, |member| (member.device, member.id));
+        self.table.rebalance(&book.members, &book.topology, self.config.policy);
+        true
+    }
+
+    /// Takes a queue out of use. What it has under way is done in software. False if it was not in use.
+    pub fn remove(&self, device: u32, id: u32) -> bool {
+        self.close(|member| (member.device, member.id) == (device, id))
+    }
+
+    /// Closes the queue at a place, if it still is the one that the caller knows.
+    pub(crate) fn retire(&self, place: usize, generation: u32) {
+        self.close(|member| member.place as usize == place && self.queues[place].is_open(generation));
+    }
+
+    fn close(&self, which: impl Fn(&Member) -> bool) -> bool {
+        let mut book = self.book.lock();
+        let Some(at) = book.members.iter().position(which) else { return false };
+        let member = book.members.remove(at);
+        self.table.rebalance(&book.members, &book.topology, self.config.policy);
+        let queue = &self.queues[member.place as usize];
+        // What comes in from now on, from who is still inside, is lost to the sum: a few at most.
+        book.closed.add(&queue.counters.take());
+        drop(book);
+        queue.close()
+    }
+
+    fn members(&self) -> Vec<Member> {
+        self.book.lock().members.clone()
+    }
+
+    /// The queue whose turn it is.
+    pub(crate) fn next(&self, cpu: usize, operation: Operation) -> Option<usize> {
+        self.table.next(cpu, operation)
+    }
+
+    /// The queue at a place.
+    pub(crate) fn queue(&self, place: usize) -> &Queue {
+        &self.queues[place]
+    }
+
+    pub(crate) fn cpu_counters(&self, cpu: usize) -> &CpuCounters {
+        self.table.counters(cpu)
+    }
+
+    /// How many queues are open.
+    pub fn queue_count(&self) -> usize {
+        self.book.lock().members.len()
+    }
+
+    /// All counters.
+    pub fn stats(&self) -> Stats {
+        let book = self.book.lock();
+        let read = |member: &Member| self.queues[member.place as usize].counters.read();
+        Stats {
+            queues: book.members.iter().map(|m| (m.device, m.id, read(m))).collect(),
+            closed: book.closed,
+            cpus: self
+                .table
+                .all_counters()
+                .map(|(cpu, counters)| (cpu, counters.read()))
+                .filter(|(_, stats)| *stats != Default::default())
+                .collect(),
+            reasons: self.reasons.read(),
+        }
+    }
+}
