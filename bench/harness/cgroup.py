@@ -82,6 +82,12 @@ class Cgroup:
         name = "memory.max_usage_in_bytes" if self.version == 1 else "memory.peak"
         return int(u.read(f"{self.memory}/{name}"))
 
+    def oom_kills(self):
+        """How many processes the kernel has killed for want of memory."""
+        name = "memory.oom_control" if self.version == 1 else "memory.events"
+        lines = u.read(f"{self.memory}/{name}").splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
+
     def kill(self):
         u.kill_group(self.memory)
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, exit};
 
 /// The crates whose code is in the library.
-const CRATES: [&str; 8] = ["acomp", "memcg", "mm", "preload", "uffd", "vmscan", "zsmalloc", "zswap"];
+const CRATES: [&str; 9] = ["acomp", "iaa", "memcg", "mm", "preload", "uffd", "vmscan", "zsmalloc", "zswap"];
 
 fn main() {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
@@ -18,14 +18,18 @@ fn main() {
             println!("cargo::rerun-if-changed={}", crates.join(name).join(part).display());
         }
     }
-    let map = crates.join("preload/zfolio.map");
-    println!("cargo::rerun-if-changed={}", map.display());
+    let script = |name: &str| {
+        let path = crates.join("preload").join(name);
+        println!("cargo::rerun-if-changed={}", path.display());
+        path
+    };
+    let (map, order) = (script("zfolio.map"), script("zfolio.ld"));
     println!("cargo::rerun-if-changed={}", crates.join("../Cargo.lock").display());
     println!("cargo::rerun-if-changed=build.rs");
 
     let archive = compile(&out.join("preload"));
     let library = out.join("libzfolio.so");
-    link(&archive, &map, &library);
+    link(&archive, &map, &order, &library);
     inspect(&library);
     println!("cargo::rustc-env=ZFOLIO_LIBRARY={}", library.display());
 }
@@ -36,11 +40,15 @@ fn compile(target: &Path) -> PathBuf {
     let mut cargo = Command::new(env::var_os("CARGO").expect("cargo sets CARGO"));
     cargo
         .args([
-            "build",
+            "rustc",
             "--quiet",
             "--locked",
             "--package",
             "preload",
+            "--lib",
+            // Alone: where a library for Rust is made as well nothing is optimised across crates, whatever the profile says.
+            "--crate-type",
+            "staticlib",
             "--profile",
             "preload",
             "--target-dir",
@@ -74,16 +82,20 @@ fn compile(target: &Path) -> PathBuf {
         cargo.env_remove(name);
     }
     cargo.env("ZFOLIO_BARE", "1");
-    // Nothing of the library's is another's to replace, and so nothing is called by the table of addresses, of which the loader would fill
-    // every entry at every start: half of all relocations.
+    // Nothing of the library's is another's to replace, and so nothing of its own is called by the table of addresses, of which the loader would fill
+    // every entry at every start.
     cargo.env("RUSTFLAGS", "-C relocation-model=pie");
-    // C code in the library must not call what only libc has: no canary (it lives in thread-local storage), no checked copies.
-    cargo.env("CFLAGS", "-fno-stack-protector -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=0 -fPIC -O3 -ffunction-sections -fdata-sections");
+    // C code in the library must not call what only libc has: no canary (it lives in thread-local storage), no checked copies, no malloc
+    // (lz4hc's densest levels then work in 64 KiB of the stack).
+    cargo.env(
+        "CFLAGS",
+        "-fno-stack-protector -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=0 -fPIC -O3 -ffunction-sections -fdata-sections -DLZ4HC_HEAPMODE=0",
+    );
     succeed(&mut cargo);
     target.join("preload/libpreload.a")
 }
 
-fn link(archive: &Path, map: &Path, library: &Path) {
+fn link(archive: &Path, map: &Path, order: &Path, library: &Path) {
     let mut cc = Command::new(env::var_os("CC").unwrap_or("cc".into()));
     cc.args(["-shared", "-nostdlib", "-nostartfiles"]);
     // Nothing of ours may be bound to a symbol of the program's, nothing may be left to bind at run time, and nothing undefined.
@@ -102,6 +114,7 @@ fn link(archive: &Path, map: &Path, library: &Path) {
         cc.arg(format!("-Wl,{option}"));
     }
     cc.arg(format!("-Wl,--version-script={}", map.display()));
+    cc.arg(format!("-Wl,--script={}", order.display()));
     // Every run writes the library into memory: without debug information it is a fraction of the size.
     cc.arg("-Wl,--strip-debug");
     // The constructor's table entry and the exports are what --gc-sections starts from.

@@ -54,6 +54,9 @@ pub const NAME_BYTES: usize = 16;
 /// Folio orders that are counted: 4 KiB (order 0) to 2 MiB (order 9).
 pub const ORDERS: usize = 10;
 
+/// What [`Memcg::unseen_copy`] is when the user has been told.
+pub const SAID: u32 = u32::MAX;
+
 /// The name of the environment variable that holds the path of the mapped file.
 pub const ENV: &str = "ZFOLIO_MEMCG";
 
@@ -66,7 +69,7 @@ pub const PAGE_FILE_GROWN: &str = "memcg-";
 /// The library's name, in the directory of the run and in the directories that are in it for loaders.
 pub const LIBRARY_FILE: &str = "libzfolio.so";
 
-/// What is between the directory of the run and the library's name in LD_PRELOAD. glibc's loader puts its own platform there (`x86_64` or `haswell`
+/// What is between the directory of the run and the library's name in LD_PRELOAD, where not known to be read by glibc's 64-bit loader. glibc's loader puts its own platform there (`x86_64` or `haswell`
 /// in 64-bit processes, `i686` in 32-bit ones), so that a 32-bit process gets another file. musl's loader finds no such directory, and says nothing.
 pub const PLATFORM: &str = "$PLATFORM";
 
@@ -117,6 +120,12 @@ pub struct Stat {
     pub clean_reused: AtomicU64,
     /// Objects kept uncompressed because they did not shrink.
     pub incompressible: AtomicU64,
+    /// Those of them that were not tried, because they looked like noise.
+    pub believed_noise: AtomicU64,
+    /// Objects that looked like noise and were tried all the same, and those of these that shrank: wrong guesses.
+    pub tried_noise: AtomicU64,
+    /// See `tried_noise`.
+    pub wrong_noise: AtomicU64,
     /// Bytes of pages given to the compressor, and bytes of objects that came out.
     pub compressed_in_bytes: AtomicU64,
     /// See `compressed_in_bytes`.
@@ -226,6 +235,8 @@ pub struct Slot {
     /// The same for processes that have parts of a pool in common since a fork; 0 for one that has forked nobody so. By no more than the number of
     /// the first of them: two families may be taken for one.
     pub family: AtomicU32,
+    /// When the process started, as /proc/PID/stat has it, set by its engine: with `pid` that is one process, in whatever namespace. 0 where it is not known.
+    pub start: AtomicU64,
 }
 
 /// The mapped file.
@@ -249,6 +260,8 @@ pub struct Memcg {
     pub unmanaged: AtomicU64,
     /// Set to 1 when a warning that the limit is full is due; `zfolio run` prints it once and sets 2.
     pub full_warning: AtomicU32,
+    /// A process that has made a copy of itself which no hook saw, where there was one; `zfolio run` says so once, and sets [`SAID`].
+    pub unseen_copy: AtomicU32,
     /// Non-zero once `zfolio run` has ended.
     pub closed: AtomicU32,
     /// What the user asked for.
@@ -401,6 +414,7 @@ impl Slot {
             &self.pool_at_peak_bytes,
             &self.started_ns,
             &self.ended_ns,
+            &self.start,
         ];
         for figure in figures.into_iter().chain(&self.name) {
             figure.store(0, Relaxed);
@@ -456,7 +470,7 @@ impl Memcg {
 
     /// Gives a slot back that was claimed for a process that has not come to be.
     pub fn forgo(&self, slot: &Slot) {
-        self.leave(slot);
+        self.leave(slot, 0);
         slot.clear();
         slot.state.store(State::Free as u32, Release);
     }
@@ -475,7 +489,8 @@ impl Memcg {
     /// Hands a slot's figures in: its gauges and its share become 0, and `zfolio run` reads the rest. For the slot's owner, whose process
     /// has ended by `now_ns` (monotonic) or goes on unmanaged.
     pub fn release(&self, slot: &Slot, now_ns: u64) {
-        self.end(slot, slot.state.load(Acquire), now_ns);
+        let held = slot.footprint_bytes.load(Relaxed);
+        self.end(slot, slot.state.load(Acquire), held, now_ns);
     }
 
     /// Hands in the figures of a process that was killed together with its engine. For `zfolio run`, which has seen that both are
@@ -487,13 +502,14 @@ impl Memcg {
         }
         let state = slot.state.load(Acquire);
         let told = [State::Stopped, State::Unmanaged].map(|s| s as u32).contains(&state);
-        self.end(slot, if told { state } else { State::Killed as u32 }, now_ns);
+        self.end(slot, if told { state } else { State::Killed as u32 }, 0, now_ns);
         whole
     }
 
-    fn end(&self, slot: &Slot, ended_as: u32, now_ns: u64) {
+    /// `held` bytes are there until the engine is gone.
+    fn end(&self, slot: &Slot, ended_as: u32, held: u64, now_ns: u64) {
         self.hold(slot, [0; 4]);
-        self.leave(slot);
+        self.leave(slot, held);
         slot.ended_as.store(ended_as, Relaxed);
         slot.ended_ns.store(now_ns.max(1), Relaxed);
         slot.state.store(State::Ended as u32, Release);

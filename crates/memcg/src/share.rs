@@ -158,10 +158,19 @@ impl Division {
 /// Little is less than one part in so many of the limit.
 const LITTLE: u64 = 2;
 
+/// How much each process may grow before its engine looks, where all want the CPUs: about 3 bytes in a nanosecond for a turn or two of the kernel's scheduler,
+/// in bytes.
+const UNSEEN: u64 = 16 << 20;
+
 impl Memcg {
     /// True while little is in the pot: who wants more may have to wait for others to give it up.
     pub fn is_short(&self) -> bool {
         self.division.pot_bytes() < self.max_bytes.load(Relaxed) / LITTLE
+    }
+
+    /// True where all that is in the pot may be gone before the engines that sleep have looked again.
+    pub fn may_run_short(&self) -> bool {
+        self.is_short() || self.division.pot_bytes() < self.living() as u64 * UNSEEN
     }
 
     /// What a process may hold that has come when the pot was empty, and has no share yet, in bytes: what nobody else is to have, divided by all like it.
@@ -190,9 +199,10 @@ impl Memcg {
         }
     }
 
-    /// Takes a process out of the division. Its share goes back to the pot, unless the coordinator is at it and finds it at its next look; and unless it had
-    /// relatives: what they shared with it they have to themselves now, which the coordinator must find out before others take what seems to be free.
-    pub fn leave(&self, slot: &Slot) {
+    /// Takes a process out of the division, which holds so many bytes as long as its engine, which has its memory too. What of its share was more than that goes back
+    /// to the pot, unless the coordinator is at it and finds it at its next look; the rest is free when the coordinator finds the engine gone. Of one with relatives
+    /// nothing goes back: what they shared with it they have to themselves now, which the coordinator must find out before others take what seems to be free.
+    pub fn leave(&self, slot: &Slot, held: u64) {
         let is_led = self.closed.load(SeqCst) == 0 && self.division.orphaned.load(SeqCst) == 0;
         if is_led && slot.family.load(SeqCst) != 0 {
             return slot.share.clear();
@@ -200,7 +210,7 @@ impl Memcg {
         let number = self.division.number();
         let bytes = slot.share.bytes.swap(0, SeqCst);
         slot.share.clear();
-        self.division.give_back(bytes, number);
+        self.division.give_back(bytes.saturating_sub(if is_led { held } else { 0 }), number);
     }
 }
 
@@ -252,6 +262,12 @@ mod tests {
             assert_eq!((slot.share.held(), m.division.pot_bytes()), (0, left));
             m.collect(slot, |_, _| ());
         }
+        let slot = m.claim(7).unwrap();
+        m.division.end(100);
+        m.division.take(slot, 100);
+        m.publish(slot, 70, 70, 0, 0);
+        m.release(slot, 1);
+        assert_eq!(m.division.pot_bytes(), 30, "the rest is there until its engine is gone");
         let [parent, child] = [8, 9].map(|pid| m.claim(pid).unwrap());
         m.join_family(parent, child);
         m.division.end(100);
@@ -276,6 +292,20 @@ mod tests {
         assert_eq!(m.unshared_bytes(), 150 << 20);
         old.share.bytes.store(u64::MAX, Relaxed);
         assert_eq!(m.unshared_bytes(), 0);
+    }
+
+    #[test]
+    fn the_more_processes_there_are_the_more_must_be_in_the_pot() {
+        let m = memcg();
+        m.division.end(600 << 20);
+        let short = (1..100).find(|&pid| {
+            m.claim(pid).unwrap();
+            m.may_run_short()
+        });
+        assert_eq!((short, m.is_short()), (Some(38), false));
+        let m = memcg();
+        m.division.end(500 << 20);
+        assert!(m.is_short() && m.may_run_short(), "it is less than half");
     }
 
     #[test]
@@ -323,7 +353,7 @@ mod tests {
                         random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
                         m.division.take(slot, random >> 52);
                         if ends(random) {
-                            m.leave(slot);
+                            m.leave(slot, 0);
                         }
                     }
                 });

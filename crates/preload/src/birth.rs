@@ -88,12 +88,22 @@ impl Drop for Unseen {
 /// # Safety
 /// `entry` must be fit to run in the program's place: no libc, no thread-local storage.
 pub unsafe fn aside(entry: extern "C" fn(usize) -> !, argument: usize) -> Result<(), Errno> {
+    // SAFETY: the caller's contract.
+    unsafe { aside_in(0, entry, argument) }
+}
+
+/// The same in new namespaces, as these flags of clone say.
+///
+/// # Safety
+/// As for [`aside`].
+unsafe fn aside_in(namespaces: u32, entry: extern "C" fn(usize) -> !, argument: usize) -> Result<(), Errno> {
     let stack_top = new_stack()?;
     let unseen = Unseen::begin();
     // Only children that end with SIGCHLD are reaped by its being ignored.
     let signal = if unseen.is_some() { SIGCHLD } else { 0 };
     // SAFETY: the stack is new, and with CLONE_VFORK we wait until the process is gone.
-    let made = unsafe { sys::clone(CLONE_VM | CLONE_VFORK | signal, stack_top, entry, argument) };
+    let made =
+        unsafe { sys::clone(CLONE_VM | CLONE_VFORK | namespaces | signal, stack_top, entry, argument) };
     if let Ok(pid) = made {
         let mut status = 0;
         // Where it is unseen this says ECHILD as soon as it has ended.
@@ -118,8 +128,9 @@ pub unsafe fn detached(entry: extern "C" fn(usize) -> !, argument: usize) -> Res
     result.map(|pid| Born { pid, may_yield })
 }
 
-/// True when an engine that were born now could open what it needs. All signals must be blocked, and the caller be on a stack that is always there.
-pub fn has_rights() -> bool {
+/// True when the engine of a child that is born now, in new `namespaces` (flags of clone) or not, could open what it needs. All signals must be blocked, and the caller be
+/// on a stack that is always there.
+pub fn has_rights(namespaces: u32) -> bool {
     extern "C" fn attempt(result: usize) -> ! {
         sys::close_all();
         sys::want_descriptors(8);
@@ -128,9 +139,22 @@ pub fn has_rights() -> bool {
         unsafe { *(result as *mut bool) = opened.is_ok() };
         sys::exit(0)
     }
+    // In another PID namespace /proc shows others (tasks.rs). And the first process there must be the program's: when that ends there can be no more.
+    if namespaces & CLONE_NEWPID != 0 || !has_own_pid_namespace() {
+        return false;
+    }
     let mut result = false;
     // SAFETY: `attempt` uses no libc, and what it writes lives as long as it does.
-    unsafe { aside(attempt, &raw mut result as usize) }.is_ok() && result
+    unsafe { aside_in(namespaces, attempt, &raw mut result as usize) }.is_ok() && result
+}
+
+/// True when children come to this process's own PID namespace: otherwise after unshare or setns.
+fn has_own_pid_namespace() -> bool {
+    let (mut own, mut childrens) = ([0; 32], [0; 32]);
+    let read = |path: &[u8], name| sys::readlink(path, name).is_ok();
+    read(b"/proc/thread-self/ns/pid\0", &mut own)
+        && read(b"/proc/thread-self/ns/pid_for_children\0", &mut childrens)
+        && own == childrens
 }
 
 /// Where a worker runs.

@@ -61,6 +61,8 @@ pub struct Control {
     pub birth: AtomicU32,
     /// 1 in a child of fork that no engine has looked at yet: what it holds its parent holds too.
     pub inherits: AtomicU32,
+    /// How often a copy of the process that a hook saw was begun, or was made (unseen.rs).
+    pub copies: AtomicU32,
     /// 1 when the program has ever forked: some of its memory may be another's too.
     pub has_forked: AtomicU32,
 }
@@ -136,8 +138,20 @@ impl Control {
             seed: AtomicU64::new(0),
             birth: AtomicU32::new(Birth::None as u32),
             inherits: AtomicU32::new(0),
+            copies: AtomicU32::new(0),
             has_forked: AtomicU32::new(0),
         }
+    }
+
+    /// The process is about to make a copy of itself.
+    pub fn begin_copy(&self) {
+        self.has_forked.store(1, Relaxed);
+        self.copies.fetch_add(1, SeqCst);
+    }
+
+    /// It has made one, or has failed to.
+    pub fn end_copy(&self) {
+        self.copies.fetch_add(1, SeqCst);
     }
 
     /// What the engine does now.

@@ -2,7 +2,7 @@
 
 use crate::arena;
 use crate::birth;
-use crate::board::Board;
+use crate::board::{Board, WORKERS_MAX};
 use crate::control::{Birth, CONTROL, State, Wish};
 use crate::crew::{self, Crew};
 use crate::footprint::{data, footprint, sizes};
@@ -11,12 +11,14 @@ use crate::live::{self, Live};
 use crate::seat::{Faults, Seat};
 use crate::share;
 use crate::store::Counter;
+use crate::unseen::Unseen;
 use crate::watch::Watch;
 use crate::words::{self, Line, unmanaged};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::fmt::{self, Write};
 use core::sync::atomic::Ordering::*;
+use memcg::Memcg;
 use mm::fork::Misfit;
 use mm::kernel::Store;
 use mm::{Config, Pager};
@@ -26,8 +28,8 @@ use vmscan::WINDOW;
 use vmscan::watermark::Watermarks;
 use zswap::Codec;
 
-/// How many descriptors engine and workers may have: more than they ever do.
-const DESCRIPTORS: u64 = 64;
+/// How many descriptors engine and workers may have: more than they ever do, with each worker's queues of a device.
+const DESCRIPTORS: u64 = 64 + (WORKERS_MAX * acomp::QUEUES_MAX) as u64;
 
 /// The engine's first instruction. `argument` is unused: all is in [`CONTROL`].
 pub extern "C" fn main(_argument: usize) -> ! {
@@ -87,10 +89,11 @@ fn asleep(watch: &mut Watch) -> bool {
         watch.copies.follow(&watch.order, footprint);
         watch.publish(footprint, footprint, 0, 0);
         let own = footprint - watch.excess(footprint);
-        let marks = if evict_all { Watermarks::evict_all() } else { Watermarks::new(watch.limit(own), 1) };
+        let limit = watch.limit_asleep(own);
+        let marks = if evict_all { Watermarks::evict_all() } else { Watermarks::new(limit, 1) };
         let threshold = marks.wake;
         // With little left it must not come to more before the next look, whatever it has mapped.
-        if own > threshold || watch.order.memcg.is_short() && data(&watch.statm) > threshold {
+        if own > threshold || watch.order.memcg.may_run_short() && data(&watch.statm) > threshold {
             return true;
         }
         CONTROL.has_looked();
@@ -343,6 +346,11 @@ fn answered(pager: &mut Engine) {
 /// How long the pager polls without sleeping after it has served a fault: about what a wake-up on another CPU costs.
 const SPIN_NS: u64 = 30_000;
 
+/// True where others want every CPU: one that polls is taken from them.
+fn is_crowded(memcg: &Memcg) -> bool {
+    share::processes_per_cpu(memcg) > 0
+}
+
 /// How often the kernel is asked how much memory the process holds; in between the pager keeps count of what it does itself. What comes about without
 /// it, at 3 or 4 bytes in a nanosecond, must be found before it is an eighth of what lies between the high mark and the limit,
 /// where that takes 100 µs or more.
@@ -389,6 +397,7 @@ fn run(watch: &mut Watch, board: Board, workers: &[u32], pager: &mut Engine) {
     let mut rests = Rests::new(memcg.settings.seed);
     let mut seat = Seat::new(workers, CONTROL.may_yield.load(Relaxed) != 0);
     let mut tidied = Tidied::default();
+    let mut unseen = Unseen::default();
     loop {
         let now = sys::now_ns();
         let mut own = pager.usage().footprint;
@@ -419,7 +428,11 @@ fn run(watch: &mut Watch, board: Board, workers: &[u32], pager: &mut Engine) {
             pager.set_limit(watch.limit(own), share::processes_per_cpu(memcg));
             watch.count_cpu();
             watch.note_name(now);
+            unseen.look(memcg, watch.order.pid);
             if watch.gone() {
+                unseen.look(memcg, watch.order.pid);
+                // To take all of it down needs a CPU, and others wait for the memory.
+                seat.leave(now);
                 return;
             }
             if let Some(since) = pager.waiting_since_ns() {
@@ -454,7 +467,7 @@ fn run(watch: &mut Watch, board: Board, workers: &[u32], pager: &mut Engine) {
             }
         } else if tidied.tidy(now, now - last_fault_ns, &mut pager.store) {
             continue;
-        } else if !busy && (now - last_fault_ns > SPIN_NS || !seat.is_apart()) {
+        } else if !busy && (now - last_fault_ns > SPIN_NS || !seat.is_apart() || is_crowded(memcg)) {
             let urgent = pager.waiting_since_ns().is_some() || pager.paused;
             let room = watch.limit(own).saturating_sub(own) as u64;
             let time = if urgent { 500_000 } else { (room / 4).clamp(500_000, 20_000_000) };

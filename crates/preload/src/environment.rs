@@ -1,5 +1,8 @@
 //! What a program needs in its environment to be managed: the library in LD_PRELOAD, and the path of the run's page.
 //!
+//! The library has two names. The shorter is for programs of which it is known that glibc's 64-bit loader starts them; the other one does for all,
+//! and costs that loader some 30 µs: it asks /proc for the program's own path before it puts something in the place of `$PLATFORM`.
+//!
 //! All of it may run in a child of vfork and in a signal handler: it calls nothing, allocates nothing, and writes only where it is told to.
 
 use core::ffi::CStr;
@@ -38,20 +41,29 @@ impl Text {
     }
 }
 
+/// A name of the library in LD_PRELOAD.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Name {
+    /// `DIR/libzfolio.so`: for glibc's 64-bit loader.
+    File,
+    /// `DIR/$PLATFORM/libzfolio.so`: for any.
+    Platform,
+}
+
 /// The run that this process belongs to.
 #[derive(Clone, Copy)]
 pub struct Run {
     /// `ZFOLIO_MEMCG=DIR/memcg`.
     variable: Text,
-    /// `DIR/$PLATFORM/libzfolio.so`, as LD_PRELOAD has it.
-    library: Text,
-    /// `DIR/libzfolio.so`.
+    /// [`Name::Platform`].
+    platform: Text,
+    /// [`Name::File`].
     file: Text,
 }
 
 impl Run {
     /// No run.
-    pub const NONE: Run = Run { variable: Text::EMPTY, library: Text::EMPTY, file: Text::EMPTY };
+    pub const NONE: Run = Run { variable: Text::EMPTY, platform: Text::EMPTY, file: Text::EMPTY };
 
     /// The run whose page has this path. None where that is no path of a page, or too long.
     pub fn new(page: &[u8]) -> Option<Run> {
@@ -60,7 +72,7 @@ impl Run {
         let (platform, file) = (memcg::PLATFORM.as_bytes(), memcg::LIBRARY_FILE.as_bytes());
         Some(Run {
             variable: Text::of(&[memcg::ENV.as_bytes(), b"=", page])?,
-            library: Text::of(&[dir, b"/", platform, b"/", file])?,
+            platform: Text::of(&[dir, b"/", platform, b"/", file])?,
             file: Text::of(&[dir, b"/", file])?,
         })
     }
@@ -70,9 +82,16 @@ impl Run {
         &self.file.bytes[..self.file.len + 1]
     }
 
-    /// True for an entry of LD_PRELOAD that is our library.
+    fn name(&self, name: Name) -> &[u8] {
+        match name {
+            Name::File => self.file.as_bytes(),
+            Name::Platform => self.platform.as_bytes(),
+        }
+    }
+
+    /// True for an entry of LD_PRELOAD that is our library, by whatever name.
     fn is_library(&self, entry: &[u8]) -> bool {
-        entry == self.library.as_bytes()
+        entry == self.name(Name::File) || entry == self.name(Name::Platform)
     }
 }
 
@@ -82,8 +101,8 @@ pub struct Plan<'a> {
     strings: Vector,
     /// How many strings there are.
     count: usize,
-    /// True to put library and page in, false to take them out.
-    put_in: bool,
+    /// To put library and page in, the library by this name; or to take them out.
+    put_in: Option<Name>,
     /// The LD_PRELOAD that counts: its index and value.
     preload: Option<(usize, &'a [u8])>,
     /// The index of ZFOLIO_MEMCG.
@@ -95,13 +114,13 @@ fn is_blank(byte: &u8) -> bool {
 }
 
 impl<'a> Plan<'a> {
-    /// Looks at the environment `strings` (NULL is an empty one). None when nothing is to be changed: where library and page can be opened both are
-    /// there, else neither is; or it belongs to another run, one inside this.
+    /// Looks at the environment `strings` (NULL is an empty one). None when nothing is to be changed: what is to be put in is there, the library by
+    /// this name and no other; where nothing is to be, nothing is; or it belongs to another run, one inside this.
     ///
     /// # Safety
     /// `strings` must be an environment as exec takes it, and stay as it is for `'a`.
-    pub unsafe fn new(run: &'a Run, strings: Vector, can_be_opened: bool) -> Option<Plan<'a>> {
-        let mut plan = Plan { run, strings, count: 0, put_in: can_be_opened, preload: None, page: None };
+    pub unsafe fn new(run: &'a Run, strings: Vector, put_in: Option<Name>) -> Option<Plan<'a>> {
+        let mut plan = Plan { run, strings, count: 0, put_in, preload: None, page: None };
         let name = &run.variable.bytes[..memcg::ENV.len() + 1];
         // SAFETY: the caller's contract: there are strings up to NULL.
         while let Some(string) = unsafe { plan.string(plan.count) } {
@@ -121,8 +140,12 @@ impl<'a> Plan<'a> {
             }
             plan.count += 1;
         }
-        let (library, page) = (plan.has_library(), plan.page.is_some());
-        let as_it_should_be = if can_be_opened { library && page } else { !library && !page };
+        let is_named = |name| plan.libraries().all(|entry| entry == run.name(name));
+        let has_library = plan.libraries().next().is_some();
+        let as_it_should_be = match put_in {
+            Some(name) => has_library && plan.page.is_some() && is_named(name),
+            None => !has_library && plan.page.is_none(),
+        };
         (!as_it_should_be).then_some(plan)
     }
 
@@ -138,8 +161,14 @@ impl<'a> Plan<'a> {
         Some(unsafe { *self.strings.add(index) }).filter(|string| !string.is_null())
     }
 
-    fn has_library(&self) -> bool {
-        self.preload.is_some_and(|(_, value)| value.split(is_blank).any(|entry| self.run.is_library(entry)))
+    /// What else is preloaded, and our library.
+    fn preloaded(&self) -> &'a [u8] {
+        self.preload.map_or(b"", |(_, value)| value)
+    }
+
+    /// The entries of LD_PRELOAD that are our library.
+    fn libraries(&self) -> impl Iterator<Item = &'a [u8]> {
+        self.preloaded().split(is_blank).filter(|entry| self.run.is_library(entry))
     }
 
     /// How much room [`Plan::write`] needs, in bytes.
@@ -152,10 +181,9 @@ impl<'a> Plan<'a> {
         (self.count + 3) * size_of::<*const u8>()
     }
 
-    /// Of a new LD_PRELOAD: the name, our entry, `:`, theirs, and NUL.
+    /// Of a new LD_PRELOAD: what is there, with the longer of the names for each of ours; or the variable, ours, `:`, theirs; and NUL.
     fn text_bytes(&self) -> usize {
-        let theirs = self.preload.map_or(0, |(_, value)| value.len());
-        PRELOAD.len() + self.run.library.len + theirs + 2
+        PRELOAD.len() + self.preloaded().len() + self.libraries().count().max(1) * self.run.platform.len + 2
     }
 
     /// Writes the new environment, which goes on using strings of the old one and of the run.
@@ -180,11 +208,11 @@ impl<'a> Plan<'a> {
             let string = unsafe { *self.strings.add(index) };
             if self.preload.is_some_and(|(at, _)| at == index) {
                 preload.into_iter().for_each(&mut push);
-            } else if self.put_in || self.page != Some(index) {
+            } else if self.put_in.is_some() || self.page != Some(index) {
                 push(string);
             }
         }
-        if self.put_in {
+        if self.put_in.is_some() {
             preload.into_iter().filter(|_| self.preload.is_none()).for_each(&mut push);
             Some(self.run.variable.bytes.as_ptr())
                 .filter(|_| self.page.is_none())
@@ -203,22 +231,19 @@ impl<'a> Plan<'a> {
             len += part.len();
         };
         push(PRELOAD);
-        let theirs = self.preload.map_or(&b""[..], |(_, value)| value);
-        if self.put_in {
-            if !self.has_library() {
-                push(self.run.library.as_bytes());
-                push(if theirs.is_empty() { b"" } else { b":" });
-            }
-            push(theirs);
-        } else {
-            // Each entry with the character behind it, so that theirs stay as they were written.
-            for entry in theirs.split_inclusive(is_blank) {
-                if !self
-                    .run
-                    .is_library(entry.strip_suffix(b":").or(entry.strip_suffix(b" ")).unwrap_or(entry))
-                {
-                    push(entry);
-                }
+        let ours = self.put_in.map_or(&b""[..], |name| self.run.name(name));
+        if self.libraries().next().is_none() {
+            push(ours);
+            push(if ours.is_empty() || self.preloaded().is_empty() { b"" } else { b":" });
+        }
+        // Each entry with the character behind it, so that theirs stay as they were written.
+        for part in self.preloaded().split_inclusive(is_blank) {
+            let entry = part.strip_suffix(b":").or(part.strip_suffix(b" ")).unwrap_or(part);
+            if !self.run.is_library(entry) {
+                push(part);
+            } else if self.put_in.is_some() {
+                push(ours);
+                push(&part[entry.len()..]);
             }
         }
         push(b"\0");
@@ -242,16 +267,17 @@ mod tests {
     use std::ffi::CString;
 
     const OURS: &str = "LD_PRELOAD=/run/a/$PLATFORM/libzfolio.so";
+    const SHORT: &str = "LD_PRELOAD=/run/a/libzfolio.so";
     const PAGE: &str = "ZFOLIO_MEMCG=/run/a/memcg-8";
 
     /// What a program gets that is started with these variables; none where they are passed as they are.
-    fn changed(variables: &[&str], can_be_opened: bool) -> Option<Vec<String>> {
+    fn changed(variables: &[&str], put_in: Option<Name>) -> Option<Vec<String>> {
         let run = Run::new(b"/run/a/memcg-8").unwrap();
         let texts: Vec<CString> = variables.iter().map(|text| CString::new(*text).unwrap()).collect();
         let mut vector: Vec<*const u8> = texts.iter().map(|text| text.as_ptr().cast()).collect();
         vector.push(core::ptr::null());
         // SAFETY: a NULL-terminated array of C strings.
-        let plan = unsafe { Plan::new(&run, vector.as_ptr(), can_be_opened) }?;
+        let plan = unsafe { Plan::new(&run, vector.as_ptr(), put_in) }?;
         // A word behind the room, to see that it is not written.
         let words = plan.room_bytes().div_ceil(8);
         let mut room = vec![!0u64; words + 1];
@@ -269,11 +295,15 @@ mod tests {
     }
 
     fn put_in(variables: &[&str]) -> Option<Vec<String>> {
-        changed(variables, true)
+        changed(variables, Some(Name::Platform))
+    }
+
+    fn put_in_short(variables: &[&str]) -> Option<Vec<String>> {
+        changed(variables, Some(Name::File))
     }
 
     fn taken_out(variables: &[&str]) -> Option<Vec<String>> {
-        changed(variables, false)
+        changed(variables, None)
     }
 
     #[test]
@@ -281,6 +311,8 @@ mod tests {
         assert_eq!(put_in(&["A=1", OURS, PAGE]), None);
         assert_eq!(put_in(&[PAGE, &format!("{OURS}:x.so"), "B=2"]), None);
         assert_eq!(put_in(&["LD_PRELOAD=x.so /run/a/$PLATFORM/libzfolio.so", PAGE]), None);
+        assert_eq!(put_in_short(&["A=1", SHORT, PAGE]), None);
+        assert_eq!(put_in_short(&["LD_PRELOAD=x.so:/run/a/libzfolio.so y.so", PAGE]), None);
         assert_eq!(taken_out(&["A=1", "LD_PRELOAD=x.so"]), None);
         assert_eq!(taken_out(&[]), None);
     }
@@ -291,6 +323,30 @@ mod tests {
         assert_eq!(put_in(&["A=1", "B=2"]).unwrap(), ["A=1", "B=2", OURS, PAGE]);
         assert_eq!(put_in(&[PAGE, "A=1"]).unwrap(), [PAGE, "A=1", OURS]);
         assert_eq!(put_in(&[OURS, "A=1"]).unwrap(), [OURS, "A=1", PAGE]);
+    }
+
+    #[test]
+    fn what_is_there_by_the_other_name_gets_the_right_one() {
+        assert_eq!(put_in_short(&["A=1", "B=2"]).unwrap(), ["A=1", "B=2", SHORT, PAGE]);
+        for (theirs_before, theirs_behind) in [("", ""), ("x.so ", ""), ("", ":x.so"), ("x.so:", "  y.so:")] {
+            let with = |name: &str| format!("LD_PRELOAD={theirs_before}/run/a/{name}{theirs_behind}");
+            let (short, long) = (with("libzfolio.so"), with("$PLATFORM/libzfolio.so"));
+            assert_eq!(put_in_short(&["A=1", &long, PAGE]).unwrap(), ["A=1", &short, PAGE]);
+            assert_eq!(put_in(&["A=1", &short, PAGE]).unwrap(), ["A=1", &long, PAGE]);
+            assert_eq!(put_in(&[&short]).unwrap(), [&long, PAGE]);
+        }
+        // Each of several: a shell's text may have been added to itself.
+        let (short, long) = ("/run/a/libzfolio.so", "/run/a/$PLATFORM/libzfolio.so");
+        let mixed = format!("LD_PRELOAD={short}:{long}:x.so:{short}");
+        assert_eq!(
+            put_in(&[&mixed, PAGE]).unwrap(),
+            [&format!("LD_PRELOAD={long}:{long}:x.so:{long}"), PAGE]
+        );
+        assert_eq!(
+            put_in_short(&[&mixed, PAGE]).unwrap(),
+            [&format!("LD_PRELOAD={short}:{short}:x.so:{short}"), PAGE]
+        );
+        assert_eq!(taken_out(&[&mixed, PAGE]).unwrap(), ["LD_PRELOAD=x.so:"]);
     }
 
     #[test]
@@ -322,6 +378,7 @@ mod tests {
             (format!("{OURS}:x.so y.so"), "LD_PRELOAD=x.so y.so"),
             ("LD_PRELOAD=x.so /run/a/$PLATFORM/libzfolio.so y.so".into(), "LD_PRELOAD=x.so y.so"),
             ("LD_PRELOAD=x.so:/run/a/$PLATFORM/libzfolio.so".into(), "LD_PRELOAD=x.so:"),
+            (format!("{SHORT} x.so"), "LD_PRELOAD=x.so"),
         ] {
             assert_eq!(taken_out(&[&with, "A=1"]).unwrap(), [without, "A=1"]);
         }
@@ -339,8 +396,8 @@ mod tests {
         let run = Run::new(b"/run/a/memcg-8").unwrap();
         // SAFETY: NULL is allowed.
         unsafe {
-            assert!(Plan::new(&run, core::ptr::null(), false).is_none());
-            assert_eq!(Plan::new(&run, core::ptr::null(), true).unwrap().count, 0);
+            assert!(Plan::new(&run, core::ptr::null(), None).is_none());
+            assert_eq!(Plan::new(&run, core::ptr::null(), Some(Name::Platform)).unwrap().count, 0);
         }
     }
 

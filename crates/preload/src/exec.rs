@@ -1,6 +1,7 @@
 //! Calls by which a program starts another, with an environment of its choice: `env -i`, a shell's variables that were unset, a test that runs in an
 //! empty one. What the new program needs to be managed is put in again. Where it could not open the library (chroot, another mount namespace), the
-//! loader would say so on its stderr: there it is taken out, and the program and its descendants run unmanaged.
+//! loader would say so on its stderr: there it is taken out, and the program and its descendants run unmanaged. By which of its two names a program
+//! gets the library depends on the file that is to be executed (image.rs).
 //!
 //! The calls may come from a child of vfork, which has its parent's memory, and from a signal handler: a new environment lies on the stack until
 //! the call returns, and nothing is locked. The program's own `environ` stays as it is. (Of posix_spawn's two versions libc's newer one is called: the older,
@@ -8,8 +9,10 @@
 //!
 //! What libc starts by itself (system, popen, wordexp) does not pass here. It uses `environ`, and so it is unmanaged where a program has emptied that.
 
-use crate::environment::{Plan, Run, Vector};
+use crate::environment::{Name, Plan, Run, Vector};
 use crate::hook::{Call, real};
+use crate::image::Image;
+use crate::loaded;
 use core::arch::naked_asm;
 use core::cell::UnsafeCell;
 use core::ffi::c_void;
@@ -36,15 +39,16 @@ pub fn remember(page: &[u8]) {
     }
 }
 
-/// Calls with `strings`, or with what they must be for a program that is to be managed.
-fn with_environment(strings: Vector, call: impl FnOnce(Vector) -> i32) -> i32 {
+/// Calls with `strings`, or with what they must be for a program that is to be managed, and is this one.
+fn with_environment(strings: Vector, image: Image, call: impl FnOnce(Vector) -> i32) -> i32 {
     if !RUN.1.load(Acquire) {
         return call(strings);
     }
     // SAFETY: written before the flag was set, and never again.
     let run = unsafe { &*RUN.0.get() };
+    let name = || if image.is_glibcs() { Name::File } else { Name::Platform };
     // SAFETY: an environment, by the contract of every function that calls this; it stays until the call returns.
-    match unsafe { Plan::new(run, strings, sys::may_read(run.file())) } {
+    match unsafe { Plan::new(run, strings, sys::may_read(run.file()).then(name)) } {
         None => call(strings),
         // SAFETY: as much room as the plan asks for, aligned to 16.
         Some(plan) => on_stack(plan.room_bytes(), |room| call(unsafe { plan.write(room) })),
@@ -130,7 +134,16 @@ type Spawn = extern "C" fn(*mut i32, *const u8, *const c_void, *const c_void, Ve
 pub extern "C" fn execve(path: *const u8, arguments: Vector, environment: Vector) -> i32 {
     // SAFETY: the type of execve(2).
     let real = unsafe { real::<Execve>(Call::Execve) };
-    with_environment(environment, |strings| real.map_or_else(no_such_call, |f| f(path, arguments, strings)))
+    let image = Image::At(path);
+    with_environment(environment, image, |strings| {
+        real.map_or_else(no_such_call, |f| f(path, arguments, strings))
+    })
+}
+
+/// What execvp and posix_spawnp are to execute.
+fn searched_for(file: *const u8) -> Image {
+    // SAFETY: the caller's contract is that of these functions.
+    unsafe { Image::by_search(file, environ()) }
 }
 
 /// execvpe(3).
@@ -138,7 +151,9 @@ pub extern "C" fn execve(path: *const u8, arguments: Vector, environment: Vector
 pub extern "C" fn execvpe(file: *const u8, arguments: Vector, environment: Vector) -> i32 {
     // SAFETY: the type of execvpe(3).
     let real = unsafe { real::<Execve>(Call::Execvpe) };
-    with_environment(environment, |strings| real.map_or_else(no_such_call, |f| f(file, arguments, strings)))
+    with_environment(environment, searched_for(file), |strings| {
+        real.map_or_else(no_such_call, |f| f(file, arguments, strings))
+    })
 }
 
 /// execv(3).
@@ -158,7 +173,9 @@ pub extern "C" fn execvp(file: *const u8, arguments: Vector) -> i32 {
 pub extern "C" fn fexecve(fd: i32, arguments: Vector, environment: Vector) -> i32 {
     // SAFETY: the type of fexecve(3).
     let real = unsafe { real::<Fexecve>(Call::Fexecve) };
-    with_environment(environment, |strings| real.map_or_else(no_such_call, |f| f(fd, arguments, strings)))
+    with_environment(environment, Image::Unknown, |strings| {
+        real.map_or_else(no_such_call, |f| f(fd, arguments, strings))
+    })
 }
 
 /// execveat(2).
@@ -172,9 +189,23 @@ pub extern "C" fn execveat(
 ) -> i32 {
     // SAFETY: the type of execveat(2).
     let real = unsafe { real::<Execveat>(Call::Execveat) };
-    with_environment(environment, |strings| {
+    with_environment(environment, Image::Unknown, |strings| {
         real.map_or_else(no_such_call, |f| f(dir, path, arguments, strings, flags))
     })
+}
+
+/// What posix_spawn is to execute.
+fn spawned(which: Call, path: *const u8, actions: *const c_void) -> Image {
+    // This process goes on: another thread may count on the number of the descriptor that it gets next, or make a child that has ours.
+    if !loaded::says_one_thread() {
+        return Image::Unknown;
+    }
+    let image = match which {
+        Call::PosixSpawn | Call::PidfdSpawn => Image::At(path),
+        _ => searched_for(path),
+    };
+    // One of the actions may be to change the directory. SAFETY: the caller's contract is that of posix_spawn(3).
+    if actions.is_null() { image } else { unsafe { image.from_anywhere() } }
 }
 
 /// posix_spawn, posix_spawnp, pidfd_spawn or pidfd_spawnp: they return an error number.
@@ -188,8 +219,12 @@ fn spawn(
 ) -> i32 {
     // SAFETY: the type of all four.
     let real = unsafe { real::<Spawn>(which) };
+    let image = spawned(which, path, actions);
+    // No handler comes between, which could make a child. posix_spawn does the same.
+    let mask = sys::signal_mask(!0);
     // The child has executed the program, or failed to, when the call returns.
-    with_environment(environment, |strings| {
+    with_environment(environment, image, |strings| {
+        sys::signal_mask(mask);
         real.map_or(ENOSYS, |f| f(child, path, actions, attributes, arguments, strings))
     })
 }

@@ -6,7 +6,7 @@
 //!   child                                    └> its engine: takes over, registers, verifies ─> its thread goes on
 //! ```
 //!
-//! The thread is inside libc's fork, with whatever locks that takes, and [`around`] is called instead of the system call. From the moment when the engine stands
+//! The thread is inside libc's fork, with whatever locks that takes, or calls another of clone.rs, and [`pass`] is called instead of the system call. From the moment when the engine stands
 //! still nothing that is out can come in, so the thread touches no memory of the program's until that is over: it is on a stack of the
 //! library's own. This is safe because
 //! 1. one thread forks at a time (the bell is held), and the engine stands still for nothing but the clone itself: it goes on when either the thread
@@ -21,9 +21,11 @@
 
 use crate::arena;
 use crate::birth;
+use crate::clone::Clone;
 use crate::control::{Birth, CONTROL, Order, State, Wish};
 use crate::dontfork;
 use crate::engine;
+use crate::grow;
 use crate::hook;
 use crate::words::{self, Line};
 use alloc::vec::Vec;
@@ -204,26 +206,6 @@ fn on_own_stack(f: extern "C" fn(usize), argument: usize) {
     }
 }
 
-/// The arguments of clone(2) as libc's fork makes it: a copy of the memory, and the same place of the same stack.
-#[derive(Clone, Copy, Debug)]
-pub struct Clone(pub [usize; 6]);
-
-impl Clone {
-    fn make(&self) -> isize {
-        let mut arguments = self.0;
-        arguments[1] = 0;
-        // SAFETY: the child goes on from here as the parent does, in a copy of its memory.
-        let made = unsafe { sys::syscall(NR_CLONE, arguments) };
-        made.map_or_else(|errno| -(errno.0 as isize), |pid| pid as isize)
-    }
-
-    /// The address that the kernel writes the child's number to, and clears as it ends: glibc's exit word. 0 where it does not.
-    fn exit_word(&self) -> usize {
-        const BOTH: usize = (CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID) as usize;
-        if self.0[0] & BOTH == BOTH { self.0[3] } else { 0 }
-    }
-}
-
 /// An attempt to fork in place.
 struct Attempt {
     memcg: &'static Memcg,
@@ -232,35 +214,61 @@ struct Attempt {
     result: Option<isize>,
 }
 
-/// Makes a system call that copies the address space, with the engine prepared for it. The result is the kernel's: a number, 0 in the child, or an
+/// Makes a system call that copies the address space, with all of ours prepared for it. The result is the kernel's: a number, 0 in the child, or an
 /// error below 0.
-pub fn around(clone: Clone) -> isize {
+#[unsafe(link_section = ".text.startup.zfolio")]
+pub fn pass(clone: &Clone) -> isize {
+    grow::fork_begin();
+    let pid = around(clone);
+    if pid == 0 {
+        grow::child_begin()
+    } else {
+        grow::fork_end()
+    }
+    pid
+}
+
+/// Makes the call, beside an engine.
+fn make(clone: &Clone) -> isize {
+    CONTROL.begin_copy();
+    let result = clone.make();
+    CONTROL.end_copy();
+    result
+}
+
+/// The same as [`pass`] where no engine is half started.
+fn around(clone: &Clone) -> isize {
     // SAFETY: null, or mapped for as long as the process lives.
     let Some(memcg) = (unsafe { hook::memcg().as_ref() }) else {
-        let result = clone.make();
-        if result == 0 {
-            hook::small_child_begin();
-        }
-        return result;
+        let make = || {
+            let result = clone.make();
+            if result == 0 {
+                hook::small_child_begin();
+            }
+            clone.tell(result);
+            result
+        };
+        return if clone.is_told() { hook::with_bell(make) } else { make() };
     };
-    CONTROL.has_forked.store(1, Relaxed);
     hook::with_bell(|| {
         CONTROL.forks.fetch_add(1, SeqCst);
         if CONTROL.state() == State::Awake {
             CONTROL.forks.fetch_sub(1, SeqCst);
-            let mut attempt = Attempt { memcg, clone, result: None };
+            let mut attempt = Attempt { memcg, clone: *clone, result: None };
             on_own_stack(attempt_in_place, &raw mut attempt as usize);
             if let Some(result) = attempt.result {
+                clone.tell(result);
                 return result;
             }
             CONTROL.forks.fetch_add(1, SeqCst);
             hook::come_home();
         }
-        let result = clone.make();
+        let result = make(clone);
         match result {
-            0 => hook::child_begin(),
+            0 => hook::child_begin(clone.exit_word()),
             _ => drop(CONTROL.forks.fetch_sub(1, SeqCst)),
         }
+        clone.tell(result);
         result
     })
 }
@@ -277,7 +285,7 @@ extern "C" fn attempt_in_place(attempt: usize) {
 }
 
 fn in_place(memcg: &'static Memcg, clone: Clone) -> Option<isize> {
-    if !birth::has_rights() {
+    if !birth::has_rights(clone.namespaces()) {
         return None;
     }
     let own_pid = sys::getpid().unwrap_or(0) as u32;
@@ -299,7 +307,7 @@ fn in_place(memcg: &'static Memcg, clone: Clone) -> Option<isize> {
         memcg.forgo(slot);
         return None;
     }
-    let pid = clone.make();
+    let pid = make(&clone);
     cradle.pass(if pid < 0 { Stage::Failed } else { Stage::Cloned });
     if pid == 0 {
         be_born(memcg, slot, clone.exit_word());

@@ -63,6 +63,7 @@ pub(crate) enum Call {
     Setns,
     Prctl,
     Syscall,
+    Clone,
     Execve,
     Execvpe,
     Fexecve,
@@ -80,7 +81,7 @@ pub(crate) enum Call {
     PidfdSpawnp,
 }
 
-const NAMES: [&[u8]; 41] = [
+const NAMES: [&[u8]; 42] = [
     b"fork\0",
     b"daemon\0",
     b"forkpty\0",
@@ -109,6 +110,7 @@ const NAMES: [&[u8]; 41] = [
     b"setns\0",
     b"prctl\0",
     b"syscall\0",
+    b"clone\0",
     b"execve\0",
     b"execvpe\0",
     b"fexecve\0",
@@ -156,12 +158,13 @@ pub(crate) fn start_with(page: usize) {
     // SAFETY: the mapping is as large as the structure, and all of it is atomics and plain integers; it is never unmapped.
     if unsafe { (*shared).magic.load(Acquire) } == memcg::MAGIC {
         MEMCG.store(shared, Release);
-        start_engine(None);
+        start_engine(None, None);
     }
 }
 
-/// Starts an engine for this process, whose parent had the slot `parent` if it is a fork of it that has taken nothing over.
-fn start_engine(parent: Option<&Slot>) {
+/// Starts an engine for this process, whose parent had the slot `parent` if it is a fork of it that has taken nothing over, and whose main thread has this exit
+/// word, where that is known.
+fn start_engine(parent: Option<&Slot>, word: Option<(usize, u32)>) {
     // SAFETY: set once, and never unmapped.
     let Some(memcg) = (unsafe { MEMCG.load(Acquire).as_ref() }) else { return };
     let pid = sys::getpid().unwrap_or(0) as u32;
@@ -174,7 +177,7 @@ fn start_engine(parent: Option<&Slot>) {
     if let Some(parent) = parent.filter(lives) {
         memcg.join_family(parent, slot);
     }
-    let order = Order { memcg, slot, pid, main_thread: exit_word(pid) };
+    let order = Order { memcg, slot, pid, main_thread: word.or_else(|| exit_word(pid)) };
     CONTROL.begin(&order);
     memcg.managed.fetch_add(1, Relaxed);
     // Every signal is blocked while the engine is born, so that it is born with all of them blocked.
@@ -187,7 +190,7 @@ fn start_engine(parent: Option<&Slot>) {
             // The engine itself says who it is, as long as the slot is its own.
             CONTROL.may_yield.store(engine.may_yield as u32, Relaxed);
             // What the process grows by until its engine looks is nobody's to have.
-            if memcg.is_short() {
+            if memcg.may_run_short() {
                 CONTROL.await_look();
             }
         }
@@ -327,9 +330,9 @@ pub(crate) fn memcg() -> *mut Memcg {
 /// Before a call that copies the address space: everything comes home and stays. Also in a process without an engine, since another thread may
 /// start one before the copy is made.
 fn fork_begin() {
-    CONTROL.has_forked.store(1, Relaxed);
     grow::fork_begin();
     CONTROL.forks.fetch_add(1, SeqCst);
+    CONTROL.begin_copy();
     come_home();
 }
 
@@ -343,17 +346,19 @@ pub(crate) fn come_home() {
 
 /// After it, in the parent.
 fn fork_end() {
+    CONTROL.end_copy();
     CONTROL.forks.fetch_sub(1, SeqCst);
     grow::fork_end();
 }
 
-/// After it, in the child: the engine, its memory and its locks have stayed behind.
-pub(crate) fn child_begin() {
+/// After it, in the child: the engine, its memory and its locks have stayed behind. `word` is the address of its exit word if the kernel knows that already, or 0.
+pub(crate) fn child_begin(word: usize) {
     let parent = CONTROL.slot.load(Acquire);
     // SAFETY: a child of fork has one thread, and nothing of the engine's is left that could be in use.
     unsafe { forget_engine() };
     // SAFETY: null, or of static life.
-    start_engine(unsafe { parent.as_ref() });
+    let parent = unsafe { parent.as_ref() };
+    start_engine(parent, (word != 0).then(|| (word, sys::gettid().unwrap_or(0) as u32)));
 }
 
 /// In a process that the engine has not come to with the memory: begins anew.
@@ -393,7 +398,7 @@ fn around_fork(call: impl FnOnce() -> i32) -> i32 {
     }
     grow::child_begin();
     if is_managed() {
-        child_begin()
+        child_begin(0)
     } else {
         small_child_begin()
     }

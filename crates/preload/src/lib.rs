@@ -19,10 +19,10 @@
 //! - [`grow`]: when an engine is started; [`patch`]: libc's system calls that pass us; [`loaded`]: what the loader has loaded
 //! - [`engine`], [`worker`]: the processes; [`watch`]: the program as the engine sees it; [`birth`], [`crew`]: how they are made; [`seat`]: on which CPU they run;
 //!   [`share`]: what of the limit is theirs
-//! - [`fork`]: how a child takes over; [`smaps`]: what it finds empty
+//! - [`fork`]: how a child takes over; [`clone`]: the calls that make one; [`unseen`]: those that nobody saw; [`smaps`]: what it finds empty
 //! - [`hook`]: what the program's calls pass through; [`wait`]: those for children; [`dontfork`]: what it keeps out of them;
 //!   [`loan`]: what it lends to the kernel; [`rights`]: what it gives up
-//! - [`exec`]: the calls that start a program; [`environment`]: what it needs there to be managed
+//! - [`exec`]: the calls that start a program; [`image`]: which it is; [`environment`]: what it needs there to be managed
 //!
 //! Without `panic = "abort"`, as in tests, the crate is an ordinary library: no allocator, no hooks, no constructor.
 
@@ -33,6 +33,7 @@ extern crate alloc;
 pub mod arena;
 pub mod birth;
 pub mod board;
+pub mod clone;
 pub mod control;
 pub mod crew;
 pub mod dontfork;
@@ -43,6 +44,7 @@ pub mod footprint;
 pub mod fork;
 pub mod grow;
 pub mod hook;
+pub mod image;
 pub mod live;
 pub mod loaded;
 pub mod loan;
@@ -54,6 +56,7 @@ pub mod share;
 pub mod smaps;
 pub mod store;
 pub mod tasks;
+pub mod unseen;
 pub mod wait;
 pub mod watch;
 pub mod words;

@@ -4,7 +4,7 @@ use crate::arena;
 use crate::control::CONTROL;
 use crate::dontfork;
 use crate::smaps;
-use crate::tasks::{TaskStat, parse_tid, task_state};
+use crate::tasks::{self, TaskStat, parse_tid, task_state};
 use crate::words::Line;
 use alloc::vec::Vec;
 use core::fmt::{self, Write};
@@ -72,6 +72,10 @@ impl Live {
         let drop_zone = arena::map_apart(DROP_ZONE, DROP_ZONE).ok_or(("mmap", Errno::ENOMEM))?;
         quiet.register(drop_zone..drop_zone + DROP_ZONE).map_err(|e| ("UFFDIO_REGISTER", e))?;
         let mut path = Line::default();
+        // Another process's threads would be taken for the program's.
+        if !tasks::is_shown() {
+            return Err(("/proc, which is another PID namespace's,", Errno::ESRCH));
+        }
         let _ = write!(path, "/proc/{pid}/task\0");
         let tasks = sys::open(path.as_str().as_bytes(), O_RDONLY | O_DIRECTORY);
         Ok(Live {

@@ -243,11 +243,16 @@ unsafe fn has_note_of_go(at: usize, bytes: usize) -> bool {
 /// True when the calling process has one thread, as far as libc knows; where libc does not say, /proc does.
 #[unsafe(link_section = ".text.startup.zfolio")]
 pub fn has_one_thread() -> bool {
+    // A directory has a link for each one in it, and two of its own.
+    says_one_thread() || sys::links(b"/proc/self/task\0") == Ok(3)
+}
+
+/// True when libc says that the calling process has one thread. In a child of vfork it says what holds for the parent.
+#[unsafe(link_section = ".text.startup.zfolio")]
+pub fn says_one_thread() -> bool {
     let says = Object::libc().and_then(|libc| libc.symbol(b"__libc_single_threaded"));
     // SAFETY: libc's variable, of one byte. It changes before the first pthread_create maps a stack, and so before there is a second thread.
     says.is_some_and(|(at, _)| unsafe { (at as *const u8).read_volatile() != 0 })
-        // A directory has a link for each one in it, and two of its own.
-        || sys::links(b"/proc/self/task\0") == Ok(3)
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
  * What compiled code expects of a C library, for a library that has none: libzfolio.so must not call into the program's libc,
  * whose functions may be interposed, may touch thread-local storage, and may not be resolved yet when the engine runs.
  *
- * All symbols are hidden, so the program never sees them.
+ * All symbols are hidden, so the program never sees them. The code lies with what runs in every process (see patch.rs).
  */
 #include <stddef.h>
 #include <stdint.h>
@@ -10,10 +10,12 @@
 typedef struct { uint64_t w[2]; } __attribute__((packed, may_alias)) two;
 typedef uint64_t __attribute__((aligned(1), may_alias)) word;
 
+#define START __attribute__((section(".text.startup.zfolio")))
+
 /* Above this many bytes the processor's own string instruction is as fast as any loop. */
 enum { STRING = 512 };
 
-void *memmove(void *to, const void *from, size_t n)
+START void *memmove(void *to, const void *from, size_t n)
 {
 	unsigned char *d = to;
 	const unsigned char *s = from;
@@ -52,12 +54,12 @@ void *memmove(void *to, const void *from, size_t n)
 	return to;
 }
 
-void *memcpy(void *restrict to, const void *restrict from, size_t n)
+START void *memcpy(void *restrict to, const void *restrict from, size_t n)
 {
 	return memmove(to, from, n);
 }
 
-void *memset(void *to, int byte, size_t n)
+START void *memset(void *to, int byte, size_t n)
 {
 	unsigned char *d = to;
 
@@ -70,7 +72,7 @@ void *memset(void *to, int byte, size_t n)
 	return to;
 }
 
-int memcmp(const void *left, const void *right, size_t n)
+START int memcmp(const void *left, const void *right, size_t n)
 {
 	const unsigned char *a = left, *b = right;
 
@@ -85,12 +87,12 @@ int memcmp(const void *left, const void *right, size_t n)
 	return 0;
 }
 
-int bcmp(const void *left, const void *right, size_t n)
+START int bcmp(const void *left, const void *right, size_t n)
 {
 	return memcmp(left, right, n);
 }
 
-size_t strlen(const char *s)
+START size_t strlen(const char *s)
 {
 	size_t n = 0;
 

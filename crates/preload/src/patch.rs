@@ -13,7 +13,8 @@
 //!
 //! What runs in every process lies together (`.text.startup`, `.data.zfolio`): most of what a start costs is page faults.
 
-use crate::fork::{self, Clone};
+use crate::clone::Clone;
+use crate::fork;
 use crate::grow::{self, Growth};
 use crate::loaded::{self, Object};
 use core::sync::atomic::{AtomicUsize, Ordering::*};
@@ -126,14 +127,7 @@ const ERRORS: usize = 4095usize.wrapping_neg();
 /// fork, and all that forks inside libc. Returns in the child too.
 #[unsafe(link_section = ".text.startup.zfolio")]
 extern "C" fn on_clone(arguments: &Arguments) -> usize {
-    grow::fork_begin();
-    let pid = fork::around(Clone(arguments.0)) as usize;
-    if pid == 0 {
-        grow::child_begin()
-    } else {
-        grow::fork_end()
-    }
-    pid
+    fork::pass(&Clone::of_libc(arguments.0)) as usize
 }
 
 #[unsafe(link_section = ".text.startup.zfolio")]

@@ -2,6 +2,7 @@
 //! page is, or the system calls that a start takes (seccomp, which may kill for them). A process that is about to do so gets its engine
 //! before, however small it is: the engine keeps what the process gives up.
 
+use crate::clone;
 use crate::grow;
 use crate::hook::{Call, NO_SUCH_CALL, real};
 use linux_raw_sys::general as g;
@@ -76,9 +77,12 @@ fn gives_up(number: u32, first: usize) -> bool {
     }
 }
 
-/// What `syscall` goes on with: the address of libc's, or of [`no_such_call`].
+/// What `syscall` goes on with: the address of libc's, of [`no_such_call`], or of what copies the process.
 #[cfg_attr(not(panic = "abort"), allow(dead_code))]
 extern "C" fn before_syscall(number: i64, first: usize) -> usize {
+    if clone::is_ours(number as usize, first) {
+        return clone::by_syscall as *const () as usize;
+    }
     if u32::try_from(number).is_ok_and(|number| gives_up(number, first)) {
         grow::before_it_cannot();
     }

@@ -55,6 +55,8 @@ pub struct Faults {
 pub struct Seat {
     /// CPUs that engine and workers may use.
     all: CpuSet,
+    /// There are several of them.
+    is_choice: bool,
     workers: Vec<u32>,
     /// None may be taken: SCHED_IDLE would be for ever.
     barred: bool,
@@ -75,10 +77,12 @@ impl Seat {
     /// Nowhere in particular yet. `may_yield`: this process may be SCHED_IDLE and leave it again.
     pub fn new(workers: &[u32], may_yield: bool) -> Seat {
         let all = CpuSet::of_this_thread();
+        let is_choice = all.count() > 1;
         Seat {
             all,
+            is_choice,
             workers: workers.to_vec(),
-            barred: !may_yield || all.count() < 2,
+            barred: !may_yield || !is_choice,
             taken: None,
             since_ns: 0,
             before: Faults::default(),
@@ -91,7 +95,7 @@ impl Seat {
 
     /// True when the engine may use a CPU while the program does: it may poll for the next fault without sleeping.
     pub fn is_apart(&self) -> bool {
-        self.taken.is_none() && self.all.count() > 1
+        self.taken.is_none() && self.is_choice
     }
 
     /// Takes a seat, or gives it up, by the faults up to `now_ns`; `cpu_of` says where a thread last ran.

@@ -20,8 +20,19 @@ const AHEAD_PART: u64 = 32;
 const LEAST: u64 = 2 << 20;
 
 /// What the process may hold, in bytes, besides what is counted with its relatives; it holds `own` now, and more is taken from the pot if that is near the
-/// share.
+/// share. Of the pot counts an equal part for each that may take from it at a time.
 pub fn limit(order: &Order, own: usize) -> usize {
+    within(order, own, order.memcg.division.takers.load(Relaxed))
+}
+
+/// The same while the engine sleeps: it may not be looking when all processes grow at once.
+pub fn limit_asleep(order: &Order, own: usize) -> usize {
+    let memcg = order.memcg;
+    if memcg.may_run_short() { within(order, own, memcg.living() as u64) } else { limit(order, own) }
+}
+
+/// The limit of a process with one of so many parts of the pot.
+fn within(order: &Order, own: usize, parts: u64) -> usize {
     let (division, share) = (&order.memcg.division, &order.slot.share);
     let own = own as u64;
     let ahead = (division.pot_bytes() / AHEAD_PART).clamp(AHEAD[0], AHEAD[1]);
@@ -30,11 +41,7 @@ pub fn limit(order: &Order, own: usize) -> usize {
         division.take(order.slot, own + ahead - has);
     }
     let (has, pot) = (share.bytes.load(SeqCst), division.pot_bytes());
-    let limit = if has + pot > 0 {
-        has + pot / division.takers.load(Relaxed).max(1)
-    } else {
-        order.memcg.unshared_bytes()
-    };
+    let limit = if has + pot > 0 { has + pot / parts.max(1) } else { order.memcg.unshared_bytes() };
     limit.max(LEAST) as usize
 }
 
@@ -165,7 +172,7 @@ fn stat_word(stat: &Fd, number: usize) -> Option<u64> {
 }
 
 /// When a process started, as /proc/PID/stat has it.
-fn started(pid: u32) -> Option<u64> {
+pub fn started(pid: u32) -> Option<u64> {
     stat_word(&open_stat(pid).ok()?, START)
 }
 

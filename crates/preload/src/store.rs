@@ -135,7 +135,10 @@ impl Counter {
                 }
             };
         }
-        let Packed { reused, zero, in_objects, .. } = *packed;
+        let Packed { reused, zero, in_objects, guesses, .. } = *packed;
+        self.stat.believed_noise.fetch_add(guesses.believed.into(), Relaxed);
+        self.stat.tried_noise.fetch_add(guesses.tried.into(), Relaxed);
+        self.stat.wrong_noise.fetch_add(guesses.wrong.into(), Relaxed);
         Done::Stored { slot: given.slot, reused, zero, in_bodies: in_objects, bodies }
     }
 

@@ -46,6 +46,13 @@ pub fn task_state(tasks: &Fd, tid: u32) -> Result<Option<(u8, u64)>, Errno> {
     state.map(|(&state, user)| Some((state, user))).ok_or(Errno::EINVAL)
 }
 
+/// True when /proc has this process by the number that it has itself: not in a PID namespace with another's /proc. There its own number is another process's.
+pub fn is_shown() -> bool {
+    let mut name = [0; 16];
+    let len = sys::readlink(b"/proc/self\0", &mut name).unwrap_or(0);
+    parse_tid(&name[..len]).is_some_and(|pid| sys::getpid() == Ok(pid as usize))
+}
+
 /// A thread's number, from its name in /proc/PID/task.
 pub fn parse_tid(name: &[u8]) -> Option<u32> {
     core::str::from_utf8(name).ok()?.parse().ok()
@@ -54,6 +61,11 @@ pub fn parse_tid(name: &[u8]) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_is_shown_by_its_own_number() {
+        assert!(is_shown());
+    }
 
     #[test]
     fn a_thread_that_cannot_be_looked_at_is_not_taken_for_one_that_is_gone() {

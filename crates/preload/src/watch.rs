@@ -3,6 +3,7 @@
 use crate::control::{CONTROL, Order};
 use crate::footprint::footprint;
 use crate::share::{self, Coordinator, Copies};
+use crate::tasks;
 use crate::words::Line;
 use core::fmt::Write;
 use core::sync::atomic::Ordering::*;
@@ -32,7 +33,10 @@ impl Watch {
     pub fn open(order: Order) -> Result<Watch, (&'static str, Errno)> {
         let program = sys::pidfd_open(order.pid).map_err(|e| ("pidfd_open", e))?;
         let statm = sys::open(b"/proc/self/statm\0", O_RDONLY).map_err(|e| ("/proc/self/statm", e))?;
-        let comm = open_comm(order.pid).ok();
+        // Elsewhere its number is another process's.
+        let seen = Some(order.pid).filter(|_| tasks::is_shown());
+        let comm = seen.and_then(|pid| open_comm(pid).ok());
+        order.slot.start.store(seen.and_then(share::started).unwrap_or(0), Relaxed);
         let coordinator = Coordinator::open(&order);
         let own_pid = sys::getpid().unwrap_or(0) as u32;
         let inherits = (CONTROL.inherits.swap(0, Relaxed) != 0).then(|| footprint(&statm));
@@ -49,7 +53,11 @@ impl Watch {
         if sys::poll([&self.program], 0) == Ok([true]) {
             return true;
         }
-        let Some((word, value)) = self.order.main_thread else { return false };
+        let Some((word, value)) = self.order.main_thread else {
+            // Nothing tells when it executes another program; where the kernel may not say it goes on.
+            return sys::same_vm(self.own_pid, self.order.pid) == Ok(false)
+                && !has_left_memory(self.order.pid);
+        };
         // SAFETY: the main thread's control block; its mapping outlives the thread, and is never evicted (a pin).
         if unsafe { (word as *const u32).read_volatile() } == value {
             return false;
@@ -89,6 +97,11 @@ impl Watch {
     /// What this process may use, when it uses `own` bytes besides what is counted with its relatives.
     pub fn limit(&self, own: usize) -> usize {
         share::limit(&self.order, own)
+    }
+
+    /// The same while the engine sleeps.
+    pub fn limit_asleep(&self, own: usize) -> usize {
+        share::limit_asleep(&self.order, own)
     }
 
     /// Publishes what the process holds, would hold alone, has out, and has in the pool, in bytes; without what is counted with its relatives.

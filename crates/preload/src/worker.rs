@@ -5,7 +5,7 @@
 //! runs in the same address space, 0.8 us where it does not.) What it compresses it copies out of the program first.
 //!
 //! Workers share the engine's descriptors. While one of them lives the userfaultfd stays open, and memory that is out cannot turn into zeros: if
-//! the engine dies before the program, a worker stops the program with a message.
+//! the engine dies before the program, a worker stops the program with a message, and stays until it has gone.
 
 use crate::birth::Kept;
 use crate::board::{Board, Reply, Work};
@@ -106,6 +106,10 @@ impl Watch<'_> {
                 slot.state.store(memcg::State::Stopped as u32, Release);
             }
             let _ = sys::pidfd_send_signal(&self.program, SIGKILL);
+            // The first process of a PID namespace does not heed that: `zfolio run` ends it, and until then whoever touches what is out waits.
+            while !ended(&self.program) {
+                sys::sleep_ns(AGAIN_NS);
+            }
             sys::exit(0);
         }
         // The engine ends with the program; one that does not is ended, since it would hold the memory for ever.
@@ -165,6 +169,11 @@ pub extern "C" fn main(duty: usize) -> ! {
     let watched = (sys::pidfd_open(duty.engine), sys::pidfd_open(duty.program));
     let (true, Ok(codec), (Ok(engine), Ok(program))) = (is_alone, codec, watched) else { sys::exit(1) };
     let mut bench = Bench { codec, bytes: vec![0; PARCEL_MAX_BYTES] };
+    if duty.kept.is_some() {
+        // Here and not in the engine: a device works in the address space of whoever opened it, which is to be neither the program's nor one that a child of
+        // fork takes over. What the engine reads back itself it reads in software.
+        bench.codec.attach_device();
+    }
     let mut watch = Watch {
         duty,
         engine,

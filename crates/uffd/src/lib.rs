@@ -11,11 +11,13 @@
 //!   Memory     the memory of a process, for another one                       (memory.rs)
 //!   vdso       the clock without a system call                                 (vdso.rs)
 //!   sites      where libc makes its system calls                               (sites.rs)
+//!   loader     which loader will start a file                                  (loader.rs)
 //!   Mutex      a lock on a futex, for memory that no program's thread sees    (lock.rs)
 //! ```
 
 #![cfg_attr(not(test), no_std)]
 
+pub mod loader;
 pub mod lock;
 pub mod maps;
 mod memory;

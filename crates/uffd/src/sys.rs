@@ -22,7 +22,7 @@ macro_rules! names {
         }
     };
 }
-names!(EPERM ENOENT ESRCH EINTR EIO EBADF EAGAIN ENOMEM EACCES EFAULT EBUSY EEXIST EINVAL ENOSYS ENOTTY ENXIO EMFILE ETIMEDOUT EOPNOTSUPP ECHILD);
+names!(EPERM ENOENT ESRCH EINTR EIO E2BIG EBADF EAGAIN ENOMEM EACCES EFAULT EBUSY EEXIST EINVAL ENOSYS ENOTTY ENXIO EMFILE ETIMEDOUT EOPNOTSUPP ECHILD);
 
 impl fmt::Display for Errno {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -108,11 +108,27 @@ pub fn links(path: &[u8]) -> Result<usize> {
     Ok(stat.st_nlink as usize)
 }
 
+/// Where a symbolic link leads; the length. `path` must end with NUL.
+pub fn readlink(path: &[u8], to: &mut [u8]) -> Result<usize> {
+    assert!(path.last() == Some(&0), "a path for the kernel ends with NUL");
+    call!(__NR_readlink, path.as_ptr(), to.as_mut_ptr(), to.len())
+}
+
 /// True when the process's real user may read `path`, which must end with NUL.
 pub fn may_read(path: &[u8]) -> bool {
     assert!(path.last() == Some(&0), "a path for the kernel ends with NUL");
     // The old call, which every loader makes: what lets a program be executed lets it through.
     call!(__NR_access, path.as_ptr(), g::R_OK).is_ok()
+}
+
+/// Says why the process's real user may not execute the file at `path`, where a string with NUL is, or anything.
+pub fn may_execute(path: *const u8) -> Result<()> {
+    call!(__NR_access, path, g::X_OK).map(drop)
+}
+
+/// As [`open`], with a path that is at `path`, or not.
+pub fn open_at_address(path: *const u8, flags: u32) -> Result<Fd> {
+    call!(__NR_openat, g::AT_FDCWD, path, flags | g::O_CLOEXEC, 0).map(Fd::own)
 }
 
 /// Lets this process have `count` descriptors, or as many as it may.
@@ -284,6 +300,38 @@ pub fn process_cpu_ns() -> u64 {
     clock(g::CLOCK_PROCESS_CPUTIME_ID)
 }
 
+/// Writes to a word as it is, and says whether that took a page fault.
+pub fn write_faults(word: &AtomicU32) -> bool {
+    // `struct rusage` has 18 words; the count of faults that needed no I/O is the ninth.
+    const MINOR: usize = 8;
+    const RUSAGE_THREAD: u32 = 1;
+    let (mut before, mut after) = ([0u64; 18], [0u64; 18]);
+    // What the kernel may have done to the page besides (looked whether it is used, moved it) is undone by a read.
+    word.load(Relaxed);
+    // SAFETY: the kernel writes the two arrays, which have been written before, and the word is added 0 to. The code lies on one page: nothing in it can fault but that.
+    unsafe {
+        asm!(
+            ".balign 64",
+            "mov eax, {getrusage}",
+            "mov edi, {thread}",
+            "syscall",
+            "lock add dword ptr [{word}], 0",
+            "mov eax, {getrusage}",
+            "mov edi, {thread}",
+            "mov rsi, {after}",
+            "syscall",
+            getrusage = const g::__NR_getrusage,
+            thread = const RUSAGE_THREAD,
+            word = in(reg) word.as_ptr(),
+            after = in(reg) after.as_mut_ptr(),
+            inlateout("rsi") before.as_mut_ptr() => _,
+            out("rax") _, out("rdi") _, out("rcx") _, out("r11") _,
+            options(nostack),
+        );
+    }
+    before[MINOR] != after[MINOR]
+}
+
 /// Lets another thread run.
 pub fn sched_yield() {
     let _ = call!(__NR_sched_yield);
@@ -400,7 +448,8 @@ macro_rules! plain {
 }
 
 plain! {
-    /// Process id.
+    /// Process id. In line, since every process asks for it as it starts, where all code lies together.
+    #[inline(always)]
     getpid => __NR_getpid();
     /// Process id of the parent.
     getppid => __NR_getppid();
@@ -556,13 +605,14 @@ pub unsafe fn clone(
 /// Constants of the calls above, under their kernel names.
 pub mod consts {
     pub use linux_raw_sys::general::__NR_clone as NR_CLONE;
+    pub use linux_raw_sys::general::__NR_clone3 as NR_CLONE3;
     pub use linux_raw_sys::general::{
-        __WALL, CLONE_CHILD_CLEARTID, CLONE_CHILD_SETTID, CLONE_FILES, CLONE_FS, CLONE_VFORK, CLONE_VM,
-        MADV_DODUMP, MADV_DOFORK, MADV_DONTDUMP, MADV_DONTFORK, MADV_DONTNEED, MADV_FREE, MADV_HUGEPAGE,
-        MADV_NOHUGEPAGE, MADV_NORMAL, MADV_POPULATE_WRITE, MADV_RANDOM, MAP_ANONYMOUS, MAP_NORESERVE,
-        MAP_PRIVATE, MAP_SHARED, MS_INVALIDATE, O_APPEND, O_CLOEXEC, O_DIRECTORY, O_NOCTTY, O_NONBLOCK,
-        O_RDONLY, O_RDWR, O_WRONLY, PROT_EXEC, PROT_NONE, PROT_READ, PROT_WRITE, SCHED_IDLE, SIGBUS, SIGCHLD,
-        SIGKILL, WNOHANG,
+        __WALL, CLONE_CHILD_CLEARTID, CLONE_CHILD_SETTID, CLONE_FILES, CLONE_FS, CLONE_NEWPID, CLONE_NEWUSER,
+        CLONE_PARENT_SETTID, CLONE_PIDFD, CLONE_VFORK, CLONE_VM, MADV_DODUMP, MADV_DOFORK, MADV_DONTDUMP,
+        MADV_DONTFORK, MADV_DONTNEED, MADV_FREE, MADV_HUGEPAGE, MADV_NOHUGEPAGE, MADV_NORMAL,
+        MADV_POPULATE_WRITE, MADV_RANDOM, MAP_ANONYMOUS, MAP_NORESERVE, MAP_PRIVATE, MAP_SHARED,
+        MS_INVALIDATE, O_APPEND, O_CLOEXEC, O_DIRECTORY, O_NOCTTY, O_NONBLOCK, O_RDONLY, O_RDWR, O_WRONLY,
+        PROT_EXEC, PROT_NONE, PROT_READ, PROT_WRITE, SCHED_IDLE, SIGBUS, SIGCHLD, SIGKILL, WNOHANG,
     };
     /// The scheduling policy of nearly all programs, in the kernel's headers SCHED_NORMAL.
     pub const SCHED_OTHER: u32 = 0;

@@ -1,6 +1,8 @@
 //! The command line.
 
+use crate::bench;
 use crate::size::{self, Size};
+use acomp::Compressor;
 use clap::{Args, Parser, Subcommand};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -26,7 +28,8 @@ const FULL_TIMEOUT_MS: u32 = 10_000;
 Examples:
   zfolio doctor                                  can this machine do it?
   zfolio run --memory 512M -- python3 job.py     run in 512 MiB
-  zfolio run --memory 50% -- redis-server        run in half of the memory there is"
+  zfolio run --memory 50% -- redis-server        run in half of the memory there is
+  zfolio bench compress --pid 1234               which compressor suits this process?"
 )]
 pub struct Cli {
     /// What to do.
@@ -34,7 +37,7 @@ pub struct Cli {
     pub task: Task,
 }
 
-/// The two things that zfolio does.
+/// The things that zfolio does.
 #[derive(Subcommand, Debug)]
 pub enum Task {
     /// Run a program within a limit of memory
@@ -63,6 +66,10 @@ Examples:
     /// Looks at the kernel, the right to userfaultfd, huge pages and limits. The exit status is 0 when `zfolio run` works
     /// here, else 1.
     Doctor(Doctor),
+
+    /// Measure this machine: which compressor suits your memory?
+    #[command(arg_required_else_help = true)]
+    Bench(Bench),
 }
 
 /// What `zfolio run` takes.
@@ -76,11 +83,9 @@ pub struct Run {
     #[arg(long, short, value_name = "SIZE", allow_hyphen_values = true)]
     pub memory: Option<OsString>,
 
-    /// Compress with this: lz4, zstd, or one of them with a level
-    ///
-    /// A higher level of zstd is denser and slower; zstd:-1 and below are faster than zstd:1. lz4 is the fastest, and its pool
-    /// is about half as dense.
-    #[arg(long, short, value_name = "NAME[:LEVEL]", default_value = DEFAULT_COMPRESSOR, allow_hyphen_values = true)]
+    // Help lists what there is, from the table that the parser has.
+    #[arg(long, short, value_name = "NAME[:LEVEL]", default_value = DEFAULT_COMPRESSOR, allow_hyphen_values = true,
+          help = compressors(false), long_help = compressors(true))]
     pub compressor: OsString,
 
     /// Write the figures of the run to FILE as JSON when CMD has ended
@@ -123,6 +128,20 @@ pub struct Run {
     pub command: Vec<OsString>,
 }
 
+/// The help text of `--compressor`: the names, and if it is `long` what each is good for.
+fn compressors(long: bool) -> String {
+    let names: Vec<&str> = Compressor::ALL.iter().map(|algorithm| algorithm.name).collect();
+    let (last, others) = names.split_last().expect("there is one");
+    let mut text = format!("Compress with this: {} or {last}, if you like with a level", others.join(", "));
+    if long {
+        text += "\n";
+        for algorithm in Compressor::ALL {
+            text += &format!("\n{algorithm}:\n    {}", algorithm.description);
+        }
+    }
+    text
+}
+
 /// What `zfolio doctor` takes.
 #[derive(Args, Debug)]
 pub struct Doctor {
@@ -132,6 +151,81 @@ pub struct Doctor {
     /// Look into this libc.so.6 instead of the machine's
     #[arg(long, value_name = "FILE")]
     pub libc: Option<PathBuf>,
+}
+
+/// What `zfolio bench` takes.
+#[derive(Args, Debug)]
+pub struct Bench {
+    /// What to measure.
+    #[command(subcommand)]
+    pub task: BenchTask,
+}
+
+/// What there is to measure.
+#[derive(Subcommand, Debug)]
+pub enum BenchTask {
+    /// Compare compressors and units on the memory of a process, or on files
+    ///
+    /// Every compressor takes the memory out and back at every unit, and what comes back is compared. The table has the ratio and the
+    /// speeds out and in, in bytes of memory for a second of processor time, as medians of several rounds in turn. A `*` marks the
+    /// front of each unit: what nothing else there is both denser and faster out than. The unit is marked apart since it is another
+    /// choice: larger ones are denser, and a page that is missed costs more. Of a process its private anonymous memory is read that is
+    /// present, while it runs on: not what is in swap, nor what zfolio has out of it. Pages that one word fills are counted and left
+    /// out.
+    #[command(
+        override_usage = "zfolio bench compress [OPTIONS] <--pid PID | FILE...>",
+        after_help = "\
+All compressors at all units on 64 MiB take about a minute.
+
+Exit status:
+  0  measured
+  1  the memory or a file cannot be read, or a result cannot be written
+  2  the command line is wrong
+
+Examples:
+  zfolio bench compress --pid $(pidof redis-server)
+  zfolio bench compress core.dump --unit 64K --compressor lz4,zstd:1,zstd:3
+  zfolio bench compress --pid 1234 --plot front.svg"
+    )]
+    Compress(Compress),
+}
+
+/// What `zfolio bench compress` takes.
+#[derive(Args, Debug)]
+pub struct Compress {
+    /// Dumps of memory, or any files, taken as one; - is standard input
+    #[arg(value_name = "FILE", required_unless_present = "pid", conflicts_with = "pid")]
+    pub files: Vec<PathBuf>,
+
+    /// Read the memory of this process
+    ///
+    /// That takes root, CAP_SYS_PTRACE, or the same user where kernel.yama.ptrace_scope is 0.
+    #[arg(long, short, value_name = "PID", allow_hyphen_values = true)]
+    pub pid: Option<String>,
+
+    /// Compress so much as one: whole pages, up to 2M
+    #[arg(long, short, value_name = "SIZE,...", default_value = bench::DEFAULT_UNITS, allow_hyphen_values = true)]
+    pub unit: String,
+
+    /// Try these instead of all; `zfolio run --help` says what there is
+    #[arg(long, short, value_name = "NAME[:LEVEL],...", allow_hyphen_values = true)]
+    pub compressor: Option<String>,
+
+    /// Try at most so much memory, spread over what there is
+    #[arg(long, short, value_name = "SIZE", default_value = bench::DEFAULT_SAMPLE, allow_hyphen_values = true)]
+    pub sample: String,
+
+    /// Measure so many times, and take the medians
+    #[arg(long, short, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
+    pub rounds: u16,
+
+    /// Write JSON instead of the table
+    #[arg(long)]
+    pub json: bool,
+
+    /// Draw ratio over speed out, with the front, into FILE as SVG
+    #[arg(long, value_name = "FILE")]
+    pub plot: Option<PathBuf>,
 }
 
 impl Run {
@@ -162,8 +256,7 @@ fn forgotten_run(error: &clap::Error, arguments: &[OsString]) -> Option<String> 
     use clap::error::ErrorKind::*;
     let first = arguments.get(1)?;
     if !matches!(error.kind(), InvalidSubcommand | UnknownArgument | MissingSubcommand)
-        || first == "run"
-        || first == "doctor"
+        || ["run", "doctor", "bench"].iter().any(|task| first == task)
     {
         return None;
     }

@@ -52,12 +52,14 @@ pub struct Coordinator {
     divided: Instant,
     next: Instant,
     unmanaged: Register,
+    /// Who had no slot at the last look, and what each held, in bytes; and this process.
+    strangers: Vec<(u32, u64)>,
     /// Page tables of related processes are not walked before; and how often they were.
     walk: Instant,
     walks: u64,
-    /// Those with relatives, at the last tick; and those that have ended since, until it is known what they have left to the others.
-    relatives: Vec<Relative>,
-    departed: Vec<Relative>,
+    /// Who was there at the last tick; and who has ended since, until the engine is gone, and it is known what is left to relatives.
+    present: Vec<Tenant>,
+    departed: Vec<Tenant>,
     /// Until then those that hold more than they know wait for these.
     waits: Option<(Instant, Vec<Publisher>)>,
 }
@@ -65,14 +67,15 @@ pub struct Coordinator {
 /// A process that is to publish that it holds less: its slot and number, and how often it had published.
 type Publisher = (usize, u32, u64);
 
-/// A process with relatives, as it was last seen.
+/// Who has a slot, as it was last seen.
 #[derive(Clone, Copy)]
-struct Relative {
+struct Tenant {
     index: usize,
     pid: u32,
     engine: u32,
     /// What it had to itself, and its part of what it shared, in bytes.
     bytes: u64,
+    has_relatives: bool,
 }
 
 /// What the page tables of a process say.
@@ -102,9 +105,10 @@ impl Coordinator {
             divided: now,
             next: now,
             unmanaged: Register::new(library),
+            strangers: Vec::new(),
             walk: now,
             walks: 0,
-            relatives: Vec::new(),
+            present: Vec::new(),
             departed: Vec::new(),
             waits: None,
         };
@@ -123,9 +127,14 @@ impl Coordinator {
         if now < self.next {
             return;
         }
-        if self.tree.look(now) {
-            self.count_unmanaged(told);
+        if self.tree.is_due(now) {
+            // Who ends while the tree is looked at is in it, and has given its slot back.
+            let managed = self.managed();
+            self.tree.look(now);
+            self.count_unmanaged(managed, told);
+            self.end_stopped();
         }
+        self.sum_strangers();
         self.note_departed();
         self.learn_excess(now);
         let usable = self.usable();
@@ -155,7 +164,7 @@ impl Coordinator {
     /// What there is for managed processes, the living.
     fn usable(&self) -> u64 {
         let max = self.memcg.max_bytes.load(Relaxed);
-        let departed = self.departed.iter().map(|relative| relative.bytes).sum::<u64>();
+        let departed = self.departed.iter().map(|tenant| tenant.bytes).sum::<u64>();
         max.saturating_sub(self.memcg.division.unmanaged_bytes.load(Relaxed) + departed + max / RESERVE)
     }
 
@@ -187,7 +196,10 @@ impl Coordinator {
         division.divided_ns.store(uffd::sys::now_ns(), Release);
         let unmanaged = division.unmanaged_bytes.load(Relaxed);
         let current = &self.memcg.current;
-        self.memcg.peak_bytes.fetch_max(current.footprint() + unmanaged, Relaxed);
+        // What the dead shared is their relatives' by now.
+        let departed = self.departed.iter().filter(|tenant| !tenant.has_relatives).map(|tenant| tenant.bytes);
+        let held = current.footprint() + unmanaged + departed.sum::<u64>();
+        self.memcg.peak_bytes.fetch_max(held, Relaxed);
         self.memcg.wanted_peak_bytes.fetch_max(current.wanted() + unmanaged, Relaxed);
     }
 
@@ -222,16 +234,44 @@ impl Coordinator {
         known
     }
 
-    /// Adds up who has no slot, and this process itself.
-    fn count_unmanaged(&mut self, told: &HashSet<u32>) {
-        let managed: HashSet<u32> = self.taken().map(|(_, slot)| slot.pid.load(Relaxed)).collect();
+    /// Who has a slot, by the numbers that they see themselves.
+    fn managed(&self) -> HashSet<u32> {
+        self.taken().map(|(_, slot)| slot.pid.load(Relaxed)).collect()
+    }
+
+    /// Finds out who has no slot, and had none (those of `managed`) before the tree was looked at.
+    fn count_unmanaged(&mut self, mut managed: HashSet<u32>, told: &HashSet<u32>) {
+        managed.extend(self.managed());
         let others = self.tree.processes.iter().filter(|process| !managed.contains(&process.own_pid));
         let others: Vec<(&Process, u64)> = others.map(|process| (process, self.bytes_of(process))).collect();
-        let sum = sys::private_bytes() + others.iter().map(|(_, bytes)| bytes).sum::<u64>();
+        self.strangers = others.iter().map(|&(process, bytes)| (process.own_pid, bytes)).collect();
+        self.strangers.push((0, sys::private_bytes()));
         let refused = |slot: &&Slot| slot.state() == State::Unmanaged;
         let refused = self.memcg.used().iter().filter(refused).map(|slot| slot.pid.load(Relaxed));
         self.unmanaged.look(&others, &managed, &refused.chain(told.iter().copied()).collect());
+    }
+
+    /// Adds up what strangers hold. Whoever has got a slot since the look, and has published in it, counts there.
+    fn sum_strangers(&self) {
+        let has_published = |(_, slot): &(usize, &Slot)| slot.footprint_bytes.load(Relaxed) > 0;
+        let known: HashSet<u32> =
+            self.taken().filter(has_published).map(|(_, slot)| slot.pid.load(Relaxed)).collect();
+        let strangers = self.strangers.iter().filter(|(pid, _)| !known.contains(pid));
+        let sum = strangers.map(|(_, bytes)| bytes).sum();
         self.memcg.division.unmanaged_bytes.store(sum, Relaxed);
+    }
+
+    /// Ends programs that their engines have stopped and that go on: the first process of a PID namespace heeds no signal from inside of it.
+    fn end_stopped(&self) {
+        for (_, slot) in self.taken().filter(|(_, slot)| slot.state() == State::Stopped) {
+            let stopped = (slot.pid.load(Relaxed), slot.start.load(Relaxed));
+            let is_it = |process: &&Process| {
+                process.own_pid != process.pid && (process.own_pid, process.start) == stopped
+            };
+            for process in self.tree.processes.iter().filter(is_it) {
+                sys::kill(process.pid as sys::Pid, libc::SIGKILL);
+            }
+        }
     }
 
     /// Private memory of a process without a slot, each page once where several have it.
@@ -247,33 +287,32 @@ impl Coordinator {
         known.map_or(process.private_bytes, |(private, proportional)| private.min(proportional))
     }
 
-    /// Takes note of who has ended of those with relatives. They have to themselves what they shared with it, and all of it is there until its engine,
-    /// which has it too, is gone: it is not to be given away before that is known.
+    /// Takes note of who has ended. All that it had is there until its engine, which has it too, is gone; and what it shared with relatives they have to
+    /// themselves now: that is not to be given away before it is known.
     fn note_departed(&mut self) {
-        let relative = |(index, slot): (usize, &Slot)| Relative {
+        let tenant = |(index, slot): (usize, &Slot)| Tenant {
             index,
             pid: slot.pid.load(Relaxed),
             engine: slot.engine_pid.load(Relaxed),
             bytes: slot.footprint_bytes.load(Relaxed).min(MOST),
+            has_relatives: slot.family.load(SeqCst) != 0,
         };
-        let has_family = |(_, slot): &(usize, &Slot)| slot.family.load(SeqCst) != 0;
-        let relatives: Vec<Relative> = self.taken().filter(has_family).map(relative).collect();
+        let present: Vec<Tenant> = self.taken().map(tenant).collect();
         // Who executes another program has another engine, and left what it had to the one before.
-        let is_same = |old: &Relative, new: &Relative| {
+        let is_same = |old: &Tenant, new: &Tenant| {
             (old.index, old.pid) == (new.index, new.pid) && (old.engine == 0 || old.engine == new.engine)
         };
-        let lives = |old: &Relative| relatives.iter().any(|new| is_same(old, new));
-        let before = std::mem::take(&mut self.relatives);
+        let lives = |old: &Tenant| present.iter().any(|new| is_same(old, new));
+        let before = std::mem::take(&mut self.present);
         self.departed.extend(before.into_iter().filter(|old| old.bytes >= SLIGHT && !lives(old)));
-        self.relatives = relatives;
+        self.present = present;
     }
 
     /// How much of the private memory of forked processes is counted with their relatives: asks about one after the other, at a bounded pace.
     fn learn_excess(&mut self, now: Instant) {
         let shares = |slot: &Slot| slot.share.excess_bytes.load(Relaxed) > 0;
-        let before = self.departed.len();
-        self.departed.retain(|relative| descendants::is_engine(relative.engine));
-        let has_lost_one = self.departed.len() < before;
+        let gone = self.departed.extract_if(.., |tenant| !descendants::is_engine(tenant.engine));
+        let has_lost_one = gone.fold(false, |lost, tenant| lost | tenant.has_relatives);
         if has_lost_one {
             self.waits = None;
         }
@@ -430,9 +469,20 @@ mod tests {
     /// A child has half of its parent's memory as its own part, ends, and is still being taken down by its engine.
     #[test]
     fn what_a_relative_leaves_is_not_given_away_before_its_engine_is_gone() {
+        leaves(true);
+    }
+
+    #[test]
+    fn what_a_process_leaves_is_not_given_away_before_its_engine_is_gone() {
+        leaves(false);
+    }
+
+    fn leaves(are_related: bool) {
         let memcg = memcg();
         let (mut coordinator, parent, child) = family(memcg);
-        memcg.join_family(parent, child);
+        if are_related {
+            memcg.join_family(parent, child);
+        }
         let (send, receive) = std::sync::mpsc::channel::<()>();
         let (tell, told) = std::sync::mpsc::channel();
         let engine = std::thread::Builder::new().name("zfolio-engine".into()).spawn(move || {
@@ -448,7 +498,9 @@ mod tests {
         let mut tick = || {
             coordinator.next = Instant::now();
             coordinator.tick(&HashSet::new());
-            parent.share.bytes.load(SeqCst) + memcg.division.pot_bytes()
+            // Whatever other tests of this process hold.
+            let own = memcg.division.unmanaged_bytes.load(Relaxed);
+            parent.share.bytes.load(SeqCst) + memcg.division.pot_bytes() + own
         };
         tick();
         memcg.release(child, 1);
@@ -464,6 +516,44 @@ mod tests {
             std::thread::yield_now();
         }
         assert!(tick() > 1000 * MIB);
+    }
+
+    #[test]
+    fn who_has_got_a_slot_since_the_look_counts_there_alone() {
+        let memcg = memcg();
+        let mut coordinator = Coordinator::new(memcg, "/no/such/library.so".into());
+        coordinator.strangers = vec![(7, 50 * MIB), (8, 3 * MIB)];
+        let slot = memcg.claim(7).unwrap();
+        let sum = || {
+            coordinator.sum_strangers();
+            memcg.division.unmanaged_bytes.load(Relaxed)
+        };
+        assert_eq!(sum(), 53 * MIB, "it has not said yet what it holds");
+        memcg.publish(slot, 51 * MIB, 51 * MIB, 0, 0);
+        assert_eq!(sum(), 3 * MIB);
+    }
+
+    /// Whose namespace is gone keeps its slot, and the next container's first process has the same number.
+    #[test]
+    fn only_the_process_that_was_stopped_is_ended() {
+        let memcg = memcg();
+        let mut coordinator = Coordinator::new(memcg, "/no/such/library.so".into());
+        let mut child = std::process::Command::new("sleep").arg("100").spawn().unwrap();
+        let start = descendants::start(child.id()).unwrap();
+        let slot = memcg.claim(1).unwrap();
+        slot.state.store(State::Stopped as u32, SeqCst);
+        let mut is_ended = |own_pid, slots_start| {
+            slot.start.store(slots_start, Relaxed);
+            let (pid, parent, name) = (child.id(), std::process::id(), "first".to_string());
+            coordinator.tree.processes =
+                vec![Process { pid, own_pid, parent, name, start, forked: false, private_bytes: 0 }];
+            coordinator.end_stopped();
+            std::thread::sleep(Duration::from_millis(20));
+            child.try_wait().unwrap().is_some()
+        };
+        assert!(!is_ended(1, start - 1) && !is_ended(1, 0), "another namespace's");
+        assert!(!is_ended(2, start), "another of its namespace");
+        assert!(is_ended(1, start));
     }
 
     #[test]

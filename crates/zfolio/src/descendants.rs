@@ -30,6 +30,8 @@ pub enum Reason {
     Small,
     /// The library is not there, though it could be: the environment does not ask for it.
     Environment,
+    /// The loader has only begun.
+    Loading,
     /// The program is not of a kind that it can be loaded into; why.
     Program(String),
 }
@@ -73,17 +75,18 @@ impl Tree {
         Tree { root, next: Instant::now(), lists_children, own_pids, processes }
     }
 
-    /// Looks, if it is time to; true when it was.
-    pub fn look(&mut self, now: Instant) -> bool {
-        if now < self.next {
-            return false;
-        }
+    /// True when it is time to look.
+    pub fn is_due(&self, now: Instant) -> bool {
+        now >= self.next
+    }
+
+    /// Looks.
+    pub fn look(&mut self, now: Instant) {
         let began = sys::cpu_time();
         self.processes = if self.lists_children { self.walk() } else { self.scan() };
         self.processes.retain(|p| !matches!(p.name.as_str(), ENGINE | "zfolio-worker"));
         self.learn_own_pids();
         self.next = now + PACE.max((sys::cpu_time() - began) * PART);
-        true
     }
 
     /// From parent to children.
@@ -213,10 +216,21 @@ pub fn reason(pid: u32, library: &Path) -> Reason {
         _ if maps.is_empty() && user(pid).is_some_and(|user| user != sys::effective_user()) => {
             Reason::Program("is another user's".to_string())
         }
-        _ if maps.is_empty() || maps.windows(library.len()).any(|part| part == library) => Reason::Small,
+        _ if maps.is_empty() || holds(&maps, library) => Reason::Small,
         Some(why) => Reason::Program(why),
-        None => Reason::Environment,
+        None if has_libc(&maps) => Reason::Environment,
+        None => Reason::Loading,
     }
+}
+
+/// True when libc is mapped: what is preloaded is so before it.
+fn has_libc(maps: &[u8]) -> bool {
+    // As it is called since glibc 2.34, and before.
+    holds(maps, b"/libc.so.6") || holds(maps, b"/libc-2.")
+}
+
+fn holds(text: &[u8], part: &[u8]) -> bool {
+    text.windows(part.len()).any(|window| window == part)
 }
 
 #[cfg(test)]
@@ -225,9 +239,21 @@ mod tests {
     use std::process::{Command, Stdio};
 
     fn found(tree: &mut Tree) -> Vec<Process> {
-        tree.next = Instant::now();
-        assert!(tree.look(Instant::now()));
+        tree.look(Instant::now());
         tree.processes.clone()
+    }
+
+    #[test]
+    fn before_libc_is_mapped_nothing_is_known() {
+        let loader = b"7f00-7f01 r-xp 0 0:0 9 /usr/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2\n";
+        assert!(!has_libc(loader));
+        for libc in ["libc.so.6", "libc-2.31.so"] {
+            let maps = [&loader[..], format!("7e00-7e01 r-xp 0 0:0 8 /lib/{libc}\n").as_bytes()].concat();
+            assert!(has_libc(&maps), "{libc}");
+        }
+        let own = std::process::id();
+        assert_eq!(reason(own, Path::new("/no/such/library.so")), Reason::Environment);
+        assert_eq!(reason(own, Path::new("/libc.so.6")), Reason::Small);
     }
 
     #[test]
@@ -249,7 +275,7 @@ mod tests {
             assert_eq!(tree.is_related(sleep.pid), sleep.forked);
         }
         let sleep = walked.processes.iter().find(|p| p.parent == child.id()).unwrap().pid;
-        assert!(!walked.look(Instant::now()), "it is too early for another look");
+        assert!(!walked.is_due(Instant::now()), "it is too early for another look");
         assert!(
             Command::new("kill")
                 .args([&sleep.to_string(), &child.id().to_string()])

@@ -1,6 +1,7 @@
 //! Can this machine do it? Each check says what was found, what that means, and the command that changes it. `zfolio doctor`
 //! shows all of them; `zfolio run` stops at the first that makes it impossible.
 
+use crate::accelerator;
 use crate::args::Doctor;
 use crate::cgroup::Memory;
 use crate::glibc;
@@ -8,6 +9,7 @@ use crate::probe::{self, Refused, Way};
 use crate::rundir::RunDir;
 use crate::size::Bytes;
 use crate::sys;
+use iaa::setup::Setup;
 use linux_raw_sys::general as g;
 use memcg::Settings;
 use serde_json::{Value, json};
@@ -156,6 +158,7 @@ fn circumstances(libc: Option<PathBuf>) -> Vec<Check> {
         processes(),
         scheduling(),
         seccomp(),
+        accelerator::check(Setup::look("")),
         memory(&Memory::of_this_process()),
     ]
 }

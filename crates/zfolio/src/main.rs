@@ -1,5 +1,5 @@
 //! The command: `zfolio run` starts a program under a limit and tells at its end how it went; `zfolio doctor` says whether
-//! this machine can do it.
+//! this machine can do it; `zfolio bench` measures it.
 //!
 //! ```text
 //!   args, size ──> doctor (probe) ──> program (elf) ──> rundir ──> supervise ──> summary
@@ -17,11 +17,14 @@
 //! - [`summary`], [`tree`]: the figures of all together, and of each
 //! - [`progress`]: a line of them while CMD runs
 //! - [`run`]: all of it in order
+//! - [`mod@bench`]: compressors tried on the user's own memory
 //! - [`sys`]: system calls
 
 #![cfg_attr(not(test), no_main)]
 
+mod accelerator;
 mod args;
+mod bench;
 mod blank;
 mod cgroup;
 mod coordinator;
@@ -54,6 +57,7 @@ extern "C" fn main(_argc: libc::c_int, _argv: *const *const libc::c_char) -> lib
         Ok(cli) => match cli.task {
             Task::Run(run) => run::run(&run),
             Task::Doctor(doctor) => doctor::run(&doctor),
+            Task::Bench(bench) => bench::run(&bench),
         },
     };
     status.into()

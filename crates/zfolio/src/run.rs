@@ -1,5 +1,6 @@
 //! `zfolio run`, from the command line to the exit status.
 
+use crate::accelerator;
 use crate::args::Run;
 use crate::cgroup::Memory;
 use crate::coordinator::Coordinator;
@@ -13,6 +14,7 @@ use crate::summary::Figures;
 use crate::supervise::{self, Watcher};
 use crate::sys::{self, Pid};
 use acomp::Compressor;
+use iaa::setup::Setup;
 use memcg::{Memcg, Settings};
 use std::ffi::{CString, OsStr};
 use std::fmt::Display;
@@ -64,6 +66,23 @@ impl Watch<'_> {
             progress.clear();
         }
     }
+
+    /// Says what is due to be said while the program runs.
+    fn warn(&mut self) {
+        if self.memcg.full_warning.compare_exchange(1, 2, Relaxed, Relaxed).is_ok() {
+            self.clear();
+            say("warning: the limit is full, and nothing more can go out: the program waits");
+        }
+        let copied = self.memcg.unseen_copy.load(Relaxed);
+        if copied != 0 && copied != memcg::SAID {
+            self.memcg.unseen_copy.store(memcg::SAID, Relaxed);
+            self.clear();
+            say(format_args!(
+                "warning: process {copied} has made a copy of itself past libc, by a system call of its own: what was out is not there in the \
+                 copy, which is ended by SIGSEGV where it uses that"
+            ));
+        }
+    }
 }
 
 impl Watcher for Watch<'_> {
@@ -71,10 +90,7 @@ impl Watcher for Watch<'_> {
         // Who has ended gives his share back before it is divided.
         self.roster.tick();
         self.coordinator.tick(self.roster.refused());
-        if self.memcg.full_warning.compare_exchange(1, 2, Relaxed, Relaxed).is_ok() {
-            self.clear();
-            say("warning: the limit is full, and nothing more can go out: the program waits");
-        }
+        self.warn();
         if let Some(progress) = &mut self.progress {
             progress.tick(self.memcg);
         }
@@ -101,7 +117,8 @@ impl Watcher for Watch<'_> {
 fn start(args: &Run) -> Result<u8, Refusal> {
     let memory = Memory::of_this_process();
     let max_bytes = args.memory_bytes(&memory).map_err(Refusal::usage)?;
-    let settings = settings(args)?;
+    let compressor = compressor(args)?;
+    let settings = settings(args, compressor);
     if let Some(limit) = memory.cgroup.as_ref().filter(|limit| limit.bytes < max_bytes) {
         let (mine, its) = (Bytes(max_bytes), Bytes(limit.bytes));
         say(format_args!(
@@ -128,13 +145,21 @@ fn start(args: &Run) -> Result<u8, Refusal> {
         }
     }
 
+    if managed
+        && !args.quiet
+        && let Some(why) = accelerator::shortfall(compressor, || Setup::look(""))
+    {
+        say(why);
+    }
+
     // From here on no signal ends this process, so that the directory goes with the run.
     let inherited = sys::take_over_signals();
     let mut dir = RunDir::create(max_bytes, settings).map_err(|e| Refusal(CANNOT, format!("{e:#}")))?;
     let own = std::env::vars_os();
     // What is tried out in a test is tried out in every process.
     let page = dir.page(settings.evict_all != 0 || settings.damage_every != 0);
-    let variables = if managed { rundir::environment(own, &dir.library(), &page) } else { own.collect() };
+    let library = dir.library_for(&c_string(file.as_os_str()));
+    let variables = if managed { rundir::environment(own, &library, &page) } else { own.collect() };
     let environment: Vec<CString> = variables.iter().map(|(name, value)| variable(name, value)).collect();
     let arguments: Vec<CString> = args.command.iter().map(|word| c_string(word)).collect();
 
@@ -154,6 +179,7 @@ fn start(args: &Run) -> Result<u8, Refusal> {
         say(format_args!("warning: the engine of process {pid} did not end with it, and was killed"));
     }
     watch.roster.tick();
+    watch.warn();
     let (small, unmanaged) = watch.coordinator.end(watch.roster.refused());
     let mut figures = Figures::collect(memcg, watch.roster.finish());
     if managed {
@@ -180,16 +206,18 @@ fn start(args: &Run) -> Result<u8, Refusal> {
     Ok(ended.status)
 }
 
-fn settings(args: &Run) -> Result<Settings, Refusal> {
+fn compressor(args: &Run) -> Result<Compressor, Refusal> {
     let text = args.compressor.to_string_lossy();
-    let parsed =
-        Compressor::parse(&text).map_err(|e| Refusal::usage(format_args!("--compressor {text}: {e}")))?;
-    let name = parsed.to_string();
+    Compressor::parse(&text).map_err(|e| Refusal::usage(format_args!("--compressor {text}: {e}")))
+}
+
+fn settings(args: &Run, with: Compressor) -> Settings {
+    let name = with.to_string();
     let mut compressor = [0; 32];
     compressor[..name.len()].copy_from_slice(name.as_bytes());
     let (evict_all, seed) = (args.evict_all.into(), args.seed);
     let (full_timeout_ms, damage_every) = (args.full_timeout_ms, args.damage);
-    Ok(Settings { compressor, evict_all, seed, full_timeout_ms, damage_every })
+    Settings { compressor, evict_all, seed, full_timeout_ms, damage_every }
 }
 
 /// Opened before CMD starts: hours of a run must not end in a file that cannot be written.

@@ -8,13 +8,13 @@
 //!   memcg, memcg-at-once -> memcg      the shared page
 //! ```
 //!
-//! LD_PRELOAD holds the path with `$PLATFORM` as it is written. A shell that has the text evaluated once too often makes nothing of it, and then
-//! the path is still the library's.
+//! LD_PRELOAD holds the library's own path where it is known that glibc's 64-bit loader will read it, which costs that loader less, and else the path with
+//! `$PLATFORM` as it is written. A shell that has the text evaluated once too often makes nothing of that, and then the path is still the library's.
 
 use crate::{blank, sys};
 use anyhow::{Context, Result, bail};
 use memcg::{Memcg, Settings};
-use std::ffi::OsString;
+use std::ffi::{CStr, OsString};
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::hash::{BuildHasher, RandomState};
 use std::io::Write;
@@ -101,14 +101,22 @@ impl RunDir {
         self.path.parent().expect("made as a child")
     }
 
-    /// The library's path, as LD_PRELOAD has it: with a `$PLATFORM` that the loader replaces.
+    /// The library's path, as LD_PRELOAD has it for any program: with a `$PLATFORM` that the loader replaces.
     pub fn library(&self) -> PathBuf {
         self.path.join(memcg::PLATFORM).join(memcg::LIBRARY_FILE)
     }
 
-    /// The file that it is.
+    /// The file that it is, as LD_PRELOAD has it for a program of glibc's 64-bit loader.
     pub fn library_file(&self) -> PathBuf {
         self.path.join(memcg::LIBRARY_FILE)
+    }
+
+    /// The one of these for the program in `file`.
+    pub fn library_for(&self, file: &CStr) -> PathBuf {
+        match uffd::loader::is_glibcs(file.as_ptr().cast()) {
+            Ok(true) => self.library_file(),
+            _ => self.library(),
+        }
     }
 
     /// The shared page's path, by that of its names by which processes have an engine as soon as there is something to win by it; or from their
@@ -226,14 +234,16 @@ pub fn environment(
     page: &Path,
 ) -> Vec<(OsString, OsString)> {
     let mut variables: Vec<_> = own.collect();
-    let outer = take(&mut variables, memcg::ENV)
-        .map(|page| Path::new(&page).with_file_name(memcg::PLATFORM).join(memcg::LIBRARY_FILE));
+    let outer = take(&mut variables, memcg::ENV).map(|page| {
+        let file = Path::new(&page).with_file_name(memcg::LIBRARY_FILE);
+        [file.with_file_name(memcg::PLATFORM).join(memcg::LIBRARY_FILE), file]
+    });
     let mut preload = library.as_os_str().to_os_string();
     if let Some(before) = take(&mut variables, "LD_PRELOAD") {
         use std::os::unix::ffi::OsStrExt;
         for name in before.as_bytes().split(|&b| b == b' ' || b == b':').filter(|name| !name.is_empty()) {
             let name = Path::new(std::ffi::OsStr::from_bytes(name));
-            if outer.as_deref() != Some(name) {
+            if !outer.iter().flatten().any(|outer| outer == name) {
                 preload.push(":");
                 preload.push(name);
             }
@@ -270,8 +280,10 @@ mod tests {
 
     #[test]
     fn a_run_inside_a_run_leaves_the_outer_one() {
-        let outer = [("LD_PRELOAD", "/run/b/$PLATFORM/libzfolio.so:x.so"), (memcg::ENV, "/run/b/memcg")];
-        assert_eq!(preload_with(&outer), "/run/a/$PLATFORM/libzfolio.so:x.so");
+        for outer in ["/run/b/$PLATFORM/libzfolio.so:x.so", "/run/b/libzfolio.so:x.so"] {
+            let outer = [("LD_PRELOAD", outer), (memcg::ENV, "/run/b/memcg")];
+            assert_eq!(preload_with(&outer), "/run/a/$PLATFORM/libzfolio.so:x.so");
+        }
     }
 
     #[test]

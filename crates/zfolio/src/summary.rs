@@ -63,6 +63,13 @@ pub struct Figures {
     pub clean_reused: u64,
     /// Objects that did not shrink.
     pub incompressible: u64,
+    /// Those of them that were not tried, because they looked like noise; objects that did and were tried all the same; and those of these that
+    /// shrank.
+    pub believed_noise: u64,
+    /// See `believed_noise`.
+    pub tried_noise: u64,
+    /// See `believed_noise`.
+    pub wrong_noise: u64,
     /// Bytes that went into the compressor, and came out of it.
     pub compressed_in_bytes: u64,
     /// See `compressed_in_bytes`.
@@ -125,6 +132,9 @@ impl Figures {
             same_filled: load(&stat.same_filled),
             clean_reused: load(&stat.clean_reused),
             incompressible: load(&stat.incompressible),
+            believed_noise: load(&stat.believed_noise),
+            tried_noise: load(&stat.tried_noise),
+            wrong_noise: load(&stat.wrong_noise),
             compressed_in_bytes: load(&stat.compressed_in_bytes),
             compressed_out_bytes: load(&stat.compressed_out_bytes),
             faults: load(&stat.faults),
@@ -252,6 +262,7 @@ impl Figures {
                 "in_bytes": self.compressed_in_bytes,
                 "out_bytes": self.compressed_out_bytes,
                 "incompressible_objects": self.incompressible,
+                "noise_objects": { "kept": self.believed_noise, "tried": self.tried_noise, "wrong": self.wrong_noise },
                 "compacted_objects": self.compacted,
                 "packed_pages": self.packed,
             },

@@ -35,8 +35,6 @@ struct Seen {
     own_pid: u32,
     name: String,
     reason: Reason,
-    /// A program that was just begun may not have loaded the library yet: the second look decides.
-    is_sure: bool,
     peak_bytes: u64,
 }
 
@@ -68,14 +66,12 @@ impl Register {
             let before = self.present.remove(&key);
             let peak_bytes = bytes.max(before.as_ref().map_or(0, |before| before.peak_bytes));
             // Another program in the same process may be unmanaged for another reason.
-            let same = before.filter(|before| before.name == process.name);
-            let is_second = same.is_some();
-            let seen = match same {
-                Some(before) if before.is_sure => Seen { peak_bytes, ..before },
-                _ => {
+            let known = |before: &Seen| before.name == process.name && before.reason != Reason::Loading;
+            let seen = match before.filter(known) {
+                Some(before) => Seen { peak_bytes, ..before },
+                None => {
                     let reason = reason(process.pid, &self.library);
-                    let is_sure = is_second || reason != Reason::Environment;
-                    Seen { own_pid: process.own_pid, name: process.name.clone(), reason, is_sure, peak_bytes }
+                    Seen { own_pid: process.own_pid, name: process.name.clone(), reason, peak_bytes }
                 }
             };
             present.insert(key, seen);
@@ -91,8 +87,8 @@ impl Register {
     fn count(&mut self, gone: Seen, managed: &HashSet<u32>) {
         let why = match gone.reason {
             Reason::Program(why) => why,
-            Reason::Environment if gone.is_sure => "its environment does not ask for zfolio".to_string(),
-            Reason::Small | Reason::Environment => {
+            Reason::Environment => "its environment does not ask for zfolio".to_string(),
+            Reason::Small | Reason::Loading => {
                 self.small += !managed.contains(&gone.own_pid) as u64;
                 return;
             }
@@ -124,19 +120,18 @@ mod tests {
         Unmanaged { name: name.into(), reason, count, peak_bytes }
     }
 
-    /// Own process: the library is not there. Its reason is asked anew until it is sure.
+    /// Own process: the library is not there, and libc is.
     #[test]
-    fn who_is_seen_twice_without_the_library_is_unmanaged_and_who_is_seen_once_is_small() {
+    fn who_is_seen_without_the_library_is_unmanaged() {
         let own = std::process::id();
         let (none, long) = (HashSet::new(), process(own, "long"));
         let mut register = Register::new("/no/such/library.so".into());
-        let short = Process { start: 2, name: "short".into(), ..long.clone() };
-        register.look(&[(&long, 30), (&short, 1)], &none, &none);
+        register.look(&[(&long, 30)], &none, &none);
         assert!(register.knows(&long));
         register.look(&[(&long, 20)], &none, &none);
         register.look(&[], &none, &none);
         assert!(!register.knows(&long));
-        assert_eq!(register.finish(), (1, vec![group("long", 1, 30)]));
+        assert_eq!(register.finish(), (0, vec![group("long", 1, 30)]));
     }
 
     #[test]

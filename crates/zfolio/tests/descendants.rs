@@ -41,6 +41,18 @@ impl Scratch {
         path
     }
 
+    fn file(&self, name: &str, content: &str) -> String {
+        let path = self.path(name);
+        fs::write(&path, content).unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
+        path
+    }
+
+    /// A script that executes its arguments, if this is a shell.
+    fn script(&self, name: &str, interpreter: &str) -> String {
+        self.file(name, &format!("#!{interpreter}\nexec \"$@\"\n"))
+    }
+
     /// A program without a C library that is started by this loader.
     fn bare(&self, name: &str, loader: &str, flags: &[&str]) -> String {
         let loader = format!("-Wl,--dynamic-linker={loader}");
@@ -74,7 +86,7 @@ fn without_ours(output: &[u8]) -> String {
         let line = match line.strip_prefix("LD_PRELOAD=") {
             Some(value) => {
                 let theirs: Vec<_> =
-                    value.split(':').filter(|entry| !entry.ends_with("/$PLATFORM/libzfolio.so")).collect();
+                    value.split(':').filter(|entry| !entry.ends_with("/libzfolio.so")).collect();
                 if theirs.is_empty() { String::new() } else { format!("LD_PRELOAD={}", theirs.join(":")) }
             }
             None if line.starts_with("ZFOLIO_MEMCG=") => String::new(),
@@ -373,8 +385,89 @@ fn other_loaders_say_nothing() {
         }
         let bare = scratch.bare(name, &loader, flags);
         let output = is_the_same(&["sh", "-c", &bare]);
-        assert_eq!((output.status.code(), &*output.stdout), (Some(7), &b"started\n"[..]), "{name}");
+        assert_eq!(output.status.code(), Some(7), "{name}");
+        assert!(text(&output.stdout).ends_with("started\n"), "{name}");
         is_the_same(&["env", "-i", &bare]);
         is_the_same(&["env", "LD_PRELOAD=/no/such.so", &bare]);
+
+        let expected = if loader == GLIBC { FILE } else { PLATFORM };
+        let script = scratch.script(&format!("{name}.script"), &bare);
+        let descend = scratch.path("descend");
+        for program in [&bare, &script] {
+            for way in ["execve", "execvp", "posix_spawn", "vfork"] {
+                let output = is_the_same(&[&descend, "by", way, program]);
+                assert_eq!(library(&output), expected, "{name} {way} {program}");
+            }
+        }
+    }
+}
+
+/// The loader of whose programs it is known that they can be given the library's own path.
+const GLIBC: &str = "/lib64/ld-linux-x86-64.so.2";
+
+/// The library's names, without the directory of the run.
+const FILE: &str = "libzfolio.so";
+const PLATFORM: &str = "$PLATFORM/libzfolio.so";
+
+/// By which name the program that said this was given the library.
+fn library(output: &Output) -> &'static str {
+    let out = text(&output.stdout);
+    let preload = out.lines().find_map(|line| line.strip_prefix("LD_PRELOAD=")).expect(&out);
+    let ours: Vec<_> = preload.split([':', ' ']).filter(|entry| entry.ends_with(FILE)).collect();
+    assert_eq!(ours.len(), 1, "{out}");
+    if ours[0].ends_with(PLATFORM) { PLATFORM } else { FILE }
+}
+
+#[test]
+fn a_program_of_glibcs_gets_the_shorter_name_where_it_is_known() {
+    let scratch = Scratch::new("names");
+    let descend = scratch.path("descend");
+    for way in ways(&descend) {
+        // Which file a descriptor is cannot be told, and while another thread may look no file is opened.
+        let is_known = !["fexecve", "execveat", "posix_spawn_thread"].contains(&&*way);
+        let output = is_the_same(&[&descend, "by", &way, &descend, "show"]);
+        assert_eq!(library(&output), if is_known { FILE } else { PLATFORM }, "{way}");
+    }
+    let show = |command: &[&str]| library(&is_the_same(command));
+    assert_eq!(show(&[&descend, "show"]), FILE, "CMD");
+    assert_eq!(show(&["env", "-i", &descend, "show"]), FILE);
+    // A script is what its interpreter is.
+    let script = scratch.script("script", "/bin/sh");
+    for command in [&[&*script][..], &["sh", &script], &[&descend, "by", "execvp", &script]] {
+        assert_eq!(show(&[command, &[&descend, "show"]].concat()), FILE, "{command:?}");
+    }
+    // By a name, and by a path that is relative to where the call is made, or to where posix_spawn goes first.
+    let folder = scratch.0.to_str().unwrap();
+    let path = format!("PATH=/no/such:{folder}:{}", std::env::var("PATH").unwrap());
+    assert_eq!(show(&["env", &path, "descend", "show"]), FILE);
+    assert_eq!(show(&["env", "-C", folder, "./descend", "show"]), FILE);
+    let relative = descend.strip_prefix('/').unwrap();
+    assert_eq!(show(&[&descend, "by", "posix_spawn_elsewhere", relative, "show"]), PLATFORM);
+}
+
+#[test]
+fn a_static_program_gets_the_longer_name_and_passes_it_on() {
+    let scratch = Scratch::new("static");
+    let descend = scratch.path("descend");
+    let fixed = scratch.compile("descend.c", "fixed", &["-O1", "-pthread", "-static"]);
+    for way in ways(&descend) {
+        assert_eq!(library(&is_the_same(&[&descend, "by", &way, &fixed, "show"])), PLATFORM, "{way}");
+    }
+    // Nothing of zfolio is in it, and so its environment must do for whatever it starts.
+    let passed_on = is_the_same(&["sh", "-c", &format!("{fixed} by execve {descend} show")]);
+    assert_eq!(library(&passed_on), PLATFORM);
+}
+
+#[test]
+fn no_descriptor_is_needed_or_left_to_see_what_a_program_is() {
+    let scratch = Scratch::new("descriptors");
+    let descend = scratch.path("descend");
+    for way in ["execve", "execvp", "posix_spawn", "vfork"] {
+        let output = is_the_same(&[&descend, "full", way, &descend, "show"]);
+        assert_eq!(library(&output), PLATFORM, "{way}: what cannot be opened is not known");
+    }
+    for way in ["exec", "spawn"] {
+        let output = is_the_same(&[&descend, "leaves", way, &descend]);
+        assert_eq!(output.status.code(), Some(0), "{way}");
     }
 }

@@ -74,15 +74,24 @@ fn engine_of(zfolio: u32) -> i32 {
 fn child_of(parent: u32, name: &str) -> i32 {
     let deadline = Instant::now() + HANG;
     while Instant::now() < deadline {
-        for entry in std::fs::read_dir("/proc").unwrap().flatten() {
-            let stat = std::fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
-            if stat.contains(name) && stat.split(' ').nth(3) == Some(&parent.to_string()) {
-                return entry.file_name().to_str().unwrap().parse().unwrap();
-            }
+        if let Some(child) = children_of(parent, name).first() {
+            return *child;
         }
         std::thread::sleep(Duration::from_millis(10));
     }
     panic!("there is no {name}");
+}
+
+/// The children of this name that there are.
+fn children_of(parent: u32, name: &str) -> Vec<i32> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+        let stat = std::fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
+        if stat.contains(name) && stat.split(' ').nth(3) == Some(&parent.to_string()) {
+            found.push(entry.file_name().to_str().unwrap().parse().unwrap());
+        }
+    }
+    found
 }
 
 /// A program that has filled its memory and waits for a word; its process id.
@@ -142,12 +151,6 @@ fn memory_is_still_there_for_the_last_thread_when_the_main_thread_has_ended() {
     is_right(&["--memory", "48M"], &["last", "96"]);
 }
 
-#[test]
-fn a_clone_that_no_hook_sees_dies_rather_than_read_a_hole() {
-    let (status, out, err) = run(EVICT_ALL, &["clone"]);
-    assert_eq!((status, out.as_str()), (Some(0), "child signal 11\nright\n"), "{err}");
-}
-
 /// Kills a process of the engine's while the program waits, and lets the program go on.
 fn is_loud(victim: impl FnOnce(i32) -> i32, message: &str) {
     let (mut child, mut out, _) = waiting(EVICT_ALL);
@@ -164,6 +167,45 @@ fn is_loud(victim: impl FnOnce(i32) -> i32, message: &str) {
 #[test]
 fn a_killed_engine_stops_the_program_loudly() {
     is_loud(|engine| engine, "the engine has died");
+}
+
+/// It heeds no signal that comes from inside of its PID namespace, where its engine and workers are.
+#[test]
+fn a_killed_engine_stops_the_first_process_of_a_pid_namespace_too() {
+    let within = ["unshare", "--pid", "--fork", "--mount-proc"];
+    let may = Command::new(within[0]).args(&within[1..]).arg("true").status();
+    if !may.is_ok_and(|status| status.success()) {
+        return eprintln!("skipped: a PID namespace is not to be had here");
+    }
+    let mut child = Command::new(env!("CARGO_BIN_EXE_zfolio"))
+        .args(["run", "--quiet"])
+        .args(EVICT_ALL)
+        .arg("--")
+        .args(within)
+        .arg(hold())
+        .arg("turns")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    out.read_line(&mut line).unwrap();
+    assert_eq!(line, "ready 1\n");
+    let program = child_of(child_of(child.id(), "(unshare)") as u32, "(hold-");
+    // That of the process before it executed the program may still be there.
+    for engine in children_of(program as u32, "(zfolio-engine)") {
+        signal(engine, libc::SIGKILL);
+    }
+    let _ = child.stdin.take().unwrap().write_all(b"go\n");
+    let output = end(child);
+    let mut said = String::new();
+    out.read_to_string(&mut said).unwrap();
+    let err = String::from_utf8(output.stderr).unwrap();
+    // unshare(1) ends as it likes when its child was killed.
+    assert!(!output.status.success() && said.is_empty(), "{said} {err}");
+    assert!(err.contains("the engine has died"), "{err}");
 }
 
 #[test]

@@ -65,13 +65,28 @@ fn a_nonsense_size_is_one_line_that_names_the_option_and_the_forms() {
 
 #[test]
 fn an_unknown_compressor_or_level_is_one_line_with_the_list() {
-    for compressor in ["brotli", "zstd:99", "zstd:fast", "lz4:", "", "-1"] {
+    for compressor in
+        ["brotli", "zstd:99", "zstd:fast", "lz4:", "lz4hc:2", "deflate:0", "lzo:1", "842:", "", "-1"]
+    {
         let output = zfolio(&["run", "--compressor", compressor, "--", "echo", "started"]);
         assert_eq!(output.status.code(), Some(2), "{compressor}: {}", stderr(&output));
         assert_eq!(output.stdout, b"");
         let line = stderr(&output).strip_suffix('\n').unwrap();
         assert!(!line.contains('\n') && line.contains("--compressor"), "{line}");
-        assert!(line.contains("zstd") || line.contains("lz4"), "{line}");
+        // Its own form, or all there are.
+        let name = compressor.split(':').next().unwrap();
+        let is_known = acomp::Compressor::parse(name).is_ok();
+        let listed: Vec<_> = acomp::ALGORITHMS.iter().filter(|a| !is_known || a.name == name).collect();
+        assert!(listed.iter().all(|a| line.contains(&a.to_string())), "{line}");
+    }
+}
+
+#[test]
+fn help_lists_every_compressor() {
+    let help = |option: &str| String::from_utf8(zfolio(&["run", option]).stdout).unwrap();
+    for algorithm in acomp::ALGORITHMS {
+        assert!(help("-h").contains(algorithm.name), "{}", help("-h"));
+        assert!(help("--help").contains(&algorithm.to_string()), "{}", help("--help"));
     }
 }
 

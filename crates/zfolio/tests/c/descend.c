@@ -5,6 +5,8 @@
  *   descend grow                     fills memory, checks it, and says whether somebody keeps it small
  *   descend by WAY PROGRAM ARG...    starts the program by a call, see `ways`
  *   descend as UID PROGRAM ARG...    gives up its rights first
+ *   descend full WAY PROGRAM ARG...  the same as `by`, with no descriptor left
+ *   descend leaves WAY PROGRAM       says which descriptor is the next before and after a call, which is to fail or comes back
  *   descend filter CALL PROGRAM ARG...
  *                                    lets the kernel refuse a call from now on, see `filter`
  */
@@ -24,6 +26,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -195,6 +198,15 @@ static int by_fd(int (*call)(int))
 static int fd_exec(int fd) { return fexecve(fd, arguments, one); }
 static int fd_at(int fd) { return execveat(fd, "", arguments, one, AT_EMPTY_PATH); }
 
+/* In a process of two threads. */
+static int beside_thread(int (*call)(void))
+{
+	pthread_t thread;
+
+	pthread_create(&thread, NULL, (void *(*)(void *))pause, NULL);
+	return call();
+}
+
 static int empty_then(int (*call)(const char *, char *const *))
 {
 	clearenv();
@@ -214,6 +226,21 @@ static int spawn_with(int (*call)(pid_t *, const char *, const posix_spawn_file_
 	pid_t child = 0;
 	int error = call(&child, program, NULL, NULL, arguments, strings);
 
+	return wait_for(error, child);
+}
+
+static int spawn_one(void) { return spawn_with(posix_spawn, one); }
+
+/* From a directory in which there is no such file as a relative path names here. */
+static int spawn_elsewhere(void)
+{
+	posix_spawn_file_actions_t actions;
+	pid_t child = 0;
+	int error;
+
+	posix_spawn_file_actions_init(&actions);
+	posix_spawn_file_actions_addchdir_np(&actions, "/");
+	error = posix_spawn(&child, program, &actions, NULL, arguments, one);
 	return wait_for(error, child);
 }
 
@@ -237,6 +264,8 @@ static int spawn_with(int (*call)(pid_t *, const char *, const posix_spawn_file_
 	X(posix_spawn, spawn_with(posix_spawn, one)) \
 	X(posix_spawn_null, spawn_with(posix_spawn, NULL)) \
 	X(posix_spawnp, spawn_with(posix_spawnp, preloads)) \
+	X(posix_spawn_elsewhere, spawn_elsewhere()) \
+	X(posix_spawn_thread, beside_thread(spawn_one)) \
 	X(vfork, by_vfork()) \
 	X(handler, by_handler()) \
 	X(thread, by_thread())
@@ -291,6 +320,42 @@ static void filter(const char *what)
 		exit(99);
 }
 
+/* Those that are there are closed as the program begins. */
+static void fill_table(void)
+{
+	struct rlimit limit = { 64, 64 };
+
+	if (setrlimit(RLIMIT_NOFILE, &limit) != 0)
+		exit(89);
+	while (open("/dev/null", O_RDONLY | O_CLOEXEC) >= 0)
+		;
+}
+
+static int next_descriptor(void)
+{
+	int fd = dup(0);
+
+	close(fd);
+	return fd;
+}
+
+/* With an argument that is too long for the kernel, which has looked at the file by then. */
+static int leaves(const char *way)
+{
+	static char text[1 << 18];
+	char *const too_long[] = { "a", memset(text, 'x', sizeof text - 1), NULL };
+	char *const help[] = { "a", "ways", NULL };
+	int before = next_descriptor(), error = 0;
+	pid_t child;
+
+	if (strcmp(way, "exec") == 0)
+		error = execve(program, too_long, one) < 0 ? errno : 0;
+	else if ((error = posix_spawn(&child, program, NULL, NULL, help, one)) == 0)
+		waitpid(child, NULL, 0);
+	printf("%d: %s, %d\n", before, strerror(error), next_descriptor());
+	return 0;
+}
+
 int main(int argc, char **argv)
 {
 	if (argc >= 2 && strcmp(argv[1], "show") == 0) {
@@ -310,7 +375,11 @@ int main(int argc, char **argv)
 		return 2;
 	program = argv[3];
 	arguments = argv + 3;
-	if (strcmp(argv[1], "by") == 0) {
+	if (strcmp(argv[1], "leaves") == 0)
+		return leaves(argv[2]);
+	if (strcmp(argv[1], "full") == 0)
+		fill_table();
+	if (strcmp(argv[1], "by") == 0 || strcmp(argv[1], "full") == 0) {
 		char **before = environ;
 		int result = start(argv[2]);
 		printf("%d: %s%s\n", result, strerror(errno), environ == before ? "" : ", another environ");

@@ -116,7 +116,14 @@ static int in_child(void)
 // A clone that passes no hook.
 static int in_raw_child(void)
 {
-	pid_t pid = syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+	register long r10 __asm__("r10") = 0;
+	register long r8 __asm__("r8") = 0;
+	long pid;
+
+	__asm__ volatile("syscall"
+			 : "=a"(pid)
+			 : "a"(SYS_clone), "D"(SIGCHLD), "S"(0), "d"(0), "r"(r10), "r"(r8)
+			 : "rcx", "r11", "memory");
 
 	if (pid == 0)
 		_exit(pieces(mapping, 1 << 20));

@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -152,22 +151,7 @@ int main(int argc, char **argv)
 
 	fill(mib, strcmp(what, "noise") == 0);
 	rest(200);
-	if (strcmp(what, "clone") == 0) {
-		/* No hook sees this one. */
-		pid_t child = syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, NULL);
-		if (child == 0) {
-			for (size_t i = 0; i < words; i += 512)
-				if (((volatile uint64_t *)memory)[i] != word(i, 0))
-					_exit(3);
-			_exit(0);
-		}
-		int status = child_status(child);
-		verify("parent");
-		if (WIFSIGNALED(status))
-			printf("child signal %d\n", WTERMSIG(status));
-		else
-			printf("child exit %d\n", WEXITSTATUS(status));
-	} else if (strcmp(what, "fork") == 0) {
+	if (strcmp(what, "fork") == 0) {
 		for (int round = 0; round < 4; round++) {
 			pid_t child = fork();
 			if (child == 0) {

@@ -49,7 +49,7 @@ pub fn compare(
 
     let name = workload.name;
     assert_eq!(got.status, wanted.status, "{name}: exit status; stderr: {:?}", got.stderr);
-    assert_eq!(got.stdout, wanted.stdout, "{name}: stdout");
+    assert_eq!(got.stdout, wanted.stdout, "{name}: stdout; stderr: {:?}", got.stderr);
     assert_eq!(got.stderr, wanted.stderr, "{name}: stderr");
     assert_eq!(got.client, wanted.client, "{name}: what the client saw");
     assert_eq!(same_answer, answer, "{name}: result file");

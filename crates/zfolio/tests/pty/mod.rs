@@ -57,6 +57,7 @@ impl Terminal {
     }
 
     /// Becomes a terminal of 44 columns.
+    #[allow(dead_code, reason = "not every test that uses terminals resizes them")]
     pub fn resizes(&self) {
         let size = libc::winsize { ws_row: 33, ws_col: 44, ws_xpixel: 0, ws_ypixel: 0 };
         // SAFETY: the kernel reads the structure only.

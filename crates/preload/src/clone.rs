@@ -1,0 +1,455 @@
+//! The system calls by which a process makes a copy of itself: clone inside libc's fork (patch.rs), libc's `clone` without CLONE_VM, and fork, clone and clone3 by
+//! `syscall`. All of them end in [`fork::pass`], whatever flags they have.
+//!
+//! ```text
+//!   fork ──────────── a site in libc ──┐
+//!   clone(f, stack) ── its symbol ─────┼─> fork::pass ─> takes over ─┬─> comes back, as its parent does
+//!   syscall(SYS_clone) ─ its symbol ───┘                             └─> goes to its own stack
+//! ```
+//!
+//! While the engine stands still for the call the kernel must touch none of the program's memory, since nobody could bring it in; nor may it touch any in the copy
+//! before that has taken over, or a page would be there that is out. So
+//! 1. the copy begins on the stack of its parent, and goes to the one that the program has for it when all has been taken over;
+//! 2. what the kernel reads (clone3's arguments) was copied before, and what it writes (the copy's number, a pidfd) it writes to `TOLD`, from where it is
+//!    brought to the program's memory afterwards. Only who shares that memory can see that: the copy may run by then;
+//! 3. CLONE_CHILD_CLEARTID is asked for always, with a word of the library's, which is the engine's alarm (watch.rs). The program's own word is not cleared, nor
+//!    would it be without an engine: for a process that ends the kernel does so only where another has its memory.
+
+use crate::fork;
+use crate::hook::{Call, NO_SUCH_CALL, is_in_run, real};
+use core::arch::asm;
+use core::sync::atomic::{AtomicU32, Ordering::*};
+use linux_raw_sys::general as g;
+use uffd::PAGE;
+use uffd::sys::{self, Errno, consts::*};
+
+/// Both ways in which the kernel tells a copy its number, now and by its end.
+const CHILD_TID: usize = (CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID) as usize;
+
+/// Where clone(2) has its arguments.
+const FLAGS: usize = 0;
+const STACK: usize = 1;
+const PARENT_TID: usize = 2;
+const CHILD_TID_AT: usize = 3;
+
+/// What the kernel writes, under the bell; of a copy's exit word it is the copy's own.
+struct Told {
+    parent_tid: AtomicU32,
+    pidfd: AtomicU32,
+    exit_word: AtomicU32,
+}
+
+static TOLD: Told =
+    Told { parent_tid: AtomicU32::new(0), pidfd: AtomicU32::new(0), exit_word: AtomicU32::new(0) };
+
+/// Where the program wants it; 0 where it does not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Wanted {
+    parent_tid: usize,
+    pidfd: usize,
+    child_tid: usize,
+}
+
+/// clone3's arguments, with the numbers that they refer to.
+#[derive(Clone, Copy, Debug)]
+struct Arguments {
+    args: g::clone_args,
+    set_tid: [u32; SET_TID_MOST],
+}
+
+/// As many PID namespaces as there can be, one in the other.
+const SET_TID_MOST: usize = 32;
+
+#[derive(Clone, Copy, Debug)]
+enum Form {
+    Clone([usize; 6]),
+    Clone3(Arguments),
+}
+
+/// A system call that makes a copy of the process, which begins in the same place of the same stack.
+#[derive(Clone, Copy, Debug)]
+pub struct Clone {
+    form: Form,
+    wanted: Wanted,
+}
+
+impl Clone {
+    /// As libc's fork makes it, with the exit word where libc has it: on a page that never goes out.
+    pub fn of_libc(arguments: [usize; 6]) -> Clone {
+        let mut arguments = arguments;
+        arguments[STACK] = 0;
+        Clone { form: Form::Clone(arguments), wanted: Wanted::default() }
+    }
+
+    /// As the program makes it, by clone(2). Its stack is the caller's business.
+    fn of_program(arguments: [usize; 6]) -> Result<Clone, Errno> {
+        let (mut arguments, flags) = (arguments, arguments[FLAGS]);
+        let at =
+            |flag: u32, argument: usize| if flags & flag as usize != 0 { arguments[argument] } else { 0 };
+        let wanted = Wanted {
+            parent_tid: at(CLONE_PARENT_SETTID, PARENT_TID),
+            pidfd: at(CLONE_PIDFD, PARENT_TID),
+            child_tid: at(CLONE_CHILD_SETTID, CHILD_TID_AT),
+        };
+        arguments[FLAGS] |= CHILD_TID;
+        arguments[STACK] = 0;
+        // Of both the kernel says EINVAL.
+        let told = if wanted.pidfd != 0 { &TOLD.pidfd } else { &TOLD.parent_tid };
+        arguments[PARENT_TID] = told.as_ptr() as usize;
+        arguments[CHILD_TID_AT] = TOLD.exit_word.as_ptr() as usize;
+        wanted.can_be_told(flags & CLONE_PIDFD as usize != 0)?;
+        Ok(Clone { form: Form::Clone(arguments), wanted })
+    }
+
+    /// As the program makes it, by clone3(2), with `bytes` of arguments at `at`; and the end of the stack that the copy is to have, or 0.
+    fn of_program_3(at: usize, bytes: usize) -> Result<(Clone, usize), Errno> {
+        let mut args = Arguments::read(at, bytes)?;
+        let given = args.args;
+        let at = |flag: u32, at: u64| if given.flags & flag as u64 != 0 { at as usize } else { 0 };
+        let wanted = Wanted {
+            parent_tid: at(CLONE_PARENT_SETTID, given.parent_tid),
+            pidfd: at(CLONE_PIDFD, given.pidfd),
+            child_tid: at(CLONE_CHILD_SETTID, given.child_tid),
+        };
+        let new = &mut args.args;
+        new.flags |= CHILD_TID as u64;
+        new.child_tid = TOLD.exit_word.as_ptr() as u64;
+        new.pidfd = TOLD.pidfd.as_ptr() as u64;
+        // Of one place for both the kernel says EINVAL.
+        let is_one = wanted.pidfd != 0 && wanted.pidfd == wanted.parent_tid;
+        new.parent_tid = if is_one { new.pidfd } else { TOLD.parent_tid.as_ptr() as u64 };
+        (new.stack, new.stack_size) = (0, 0);
+        wanted.can_be_told(given.flags & CLONE_PIDFD as u64 != 0)?;
+        Ok((Clone { form: Form::Clone3(args), wanted }, (given.stack + given.stack_size) as usize))
+    }
+
+    fn flags(&self) -> usize {
+        match &self.form {
+            Form::Clone(arguments) => arguments[FLAGS],
+            Form::Clone3(arguments) => arguments.args.flags as usize,
+        }
+    }
+
+    /// What of it decides whether an engine of the copy's could have what it needs.
+    pub fn namespaces(&self) -> u32 {
+        self.flags() as u32 & (CLONE_NEWUSER | CLONE_NEWPID)
+    }
+
+    /// Makes the call: a number, 0 in the copy, or an error below 0.
+    pub fn make(&self) -> isize {
+        let made = match self.form {
+            // SAFETY: the copy goes on from here as its parent does, in memory of its own.
+            Form::Clone(arguments) => unsafe { sys::syscall(NR_CLONE, arguments) },
+            Form::Clone3(Arguments { mut args, set_tid }) => {
+                if args.set_tid_size != 0 {
+                    args.set_tid = set_tid.as_ptr() as u64;
+                }
+                // SAFETY: as above.
+                unsafe { sys::syscall(NR_CLONE3, [&raw const args as usize, size_of_val(&args), 0, 0, 0, 0]) }
+            }
+        };
+        made.map_or_else(|errno| -(errno.0 as isize), |pid| pid as isize)
+    }
+
+    /// The address that the kernel writes the copy's number to, and clears as it ends or executes a program. 0 where it does not.
+    pub fn exit_word(&self) -> usize {
+        match &self.form {
+            Form::Clone(arguments) if arguments[FLAGS] & CHILD_TID == CHILD_TID => arguments[CHILD_TID_AT],
+            Form::Clone(_) => 0,
+            Form::Clone3(arguments) => arguments.args.child_tid as usize,
+        }
+    }
+
+    /// True when the kernel writes what the program wants to be told: the bell must be held.
+    pub fn is_told(&self) -> bool {
+        self.wanted != Wanted::default()
+    }
+
+    /// Tells the program what it wants to be told; `result` is `make`'s. Memory comes in where it is touched.
+    pub fn tell(&self, result: isize) {
+        let told: &[(usize, u32)] = match result {
+            0 => &[(self.wanted.child_tid, TOLD.exit_word.load(Relaxed))],
+            1.. => &[(self.wanted.parent_tid, result as u32), (self.wanted.pidfd, TOLD.pidfd.load(Relaxed))],
+            _ => &[],
+        };
+        for &(at, value) in told.iter().filter(|(at, _)| *at != 0) {
+            write(at, value);
+        }
+    }
+}
+
+/// Writes a word to the program's memory. What cannot be written to is left, as the kernel leaves it.
+fn write(at: usize, value: u32) {
+    let own = sys::getpid().unwrap_or(0) as u32;
+    // SAFETY: the program has asked for it.
+    match unsafe { sys::poke(own, at, &value.to_ne_bytes()) } {
+        Ok(_) | Err(Errno::EFAULT) => {}
+        // The call is refused (a filter), which says nothing of the memory.
+        // SAFETY: as above.
+        Err(_) => unsafe { (at as *mut u32).write_unaligned(value) },
+    }
+}
+
+impl Wanted {
+    /// A pidfd that can be written nowhere is an error before there is a copy.
+    fn can_be_told(&self, wants_pidfd: bool) -> Result<(), Errno> {
+        let (own, mut word) = (sys::getpid().unwrap_or(0) as u32, [0; 4]);
+        let is_nowhere = wants_pidfd && sys::peek(own, self.pidfd, &mut word) == Err(Errno::EFAULT);
+        if is_nowhere { Err(Errno::EFAULT) } else { Ok(()) }
+    }
+}
+
+impl Arguments {
+    /// From the program's memory, as the kernel reads them.
+    fn read(at: usize, bytes: usize) -> Result<Arguments, Errno> {
+        const LEAST: usize = 64;
+        const KNOWN: usize = size_of::<g::clone_args>();
+        if bytes > PAGE {
+            return Err(Errno::E2BIG);
+        } else if bytes < LEAST {
+            return Err(Errno::EINVAL);
+        }
+        let mut text = [0u8; PAGE];
+        read(at, &mut text[..bytes])?;
+        if text[KNOWN..].iter().any(|&b| b != 0) {
+            return Err(Errno::E2BIG);
+        }
+        // SAFETY: as many bytes, of which any are a value.
+        let args = unsafe { text.as_ptr().cast::<g::clone_args>().read_unaligned() };
+        let count = args.set_tid_size as usize;
+        if (args.stack == 0) != (args.stack_size == 0) || count > SET_TID_MOST {
+            return Err(Errno::EINVAL);
+        }
+        let mut set_tid = [0u32; SET_TID_MOST];
+        // SAFETY: integers, seen as their bytes.
+        let numbers =
+            unsafe { core::slice::from_raw_parts_mut(set_tid.as_mut_ptr().cast::<u8>(), count * 4) };
+        if count != 0 {
+            read(args.set_tid as usize, numbers)?;
+        }
+        Ok(Arguments { args, set_tid })
+    }
+}
+
+/// Reads the program's memory, which may not be there.
+fn read(at: usize, to: &mut [u8]) -> Result<(), Errno> {
+    let own = sys::getpid().unwrap_or(0) as u32;
+    match sys::peek(own, at, to) {
+        Ok(bytes) if bytes == to.len() => Ok(()),
+        Ok(_) | Err(Errno::EFAULT) => Err(Errno::EFAULT),
+        Err(_) => {
+            // The call is refused (a filter), which says nothing of the memory.
+            // SAFETY: the program says that it is there.
+            unsafe { to.as_mut_ptr().copy_from_nonoverlapping(at as *const u8, to.len()) };
+            Ok(())
+        }
+    }
+}
+
+/// True for a system call that makes a process with a copy of the memory. Of clone3 the arguments must be looked at: false where they cannot be read, and where
+/// the kernel will say so.
+fn copies(number: usize, first: usize) -> bool {
+    const VM: usize = CLONE_VM as usize;
+    match number as u32 {
+        g::__NR_fork => true,
+        g::__NR_clone => first & VM == 0,
+        g::__NR_clone3 => {
+            let mut flags = [0; 8];
+            read(first, &mut flags).is_ok() && usize::from_ne_bytes(flags) & VM == 0
+        }
+        _ => false,
+    }
+}
+
+/// True when `syscall` is to go on with [`by_syscall`].
+pub fn is_ours(number: usize, first: usize) -> bool {
+    is_in_run() && copies(number, first)
+}
+
+/// A copying call by `syscall`, whose arguments are `call`, its number first. In a copy that is to be on a stack of its own `stack` is set to where that is.
+extern "C" fn on_syscall(call: &[usize; 6], stack: &mut usize) -> isize {
+    let [number, a, b, c, d, e] = *call;
+    let asked = match number as u32 {
+        g::__NR_clone => Clone::of_program([a, b, c, d, e, 0]).map(|clone| (clone, b)),
+        g::__NR_clone3 => Clone::of_program_3(a, b),
+        _ => Clone::of_program([SIGCHLD as usize, 0, 0, 0, 0, 0]).map(|clone| (clone, 0)),
+    };
+    match asked {
+        Ok((clone, own_stack)) => {
+            let result = fork::pass(&clone);
+            if result == 0 {
+                *stack = own_stack;
+            }
+            settle(result)
+        }
+        Err(errno) => settle(-(errno.0 as isize)),
+    }
+}
+
+/// What libc returns for a system call's result: -1 for an error, which is in errno.
+fn settle(result: isize) -> isize {
+    if result >= 0 {
+        return result;
+    }
+    // SAFETY: the type of libc's function that says where errno is.
+    if let Some(errno) = unsafe { real::<extern "C" fn() -> *mut i32>(Call::ErrnoLocation) } {
+        // SAFETY: the calling thread's own.
+        unsafe { *errno() = -result as i32 };
+    }
+    NO_SUCH_CALL as isize
+}
+
+/// What `syscall` jumps to for a call that copies the process: with its arguments, and its caller's stack. A copy with a stack of its own returns to what is on top of
+/// that, as from libc's `syscall`.
+#[unsafe(naked)]
+pub extern "C" fn by_syscall() {
+    core::arch::naked_asm!(
+        "push r9",
+        "push r8",
+        "push rcx",
+        "push rdx",
+        "push rsi",
+        "push rdi",
+        "push 0",
+        "lea rdi, [rsp + 8]",
+        "mov rsi, rsp",
+        "call {on_syscall}",
+        "pop rcx",
+        "add rsp, 48",
+        "test rcx, rcx",
+        "jz 2f",
+        "mov rsp, rcx",
+        "2:",
+        "ret",
+        on_syscall = sym on_syscall,
+    )
+}
+
+/// The arguments of clone(3), in its order.
+type Libc = extern "C" fn(usize, usize, i32, usize, usize, usize, usize) -> i32;
+
+fn on_libc_clone(
+    (function, stack, flags, argument): (usize, usize, i32, usize),
+    (parent_tid, tls, child_tid): (usize, usize, usize),
+) -> i32 {
+    if !is_in_run() || flags as u32 & CLONE_VM != 0 || function == 0 || stack == 0 {
+        // SAFETY: the type of clone(3); the rest is its caller's business.
+        let real = unsafe { real::<Libc>(Call::Clone) };
+        return real
+            .map_or(NO_SUCH_CALL, |f| f(function, stack, flags, argument, parent_tid, tls, child_tid));
+    }
+    let arguments = [flags as u32 as usize, 0, parent_tid, child_tid, tls, 0];
+    let result = match Clone::of_program(arguments) {
+        Ok(clone) => fork::pass(&clone),
+        Err(errno) => -(errno.0 as isize),
+    };
+    if result != 0 {
+        return settle(result) as i32;
+    }
+    // SAFETY: a copy, as libc would begin it: the stack is the program's, and nothing here is needed any more.
+    unsafe {
+        asm!(
+            "mov rsp, {stack}",
+            "xor ebp, ebp",
+            "call {function}",
+            "mov edi, eax",
+            "mov eax, {exit}",
+            "syscall",
+            "ud2",
+            stack = in(reg) stack & !15,
+            function = in(reg) function,
+            exit = const g::__NR_exit,
+            in("rdi") argument,
+            options(noreturn),
+        )
+    }
+}
+
+/// clone(3): what copies the memory is ours; libc itself never does so by this function.
+#[cfg_attr(panic = "abort", unsafe(no_mangle))]
+pub extern "C" fn clone(
+    function: usize,
+    stack: usize,
+    flags: i32,
+    argument: usize,
+    parent_tid: usize,
+    tls: usize,
+    child_tid: usize,
+) -> i32 {
+    on_libc_clone((function, stack, flags, argument), (parent_tid, tls, child_tid))
+}
+
+/// Its other name.
+#[cfg_attr(panic = "abort", unsafe(no_mangle))]
+pub extern "C" fn __clone(
+    function: usize,
+    stack: usize,
+    flags: i32,
+    argument: usize,
+    parent_tid: usize,
+    tls: usize,
+    child_tid: usize,
+) -> i32 {
+    on_libc_clone((function, stack, flags, argument), (parent_tid, tls, child_tid))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::sync::atomic::AtomicU64;
+
+    #[test]
+    fn only_calls_that_copy_the_memory_are_ours() {
+        let (vm, fork) = ([CLONE_VM as u64 | 0x8000_0000, 0], [SIGCHLD as u64, 0]);
+        for (number, first, expected) in [
+            (g::__NR_fork, 0, true),
+            (g::__NR_vfork, 0, false),
+            (g::__NR_clone, SIGCHLD as usize, true),
+            (g::__NR_clone, (CLONE_VM | CLONE_VFORK) as usize, false),
+            (g::__NR_clone3, fork.as_ptr() as usize, true),
+            (g::__NR_clone3, vm.as_ptr() as usize, false),
+            (g::__NR_clone3, 16, false),
+            (g::__NR_getpid, 0, false),
+        ] {
+            assert_eq!(copies(number as usize, first), expected, "{number} {first:x}");
+        }
+    }
+
+    #[test]
+    fn what_the_kernel_would_write_to_the_program_it_writes_to_us() {
+        let place = 0u32;
+        let at = &raw const place as usize;
+        let flags = (CLONE_PARENT_SETTID | CLONE_CHILD_SETTID) as usize;
+        let clone = Clone::of_program([flags, 4096, at, at + 8, 7, 0]).unwrap();
+        assert_eq!(clone.wanted, Wanted { parent_tid: at, pidfd: 0, child_tid: at + 8 });
+        let Form::Clone(made) = clone.form else { panic!("clone(2)") };
+        let (parent, exit) = (TOLD.parent_tid.as_ptr() as usize, TOLD.exit_word.as_ptr() as usize);
+        assert_eq!(made, [flags | CHILD_TID, 0, parent, exit, 7, 0]);
+        assert_eq!(clone.exit_word(), exit);
+        assert_eq!(Clone::of_program([CLONE_PIDFD as usize, 0, 16, 0, 0, 0]).err(), Some(Errno::EFAULT));
+
+        // SAFETY: integers, for which zeros are a value.
+        let mut args: g::clone_args = unsafe { core::mem::zeroed() };
+        (args.flags, args.pidfd) = (CLONE_PIDFD as u64, at as u64);
+        (args.stack, args.stack_size) = (4096, 8192);
+        let (clone, stack) = Clone::of_program_3(&raw const args as usize, 64).unwrap();
+        assert_eq!((clone.wanted.pidfd, stack, clone.exit_word()), (at, 12288, exit));
+        let Form::Clone3(made) = clone.form else { panic!("clone3(2)") };
+        assert_eq!((made.args.stack, made.args.pidfd), (0, TOLD.pidfd.as_ptr() as u64));
+    }
+
+    #[test]
+    fn arguments_that_the_kernel_would_refuse_are_refused_in_the_same_way() {
+        let long = [const { AtomicU64::new(0) }; 64];
+        let at = long.as_ptr() as usize;
+        let refused = |at, bytes| Clone::of_program_3(at, bytes).map(drop);
+        assert_eq!(refused(at, 63), Err(Errno::EINVAL));
+        assert_eq!(refused(at, PAGE + 1), Err(Errno::E2BIG));
+        assert_eq!(refused(16, 88), Err(Errno::EFAULT));
+        assert_eq!(refused(at, 512), Ok(()));
+        long[63].store(1, Relaxed);
+        assert_eq!(refused(at, 512), Err(Errno::E2BIG));
+        long[5].store(4096, Relaxed);
+        assert_eq!(refused(at, 88), Err(Errno::EINVAL), "a stack without a length");
+    }
+}

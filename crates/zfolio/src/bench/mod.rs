@@ -1,0 +1,186 @@
+//! `zfolio bench`: figures of this machine, on the user's own memory.
+//!
+//! ```text
+//!   choice ──> process, or a file ──> sample ──> measure ──> table ──> text, JSON
+//!   what is    /proc/PID/mem          pieces     rows        front     plot: SVG
+//!   asked
+//! ```
+//!
+//! - [`choice`]: units, compressors and amounts as a user names them
+//! - [`process`], [`sample`]: memory to try them on
+//! - [`mod@measure`]: out, back, compared, timed
+//! - [`mod@front`], [`table`], [`plot`]: what is best, and how it is shown
+
+mod choice;
+mod front;
+mod measure;
+mod plot;
+mod process;
+mod sample;
+mod table;
+
+pub use choice::{DEFAULT_SAMPLE, DEFAULT_UNITS};
+
+use crate::args::{Bench, BenchTask, Compress};
+use crate::size::Bytes;
+use crate::summary::Count;
+use crate::sys;
+use measure::{Step, measure};
+use process::Process;
+use sample::{Sample, divide};
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use table::Report;
+
+/// The exit status for a command line that is wrong.
+const USAGE: u8 = 2;
+
+/// `zfolio bench`; returns the exit status.
+pub fn run(bench: &Bench) -> u8 {
+    let BenchTask::Compress(args) = &bench.task;
+    match compress(args) {
+        Ok(()) => 0,
+        Err((status, line)) => {
+            eprintln!("zfolio: {line}");
+            status
+        }
+    }
+}
+
+fn compress(args: &Compress) -> Result<(), (u8, String)> {
+    let usage = |line| (USAGE, line);
+    let failed = |line| (1, line);
+    let units = choice::units(&args.unit).map_err(usage)?;
+    let compressors = choice::compressors(args.compressor.as_deref()).map_err(usage)?;
+    let most_bytes = choice::sample(&args.sample).map_err(usage)?;
+    let pid = args.pid.as_deref().map(choice::pid).transpose().map_err(usage)?;
+    // Where the drawing cannot be written nobody wants to wait for it.
+    if let Some(path) = &args.plot {
+        writable(path).map_err(|error| usage(format!("--plot {}: {error}", path.display())))?;
+    }
+
+    let mut notes = Vec::new();
+    let (source, sample) = match pid {
+        Some(pid) => of_process(pid, most_bytes, &mut notes),
+        None => of_files(&args.files, most_bytes),
+    }
+    .map_err(failed)?;
+    if sample.pieces.is_empty() {
+        let pages = Count(sample.same_filled);
+        return Err(failed(format!(
+            "{source}: one word fills each of its {pages} pages: none is ever compressed"
+        )));
+    }
+    let mut progress = Progress::new();
+    let rows = measure(&sample.pieces, &units, &compressors, args.rounds.into(), |step| progress.show(&step));
+    progress.clear();
+    let report = Report::new(source, sample, notes, args.rounds.into(), rows.map_err(failed)?);
+
+    if let Some(path) = &args.plot {
+        fs::write(path, plot::svg(&report))
+            .map_err(|error| failed(format!("--plot {}: {error}", path.display())))?;
+    }
+    let mut stdout = io::stdout();
+    let text = if args.json {
+        format!("{:#}\n", report.json())
+    } else {
+        let colour =
+            stdout.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+        report.text(if colour { ["\x1b[1m", "\x1b[0m"] } else { ["", ""] })
+    };
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        // Whoever read it has seen enough.
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            Err(failed(format!("standard output: {error}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether a file can be written. One that was not there is not there afterwards.
+fn writable(path: &Path) -> io::Result<()> {
+    let existed = path.exists();
+    File::options().append(true).create(true).open(path)?;
+    if existed { Ok(()) } else { fs::remove_file(path) }
+}
+
+fn of_process(pid: u32, most_bytes: u64, notes: &mut Vec<String>) -> Result<(String, Sample), String> {
+    let process = Process::open(pid)?;
+    let mut sample = Sample::default();
+    process.sample(&mut sample, most_bytes)?;
+    if process.swapped > 0 {
+        notes.push(format!("{} in swap were not looked at", Bytes(process.swapped * sample::PAGE)));
+    }
+    if process.is_managed {
+        notes.push("without what zfolio has out of this process, which no other can see".to_string());
+    }
+    Ok((process.to_string(), sample))
+}
+
+/// Files are taken as one, each with an equal part of the sample as far as it has so much.
+fn of_files(files: &[PathBuf], most_bytes: u64) -> Result<(String, Sample), String> {
+    let tell = |path: &Path, error: io::Error| match path.to_str() {
+        Some("-") => format!("standard input: {error}"),
+        _ => format!("{}: {error}", path.display()),
+    };
+    let mut opened = Vec::new();
+    for path in files {
+        let file = match path.to_str() {
+            Some("-") if io::stdin().is_terminal() => {
+                return Err("standard input is a terminal: give a file, a pipe or --pid".to_string());
+            }
+            Some("-") => io::stdin().as_fd().try_clone_to_owned().map(File::from),
+            _ => File::open(path),
+        };
+        let file = file.map_err(|error| tell(path, error))?;
+        let meta = file.metadata().map_err(|error| tell(path, error))?;
+        opened.push((path, file, (meta.is_file() && meta.len() > 0).then_some(meta.len())));
+    }
+    let lengths: Vec<_> = opened.iter().map(|(_, _, length)| *length).collect();
+    let mut sample = Sample::default();
+    for ((path, file, _), part) in opened.iter().zip(divide(&lengths, most_bytes)) {
+        let before = sample.there_are_bytes;
+        sample.add_file(file, part).map_err(|error| tell(path, error))?;
+        if sample.there_are_bytes == before {
+            return Err(tell(path, io::Error::other("it is empty")));
+        }
+    }
+    let names: Vec<_> =
+        files.iter().map(|path| path.to_string_lossy().replace(char::is_control, "?")).collect();
+    Ok((names.join(", "), sample))
+}
+
+/// A line on a terminal that says how far it is.
+struct Progress {
+    is_terminal: bool,
+    is_shown: bool,
+}
+
+impl Progress {
+    fn new() -> Progress {
+        let can = std::env::var_os("TERM").is_some_and(|term| !term.is_empty() && term != "dumb");
+        Progress { is_terminal: can && io::stderr().is_terminal(), is_shown: false }
+    }
+
+    fn show(&mut self, step: &Step) {
+        // Not from the background, and not where it would have to wait.
+        if self.is_terminal && sys::takes_output(libc::STDERR_FILENO) {
+            let Step { round, rounds, row, percent } = step;
+            let (unit, name) = (table::unit_name(row.unit_bytes), row.compressor);
+            let _ = write!(
+                io::stderr(),
+                "\r\x1b[Kround {round} of {rounds}, {percent} %: {name} in units of {unit}"
+            );
+            self.is_shown = true;
+        }
+    }
+
+    /// Takes the line away.
+    fn clear(&mut self) {
+        if std::mem::take(&mut self.is_shown) && sys::takes_output(libc::STDERR_FILENO) {
+            let _ = write!(io::stderr(), "\r\x1b[K");
+        }
+    }
+}
