@@ -132,10 +132,13 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         while let Some(Range { start, end }) = self.remapped.first().cloned() {
             let mapping = self.kernel.mapping(start);
             let part = start..mapping.map_or(end, |m| m.end.min(end));
-            if self.enroll(&part, start) == Err(Errno::EAGAIN) {
-                return;
+            match self.enroll(&part, start) {
+                Err(Errno::EAGAIN) => return,
+                // It was quiet then: registered with the rest, before that was locked.
+                Err(_) if self.kernel.is_locked(start) => insert(&mut self.regions, part.clone()),
+                // What is refused is left to the hand, which comes to it if it can be managed.
+                _ => {}
             }
-            // What is refused is left to the hand, which comes to it if it can be managed.
             subtract(&mut self.remapped, &part);
         }
     }

@@ -7,7 +7,7 @@
 
 use crate::evict::order;
 use crate::index::{Entry, Kind};
-use crate::kernel::{Body, Damaged, Errno, Kernel, Moved, Run, Store, WINDOW_PAGES};
+use crate::kernel::{Body, Damaged, Errno, Filled, Kernel, Moved, Run, Store, WINDOW_PAGES};
 use crate::pager::{Fault, Pager, bits, stage_page};
 use crate::stage::Use;
 use alloc::vec::Vec;
@@ -16,8 +16,9 @@ use vmscan::heat::Heat;
 use vmscan::readahead::Extent;
 use vmscan::{PAGE, WINDOW};
 
-/// After this many fruitless pauses for one fault the pager looks whether it can be served at all.
-const STUCK: usize = 500;
+/// After this many fruitless pauses for one fault, some ms, the pager looks whether it can be served at all: what is done then is harmless where
+/// somebody was only slow.
+const STUCK: usize = 50;
 
 /// What has become of an attempt to bring a page.
 enum Outcome {
@@ -60,7 +61,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 Outcome::Wait => return false,
                 Outcome::Again => {
                     self.wait_for_events(&mut pauses);
-                    if pauses % STUCK == 0 && self.give_up(fault.at) {
+                    if pauses % STUCK == 0 && self.fill_grown(fault.at) {
                         break;
                     }
                 }
@@ -90,25 +91,30 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         if pauses.is_multiple_of(STUCK) {
             let queued: Vec<usize> = self.faults.iter().map(|f| f.at).collect();
             for at in queued {
-                self.give_up(at);
+                self.fill_grown(at);
             }
         }
     }
 
     /// mremap that grows a locked mapping fills the new part before it sends its event, and nothing can be installed before the event is
-    /// read: who waits there would wait for ever. Of that part nothing is known, and so it can be left to the kernel.
-    fn give_up(&mut self, at: usize) -> bool {
+    /// read: who waits there would wait for ever. So mremap is let fill it as memory that is not registered. This is safe because
+    /// 1. nothing is known of that part, so that it is zeros: what may come there by an event that is not read yet is in the old part, and that is there, since
+    ///    the mapping is locked;
+    /// 2. while it is not registered mremap has not returned, so that nobody can ask for the mapping as a whole, of which it is a part again
+    ///    before its event is read (`Filled::Whole`). Left unregistered it would stay a mapping of its own, and the next mremap would say EFAULT.
+    fn fill_grown(&mut self, at: usize) -> bool {
         if self.index.get(at).kind() != Kind::None {
             return false;
         }
         let end = at + (1 << 30);
         let end = self.index.next_used(at, end).map_or(end, |(used, _)| used).max(at + PAGE);
-        let abandoned = self.kernel.abandon(at..end);
-        if abandoned {
-            self.unregistered(&(at..end));
-            self.kernel.wake(at..end);
+        match self.kernel.fill_locked(at..end) {
+            Filled::No => return false,
+            Filled::Whole => {}
+            Filled::Left(range) => self.unregistered(&range),
         }
-        abandoned
+        self.kernel.wake(at..end);
+        true
     }
 
     /// Brings one page home whatever it takes: before a fork, or because the kernel needs it there.

@@ -25,6 +25,17 @@ pub struct Birthmarks {
     pub known: Vec<Range<usize>>,
 }
 
+/// What has become of memory that a locked mapping has grown by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Filled {
+    /// Nothing: it is not locked, or not filled before somebody touches it. Who waits there has to wait for somebody who is only slow.
+    No,
+    /// Some or all of it is there, and all of it registered as before.
+    Whole,
+    /// This part is not registered any more: it has become another mapping, or cannot be registered. The kernel serves it.
+    Left(Range<usize>),
+}
+
 /// The operating system, for one process.
 pub trait Kernel {
     /// The next message. Once an event is returned, whoever caused it runs on.
@@ -35,10 +46,15 @@ pub trait Kernel {
     fn register(&mut self, range: Range<usize>) -> Result<Range<usize>, Errno>;
     /// Undoes `register` for all mappings that touch the range.
     fn unregister(&mut self, range: Range<usize>);
-    /// Unregisters what lies in `range` of the mapping at its start, of which nothing is known, so that the kernel serves it alone; false when that is not to
-    /// be had, or the mapping is not locked.
-    fn abandon(&mut self, range: Range<usize>) -> bool {
+    /// A thread waits at the start of `range`, of which nothing is known, and nothing can be put there. If that is because mremap fills what it has added to a
+    /// locked mapping: has it go on, as if that were not registered, up to the end of `range` or of the mapping.
+    fn fill_locked(&mut self, range: Range<usize>) -> Filled {
         let _ = range;
+        Filled::No
+    }
+    /// True when the mapping at `at` is locked: it is not registered, unless it was before.
+    fn is_locked(&mut self, at: usize) -> bool {
+        let _ = at;
         false
     }
     /// Undoes `register` for exactly `range`, of which nothing is out.

@@ -19,8 +19,9 @@ use crate::smaps;
 use alloc::vec::Vec;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::*};
-use uffd::sys::{self, Errno};
-use uffd::{Message, Mutex};
+use uffd::maps::Maps;
+use uffd::sys::{self, Errno, consts::*};
+use uffd::{Message, Mutex, PAGE};
 
 /// What the program says of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -252,6 +253,14 @@ pub fn each_inherited(range: Range<usize>, each: impl FnMut(Range<usize>)) {
     inherited.into_iter().for_each(each);
 }
 
+/// True when all of a mapping is kept out of children already. Only smaps would tell, and walks all page tables for it: a second for node's 832
+/// mappings. So its first page is kept out, which splits the mapping unless all of it was; if not, that is the caller's to undo.
+pub fn is_kept_out(maps: &Maps, whole: &Range<usize>) -> Result<bool, Errno> {
+    sys::madvise_keep(whole.start, PAGE, MADV_DONTFORK)?;
+    let first = maps.query(whole.start)?.filter(|m| m.range.contains(&whole.start)).ok_or(Errno::EAGAIN)?;
+    Ok(first.range.end > whole.start + PAGE)
+}
+
 /// In a child of fork: what was kept out is not there.
 ///
 /// # Safety
@@ -267,7 +276,6 @@ pub unsafe fn reset() {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use uffd::sys::consts::*;
 
     /// There is one box.
     static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
@@ -349,5 +357,26 @@ mod tests {
         assert_eq!(inherited(0..30), [0..10, 20..30]);
         advised(0..100, Advice::GiveBack);
         assert_eq!(inherited(0..30), std::vec![0..30]);
+    }
+
+    #[test]
+    fn a_mapping_that_is_kept_out_of_children_is_told_from_one_that_is_not() {
+        let maps = Maps::open().unwrap();
+        // Between two that nothing joins.
+        let at = arena::map(5 << 16, 1 << 16).unwrap();
+        let whole = at + (2 << 16)..at + (3 << 16);
+        for gap in [at + (1 << 16), at + (3 << 16)] {
+            // SAFETY: memory of this test alone.
+            unsafe { sys::mprotect(gap, 1 << 16, 0) }.unwrap();
+        }
+        let advise =
+            |range: &Range<usize>, advice| sys::madvise_keep(range.start, range.len(), advice).unwrap();
+        advise(&whole, MADV_DOFORK);
+        assert_eq!(is_kept_out(&maps, &whole), Ok(false));
+        advise(&(whole.start..whole.start + PAGE), MADV_DOFORK);
+        assert_eq!(maps.query(whole.start).unwrap().unwrap().range, whole, "whole again");
+        advise(&whole, MADV_DONTFORK);
+        assert_eq!(is_kept_out(&maps, &whole), Ok(true));
+        assert_eq!(maps.query(whole.start).unwrap().unwrap().range, whole);
     }
 }

@@ -48,6 +48,7 @@ pub mod image;
 pub mod live;
 pub mod loaded;
 pub mod loan;
+pub mod locked;
 pub mod patch;
 pub mod pool;
 pub mod rights;

@@ -3,6 +3,7 @@
 use crate::arena;
 use crate::control::CONTROL;
 use crate::dontfork;
+use crate::locked;
 use crate::smaps;
 use crate::tasks::{self, TaskStat, parse_tid, task_state};
 use crate::words::Line;
@@ -11,7 +12,7 @@ use core::fmt::{self, Write};
 use core::ops::Range;
 use core::sync::atomic::Ordering::{Release, SeqCst};
 use memcg::Slot;
-use mm::kernel::{Birthmarks, Kernel, Message, Moved, Run, WINDOW_PAGES};
+use mm::kernel::{Birthmarks, Filled, Kernel, Message, Moved, Run, WINDOW_PAGES};
 use uffd::maps::{Mapping, Maps};
 use uffd::pagemap::Pagemap;
 use uffd::sys::{self, consts::*};
@@ -177,16 +178,15 @@ impl Live {
         &self.memory
     }
 
-    /// True when the mapping at `at` is locked: the program wants it to stay. Of anonymous memory msync has nothing to write back, and only
-    /// says EBUSY where a lock is (smaps says it too, and walks all page tables for it).
-    fn is_locked(at: usize) -> bool {
-        sys::msync(at, PAGE, MS_INVALIDATE) == Err(Errno::EBUSY)
-    }
-
     /// The mapping that holds all of `range`.
     fn mapping_of(&self, range: &Range<usize>) -> Option<Range<usize>> {
         let whole = self.maps.query(range.start).ok()??.range;
         (whole.start <= range.start && whole.end >= range.end).then_some(whole)
+    }
+
+    /// False when a mapping is registered with another userfaultfd or none. Where the engine's own memory is part of it nothing is asked.
+    fn has(&self, whole: Range<usize>) -> bool {
+        arena::first_foreign(whole.clone()) != whole || is_registered(&self.uffd, &self.quiet, whole)
     }
 
     fn has_guard(&self, range: Range<usize>) -> bool {
@@ -216,14 +216,6 @@ pub fn allow_huge_pages() {
     if CONTROL.forbids_huge.swap(0, SeqCst) != 0 {
         let _ = sys::thp_disable(PR_SET_THP_DISABLE, 0, 0, 0, 0);
     }
-}
-
-/// True when all of a mapping is kept out of children already. Only smaps would tell, and walks all page tables for it: a second for node's 832
-/// mappings. So its first page is kept out, which splits the mapping unless all of it was; if not, that is the caller's to undo.
-fn is_kept_out(maps: &Maps, whole: &Range<usize>) -> Result<bool, Errno> {
-    sys::madvise_keep(whole.start, PAGE, MADV_DONTFORK)?;
-    let first = maps.query(whole.start)?.filter(|m| m.range.contains(&whole.start)).ok_or(Errno::EAGAIN)?;
-    Ok(first.range.end > whole.start + PAGE)
 }
 
 /// The engine copies a page into the program, and no guard is made there meanwhile (`hook::install_guards`): each of the two says first what it is
@@ -260,12 +252,12 @@ impl Kernel for Live {
     }
 
     fn register(&mut self, range: Range<usize>) -> Result<Range<usize>, Errno> {
-        if Self::is_locked(range.start) {
+        if locked::is_locked(range.start) {
             return Err(Errno::EINVAL);
         }
         // The whole mapping, tail included: a mapping that is split cannot be given to mremap any more.
         let whole = self.mapping_of(&range).ok_or(Errno::EINVAL)?;
-        if dontfork::knows(&whole) && !is_kept_out(&self.maps, &whole)? {
+        if dontfork::knows(&whole) && !dontfork::is_kept_out(&self.maps, &whole)? {
             dontfork::forget(&whole);
             // Unless somebody is about to keep it out.
             dontfork::each_inherited(whole.start..whole.start + PAGE, |r| {
@@ -326,18 +318,26 @@ impl Kernel for Live {
         }
     }
 
-    fn abandon(&mut self, range: Range<usize>) -> bool {
-        let Ok(Some(m)) = self.maps.query(range.start) else { return false };
-        // Of others somebody is only slow, and a mapping of which a part is unregistered cannot be given to mremap any more.
-        if !Self::is_locked(range.start) {
-            return false;
+    fn fill_locked(&mut self, range: Range<usize>) -> Filled {
+        let Ok(Some(m)) = self.maps.query(range.start) else { return Filled::No };
+        // Of others somebody is only slow, and where there is a page nobody waits any more.
+        let waits = m.range.contains(&range.start) && self.pagemap.is_present(range.start) == Ok(false);
+        if !waits || !locked::is_filled(range.start) || !self.has(m.range.clone()) {
+            return Filled::No;
         }
-        let range = range.start..range.end.min(m.range.end);
-        let gone = m.range.contains(&range.start) && self.uffd.unregister(range.clone()).is_ok();
-        dontfork::each_inherited(range, |r| {
-            let _ = sys::madvise_keep(r.start, r.len(), MADV_DOFORK);
-        });
-        gone
+        let range = arena::first_foreign(range.start..range.end.min(m.range.end));
+        match locked::fill(&self.uffd, &self.maps, &self.pagemap, &range) {
+            Err(_) => Filled::No,
+            Ok(true) => Filled::Whole,
+            Ok(false) => {
+                self.release(range.clone());
+                Filled::Left(range)
+            }
+        }
+    }
+
+    fn is_locked(&mut self, at: usize) -> bool {
+        locked::is_locked(at)
     }
 
     fn release(&mut self, range: Range<usize>) {
@@ -349,12 +349,7 @@ impl Kernel for Live {
 
     fn is_ours(&mut self, at: usize) -> bool {
         let Ok(Some(m)) = self.maps.query(at) else { return true };
-        let is_engines = arena::first_foreign(m.range.clone()) != m.range;
-        if is_engines || !m.range.contains(&at) {
-            return true;
-        }
-        // The whole mapping, so that none is split.
-        !CONTROL.spares(&m.range) && is_registered(&self.uffd, &self.quiet, m.range)
+        !m.range.contains(&at) || !CONTROL.spares(&m.range) && self.has(m.range)
     }
 
     fn birthmarks(&mut self) -> Result<Birthmarks, Errno> {
@@ -640,27 +635,6 @@ fn is_registered(uffd: &Userfault, other: &Userfault, range: Range<usize>) -> bo
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_mapping_that_is_kept_out_of_children_is_told_from_one_that_is_not() {
-        let maps = Maps::open().unwrap();
-        // Between two that nothing joins.
-        let at = arena::map(5 << 16, 1 << 16).unwrap();
-        let whole = at + (2 << 16)..at + (3 << 16);
-        for gap in [at + (1 << 16), at + (3 << 16)] {
-            // SAFETY: memory of this test alone.
-            unsafe { sys::mprotect(gap, 1 << 16, 0) }.unwrap();
-        }
-        let advise =
-            |range: &Range<usize>, advice| sys::madvise_keep(range.start, range.len(), advice).unwrap();
-        advise(&whole, MADV_DOFORK);
-        assert_eq!(is_kept_out(&maps, &whole), Ok(false));
-        advise(&(whole.start..whole.start + PAGE), MADV_DOFORK);
-        assert_eq!(maps.query(whole.start).unwrap().unwrap().range, whole, "whole again");
-        advise(&whole, MADV_DONTFORK);
-        assert_eq!(is_kept_out(&maps, &whole), Ok(true));
-        assert_eq!(maps.query(whole.start).unwrap().unwrap().range, whole);
-    }
 
     #[test]
     fn a_mapping_is_ours_another_s_or_nobody_s() {

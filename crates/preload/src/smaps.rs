@@ -22,6 +22,11 @@ impl Flags<'_> {
         self.has(b"wf") || self.has(b"dr")
     }
 
+    /// Locked, and filled as it is touched (MLOCK_ONFAULT).
+    pub fn is_locked_on_fault(&self) -> bool {
+        self.has(b"lf")
+    }
+
     /// MADV_RANDOM.
     pub fn is_random(&self) -> bool {
         self.has(b"rr")

@@ -151,6 +151,16 @@ fn memory_is_still_there_for_the_last_thread_when_the_main_thread_has_ended() {
     is_right(&["--memory", "48M"], &["last", "96"]);
 }
 
+/// What was registered before it was locked.
+#[test]
+fn a_locked_mapping_stays_one_mapping_as_it_moves_and_grows() {
+    // SAFETY: it only asks.
+    if unsafe { libc::geteuid() } != 0 {
+        return eprintln!("skipped: to lock 4 MiB takes root");
+    }
+    is_right(EVICT_ALL, &["locked", "4"]);
+}
+
 /// Kills a process of the engine's while the program waits, and lets the program go on.
 fn is_loud(victim: impl FnOnce(i32) -> i32, message: &str) {
     let (mut child, mut out, _) = waiting(EVICT_ALL);

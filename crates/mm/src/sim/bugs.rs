@@ -29,6 +29,8 @@ pub struct Bugs {
     pub unwiped: bool,
     /// A child takes what was there before the fork for new, and the other way about.
     pub unmarked: bool,
+    /// What mremap adds to a locked mapping is left unregistered.
+    pub seams: bool,
     /// Events that were read and not handed on, and how many calls each still waits.
     late: VecDeque<(Message, usize)>,
 }
@@ -167,4 +169,9 @@ fn a_child_that_does_not_know_what_was_there_before_is_found() {
 #[test]
 fn wiped_memory_that_is_restored_in_a_child_is_found() {
     is_found(Bugs { unwiped: true, ..Bugs::default() }, Habit::None, STALE);
+}
+
+#[test]
+fn a_locked_mapping_that_comes_apart_as_it_grows_is_found() {
+    is_found(Bugs { seams: true, ..Bugs::default() }, Habit::Locks, &["a seam"]);
 }

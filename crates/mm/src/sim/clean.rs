@@ -64,6 +64,16 @@ fn many_threads_that_move_their_memory_lose_nothing() {
 }
 
 #[test]
+fn locked_memory_that_grows_loses_nothing_and_stays_whole() {
+    all_pass(|seed| Plan {
+        pages: 64 + seed as usize % 256,
+        habit: Habit::Locks,
+        evict_all: true,
+        ..Plan::any(seed)
+    });
+}
+
+#[test]
 fn a_pool_that_is_full_for_a_while_loses_nothing() {
     all_pass(|seed| Plan { tight: true, ..Plan::any(seed) });
 }

@@ -3,7 +3,7 @@
 use super::memory::{Marker, Page, Vma};
 use super::store::WORKERS;
 use super::{Shared, World};
-use crate::kernel::{Birthmarks, Errno, Kernel, LOOK_PAGES, Message, Moved, Run};
+use crate::kernel::{Birthmarks, Errno, Filled, Kernel, LOOK_PAGES, Message, Moved, Run};
 use std::fmt;
 use std::ops::Range;
 use vmscan::PAGE;
@@ -125,8 +125,9 @@ impl Kernel for SimKernel {
         let mut world = self.0.borrow_mut();
         world.enter();
         wait_for_readers(&mut world);
-        let fits =
-            |(whole, vma): (Range<usize>, &Vma)| (whole.end >= range.end && !vma.engine).then_some(whole);
+        let fits = |(whole, vma): (Range<usize>, &Vma)| {
+            (whole.end >= range.end && !vma.engine && !vma.locked).then_some(whole)
+        };
         let whole = world.memory.vma(range.start).and_then(fits).ok_or(Errno::EINVAL)?;
         world.trace("register", [whole.start as u64, whole.end as u64, 0]);
         world.memory.change(whole.clone(), |vma| vma.registered = true);
@@ -155,19 +156,43 @@ impl Kernel for SimKernel {
         world.memory.wake(range);
     }
 
-    fn abandon(&mut self, range: Range<usize>) -> bool {
+    fn fill_locked(&mut self, range: Range<usize>) -> Filled {
         let mut world = self.0.borrow_mut();
         world.enter();
-        world.trace("abandon", [range.start as u64, range.end as u64, 0]);
+        world.trace("fill locked", [range.start as u64, range.end as u64, 0]);
         let memory = &mut world.memory;
-        let Some((mapping, _)) = memory.vma(range.start) else { return false };
-        // Of the locked ones alone, and here those are locked that are filled.
-        if memory.fills_first.take_if(|at| range.contains(at)).is_none() {
-            return false;
+        let Some((mapping, vma)) = memory.vma(range.start) else { return Filled::No };
+        let is_filled = vma.filled && vma.registered && memory.page(range.start).is_none();
+        let fills_first = memory.fills_first.take_if(|at| range.contains(at)).is_some();
+        if !fills_first && !is_filled {
+            return Filled::No;
         }
-        memory.unregister(range.start..range.end.min(mapping.end));
-        memory.changing -= 1;
-        true
+        memory.changing -= fills_first as usize;
+        let range = range.start..range.end.min(mapping.end);
+        memory.unregister(range.clone());
+        memory.wake(range.clone());
+        if world.bugs.seams {
+            return Filled::Left(range);
+        }
+        // Who waited goes on meanwhile.
+        if world.scripted {
+            range.clone().step_by(PAGE).for_each(|at| world.memory.fill(at, 0));
+        } else {
+            let steps = world.random.below(60);
+            world.run_on(steps);
+        }
+        match world.memory.vma(range.start) {
+            Some((found, vma)) if found.start == range.start && found.end >= range.end && vma.filled => {}
+            _ => return Filled::Left(range),
+        }
+        world.memory.change(range, |vma| vma.registered = true);
+        Filled::Whole
+    }
+
+    fn is_locked(&mut self, at: usize) -> bool {
+        let mut world = self.0.borrow_mut();
+        world.enter();
+        world.memory.vma(at).is_some_and(|(_, vma)| vma.locked)
     }
 
     fn birthmarks(&mut self) -> Result<Birthmarks, Errno> {

@@ -24,6 +24,8 @@ pub struct Vma {
     pub end: usize,
     pub writable: bool,
     pub locked: bool,
+    /// Locked, filled as it was, and filled as it grows: mlock without MLOCK_ONFAULT.
+    pub filled: bool,
     /// The engine's own memory.
     pub engine: bool,
     /// Registered, so that pages can be moved there, and kept out of children.
@@ -223,7 +225,9 @@ impl Memory {
                 self.markers.insert(target, marker);
             }
         }
-        if !keep {
+        if keep {
+            self.change(from, |old| (old.locked, old.filled) = (false, false));
+        } else {
             self.unmap(from);
         }
         self.map(to..to + len, vma);
@@ -249,11 +253,12 @@ impl Memory {
         self.pages.values().filter(|p| !p.zero).count()
     }
 
-    /// What a child gets: no mapping is registered there, the engine's are missing, and no page is anybody's alone any more but those that a device
+    /// What a child gets: no mapping is registered or locked there, the engine's are missing, and no page is anybody's alone any more but those that a device
     /// writes to, of which the child has copies.
     pub fn fork(&mut self) -> Memory {
         let vmas = self.vmas.iter().filter(|(_, vma)| !vma.engine);
-        let vmas = vmas.map(|(&at, vma)| (at, Vma { registered: false, ..vma.clone() })).collect();
+        let own = |vma: &Vma| Vma { registered: false, locked: false, filled: false, ..vma.clone() };
+        let vmas = vmas.map(|(&at, vma)| (at, own(vma))).collect();
         let mut child = Memory { vmas, frames: self.frames, turn: self.turn, ..Memory::default() };
         for (&at, page) in &mut self.pages {
             let is_engines = self.vmas.range(..=at).next_back().is_some_and(|(_, vma)| vma.engine);

@@ -37,6 +37,8 @@ pub enum Habit {
     Remaps,
     /// mremap and fork.
     Forks,
+    /// mremap and mlock, which fills.
+    Locks,
 }
 
 /// What a thread is at.
@@ -196,6 +198,7 @@ pub fn fresh() -> Vma {
         end: 0,
         writable: true,
         locked: false,
+        filled: false,
         engine: false,
         registered: false,
         silent: false,
@@ -310,6 +313,7 @@ impl World {
             Habit::Discards if self.random.one_in(2) => 75 + self.random.below(9),
             Habit::Remaps if self.random.one_in(2) => 90 + self.random.below(8),
             Habit::Forks if self.random.one_in(2) => self.random.pick(&[90, 91, 92, 93, 98, 98, 98]),
+            Habit::Locks if self.random.one_in(2) => self.random.pick(&[90, 91, 92, 93, 99, 99]),
             _ => self.random.below(100),
         };
         let since = self.memory.turn;
@@ -363,8 +367,9 @@ impl World {
             99 if !self.held(&range) => {
                 let locked = self.random.one_in(2);
                 self.trace(if locked { "mlock" } else { "munlock" }, args);
-                self.memory.change(range, |vma| vma.locked = locked);
-                Doing::Nothing
+                let filled = locked && self.program.habit == Habit::Locks;
+                self.memory.change(range.clone(), |vma| (vma.locked, vma.filled) = (locked, filled));
+                if filled { self.calling(Call::filling(range)) } else { Doing::Nothing }
             }
             _ => Doing::Nothing,
         }

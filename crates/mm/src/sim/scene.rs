@@ -308,6 +308,38 @@ fn what_mremap_added_is_known_although_it_changes_before_the_call_ends() {
     assert!(covers(&scene.pager.regions, &pages(64..72)));
 }
 
+/// mremap fills what it adds to a locked mapping before it sends its event, and nothing can be put there until that is read.
+#[test]
+fn what_mremap_added_to_a_locked_mapping_is_there_known_and_part_of_it() {
+    let mut scene = Scene::new();
+    scene.world.borrow_mut().memory.unmap(pages(32..128));
+    scene.write(pages(0..20));
+    scene.go_on();
+    scene.pager.paused = true;
+    scene.reads_back(pages(16..20), 0);
+    {
+        let memory = &mut scene.world.borrow_mut().memory;
+        memory.change(pages(16..20), |vma| (vma.locked, vma.filled) = (true, true));
+        memory.remap(pages(16..20), pages(64..65).start, 8 * PAGE, false);
+        memory.changing = 2;
+        assert_eq!(memory.access(SOMEBODY, pages(68..69).start, Some(0)), Access::Fault);
+    }
+    scene.turn();
+    scene.raise(Message::Remap { from: pages(16..20), to: pages(64..65).start });
+    scene.turn();
+    scene.raise(Message::Unmap(pages(16..20)));
+    scene.turn();
+    scene.world.borrow_mut().memory.changing = 0;
+    scene.turn();
+    assert!(covers(&scene.pager.regions, &pages(64..72)));
+    {
+        let memory = &scene.world.borrow().memory;
+        assert_eq!(memory.vma(pages(64..65).start).map(|(whole, _)| whole), Some(pages(64..72)));
+        assert!(pages(64..72).step_by(PAGE).all(|at| memory.page(at).is_some()));
+    }
+    scene.reads_back(pages(64..68), 48 * PAGE as isize);
+}
+
 #[test]
 fn a_mapping_that_an_event_is_about_is_not_taken_for_known() {
     let mut scene = Scene::new();

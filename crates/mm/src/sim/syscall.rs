@@ -2,7 +2,7 @@
 //! after the events were read.
 
 use super::World;
-use super::memory::{Marker, Task};
+use super::memory::{Access, Marker, Task};
 use super::program::Doing;
 use crate::event::subtract;
 use crate::kernel::Message;
@@ -20,9 +20,20 @@ pub struct Call {
     pub changes: Vec<Range<usize>>,
     /// Parts of what was unmapped that were not registered: the event names them all the same (see the limit in event.rs).
     pub unregistered: Vec<Range<usize>>,
+    /// What is filled before an event is raised: a mapping that is being locked, or what mremap adds to a locked one.
+    pub fill: Range<usize>,
+    /// What must be one mapping at the end of the call, because it was at the beginning.
+    pub whole: Range<usize>,
     /// An event was raised and the thread has not run since.
     pub raised: bool,
     pub removal: Option<Removal>,
+}
+
+impl Call {
+    /// Fills a range, and nothing else.
+    pub fn filling(range: Range<usize>) -> Call {
+        Call { changes: vec![range.clone()], fill: range, ..Call::default() }
+    }
 }
 
 pub struct Removal {
@@ -63,7 +74,8 @@ impl World {
     /// A call has changed the mappings: its events are yet to be raised.
     pub fn calling(&mut self, call: Call) -> Doing {
         self.memory.changing += call.events.len();
-        if call.events.is_empty() { Doing::Nothing } else { Doing::Calling(call) }
+        let is_over = call.events.is_empty() && call.fill.is_empty();
+        if is_over { Doing::Nothing } else { Doing::Calling(call) }
     }
 
     /// Unmaps a range. If something there was registered that makes one event, for the whole of it.
@@ -78,9 +90,10 @@ impl World {
         Call { events: event.into_iter().collect(), changes: vec![range], unregistered, ..Call::default() }
     }
 
+    /// Moves a mapping, and grows it. One that is locked does not grow over memory that may be out: of that the event comes too late (a limit that is documented).
     pub fn mremap(&mut self, thread: usize, range: Range<usize>) -> Doing {
         let Some((whole, vma)) = self.memory.vma(range.start) else { return Doing::Nothing };
-        let (registered, space) = (vma.registered, self.program.space());
+        let (registered, filled, space) = (vma.registered, vma.filled, self.program.space());
         let from = range.start..range.end.min(whole.end);
         let len = from.len();
         // Grown, and kept, exclude each other.
@@ -102,6 +115,7 @@ impl World {
             || self.held(&from)
             || !self.can_be_mapped(&target)
             || self.is_blurred(&target)
+            || filled && grown > 0 && !self.memory.vmas_in(target.clone()).is_empty()
         {
             return Doing::Nothing;
         }
@@ -116,6 +130,10 @@ impl World {
             if !keep {
                 call.events.push_back(Message::Unmap(from.clone()));
             }
+        }
+        if filled {
+            call.fill = to + len..target.end;
+            call.whole = target;
         }
         call.changes.push(from);
         self.calling(call)
@@ -151,6 +169,17 @@ impl World {
         }
     }
 
+    /// The next page of what a call fills. What cannot be had is left out.
+    fn populate(&mut self, thread: usize, mut call: Call) -> Doing {
+        let at = call.fill.start;
+        let writable = self.memory.vma(at).is_some_and(|(_, vma)| vma.writable);
+        let is_there = self.memory.page(at).is_some_and(|page| !page.zero);
+        if is_there || self.memory.access(Task::Thread(thread), at, writable.then_some(0)) != Access::Fault {
+            call.fill.start += PAGE;
+        }
+        Doing::Calling(call)
+    }
+
     pub fn call(&mut self, thread: usize, mut call: Call) -> Doing {
         if call.raised {
             // The event was read, and the thread runs again.
@@ -158,13 +187,20 @@ impl World {
             self.memory.changing -= 1;
             return Doing::Calling(call);
         }
+        if !call.fill.is_empty() {
+            return self.populate(thread, call);
+        }
         if let Some(event) = call.events.pop_front() {
             self.trace("raises an event", [thread as u64, 0, 0]);
             self.memory.raise(Task::Thread(thread), event);
             call.raised = true;
             return Doing::Calling(call);
         }
-        let Some(removal) = &mut call.removal else { return Doing::Nothing };
+        let Some(removal) = &mut call.removal else {
+            let one = self.memory.vma(call.whole.start).map_or(0, |(found, _)| found.end);
+            assert!(one >= call.whole.end, "there is a seam in {:x?}, at {one:#x}", call.whole);
+            return Doing::Nothing;
+        };
         let (at, end) = (removal.at, removal.end);
         let Some((until, locked)) = removal.zapping else {
             // The next mapping in the range.

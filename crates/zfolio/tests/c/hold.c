@@ -144,6 +144,39 @@ static void lend(void)
 		exit(84);
 }
 
+/*
+ * Locks memory that has left, and has it move and grow again and again: each time it must be one mapping,
+ * or the next mremap says EFAULT.
+ */
+static void grow_locked(void)
+{
+	const size_t more = 40960;
+	size_t bytes = words * 8;
+
+	until_out();
+	if (mlock(memory, bytes) != 0)
+		exit(70);
+	for (int round = 0; round < 6; round++) {
+		/* What lies behind it keeps it from growing where it is. */
+		mmap((char *)memory + bytes, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE,
+		     -1, 0);
+		void *moved = mremap(memory, bytes, bytes + more, MREMAP_MAYMOVE);
+		if (moved == MAP_FAILED) {
+			printf("mremap of %zu bytes: %s\n", bytes, strerror(errno));
+			exit(71);
+		}
+		memory = moved;
+		for (size_t i = bytes / 8; i < (bytes + more) / 8; i++) {
+			if (memory[i] != 0)
+				exit(72);
+			memory[i] = word(i, 0);
+		}
+		bytes += more;
+		words = bytes / 8;
+		verify("locked");
+	}
+}
+
 int main(int argc, char **argv)
 {
 	const char *what = argc > 1 ? argv[1] : "";
@@ -192,6 +225,8 @@ int main(int argc, char **argv)
 		pthread_exit(NULL);
 	} else if (strcmp(what, "lend") == 0) {
 		lend();
+	} else if (strcmp(what, "locked") == 0) {
+		grow_locked();
 	} else if (strcmp(what, "turns") == 0) {
 		/* Says when it is ready, and verifies until it is told to end. */
 		char line[8];
