@@ -154,6 +154,11 @@ pub struct Stat {
     pub near_refaults: AtomicU64,
     /// How many others had gone out since each of those, summed.
     pub near_distance: AtomicU64,
+    /// Pages that went out without anything being stored, since a log of the family has them; and those that came back from there to be read, of which each process
+    /// has a copy of its own then.
+    pub common_out: AtomicU64,
+    /// See `common_out`.
+    pub common_read: AtomicU64,
 }
 
 /// State of a slot.
@@ -385,6 +390,11 @@ impl Slot {
         }
         self.engine_pid.store(engine_pid, Release);
         self.state.compare_exchange(State::Starting as u32, State::Asleep as u32, AcqRel, Relaxed).is_ok()
+    }
+
+    /// When the program began, in nanoseconds on the monotonic clock.
+    pub fn started_ns(&self) -> u64 {
+        self.started_ns.load(Relaxed)
     }
 
     /// Says who the process is: its parent's id, its name, and when its program began (monotonic).

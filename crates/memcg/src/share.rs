@@ -43,6 +43,14 @@ pub struct Share {
     pub copied_bytes: AtomicU64,
     /// For how long the thread that waits longest for room has been waiting, in milliseconds; 0 when none does. A gauge.
     pub waiting_ms: AtomicU64,
+    /// How much of what it shares with relatives its engine is still to put into its log for all of them, in bytes of the program. Set by the coordinator.
+    pub tell_bytes: AtomicU64,
+    /// 1 when there was nothing left to tell, or no room for it; the coordinator takes it back.
+    pub told_all: AtomicU64,
+    /// Bytes of its log, and of those of its forebears, which it reads. Gauges.
+    pub log_bytes: AtomicU64,
+    /// See `log_bytes`.
+    pub read_bytes: AtomicU64,
 }
 
 /// The run's part in it.
@@ -72,8 +80,10 @@ pub struct Division {
 impl Share {
     /// Sets all of it to 0.
     pub(crate) fn clear(&self) {
-        for cell in [&self.bytes, &self.claim_bytes, &self.excess_bytes, &self.copied_bytes, &self.waiting_ms]
-        {
+        let division =
+            [&self.bytes, &self.claim_bytes, &self.excess_bytes, &self.copied_bytes, &self.waiting_ms];
+        let family = [&self.tell_bytes, &self.told_all, &self.log_bytes, &self.read_bytes];
+        for cell in division.into_iter().chain(family) {
             cell.store(0, SeqCst);
         }
     }

@@ -151,6 +151,12 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 "object {id} was given up, and {stored} pages depend on it"
             );
         }
+        let borrowed = self.objects.iter().filter(|(_, object)| object.is_borrowed());
+        let (borrowed, counted) = (
+            borrowed.map(|(_, object)| object.stored as usize).sum::<usize>(),
+            self.objects.borrowed_pages(),
+        );
+        ensure!(borrowed == counted, "{borrowed} pages are borrowed, {counted} are counted");
         let dangling = counts.keys().find(|&&id| self.objects.get(id).refs == 0);
         ensure!(dangling.is_none(), "object {dangling:?} is named and free");
         Ok(())

@@ -10,6 +10,7 @@
 //!    and one that was moved in between goes back at once.
 
 use crate::event::{covers, insert};
+use crate::family::hull;
 use crate::index::{Entry, Kind};
 use crate::kernel::{Body, Done, Errno, Job, Kernel, LOOK_PAGES, Prior, Run, Spare, Store, WINDOW_PAGES};
 use crate::pager::{Pager, bits, stage_page};
@@ -82,6 +83,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         if self.pool_full && self.drop_clean() {
             self.pool_full = false;
         }
+        let told = self.evict_told(most);
         let evicted = if actions.evict > 0 { self.evict(actions.evict.min(most)) } else { 0 };
         // What goes out in pieces leaves holes in its slots, and can use the stage up long before it is many bytes.
         let crowded = self.stage.is_crowded() && actions.evict > 0;
@@ -89,7 +91,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         let deflated = self.deflate(deflate);
         let packed = actions.evict > 0 && self.pack();
         if actions.evict > 0
-            && evicted + deflated + self.in_flight == 0
+            && told + evicted + deflated + self.in_flight == 0
             && self.faults.is_empty()
             && self.footprint > self.marks.low
         {
@@ -98,7 +100,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 || dropped > 0
                 || self.footprint >= self.marks.high && self.pack_at_last();
         }
-        packed || dropped + evicted + deflated > 0
+        packed || dropped + told + evicted + deflated > 0
     }
 
     /// Moves about `want` bytes to the stage; how many it was.
@@ -175,8 +177,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 }
                 at += (pages + 1) * PAGE;
             }
-            let first = if moved.is_empty() { window } else { window.min(moved.start) };
-            moved = first..end.max(moved.end);
+            moved = hull(&moved, &(window..end));
         }
         if got > 0 {
             self.return_pins(moved);
@@ -276,7 +277,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             if spares_shared && spares && page % LOOK_PAGES == 0 {
                 shared = self.kernel.shared(at..run.end.min(at + LOOK_PAGES * PAGE));
             }
-            if spares && (shared & 1 << (page % LOOK_PAGES) != 0 || self.spare(at)) {
+            let stays = shared & 1 << (page % LOOK_PAGES) != 0 && !self.is_common(at);
+            if spares && (stays || self.spare(at)) {
                 *patience -= 1;
                 got += self.move_out(start..at);
                 start = at + PAGE;
@@ -286,7 +288,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     }
 
     /// True when the page's heat saves it once more.
-    fn spare(&mut self, at: usize) -> bool {
+    pub(crate) fn spare(&mut self, at: usize) -> bool {
         self.index.cool(at, Heat::visited)
     }
 
@@ -333,7 +335,9 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                     self.kernel.pause();
                 }
                 // Shared since a fork, or pinned by I/O in flight: the first can be helped.
-                Some(Errno::EBUSY) if unshared != at && self.unshare(at) => unshared = at,
+                Some(Errno::EBUSY) if unshared != at && self.unshare(at..at + bytes.min(WINDOW)) => {
+                    unshared = at
+                }
                 Some(Errno::EBUSY) => {
                     self.stat.busy.fetch_add(1, Relaxed);
                     let entry = self.index.get(at);
@@ -504,6 +508,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 let prior = self.stage.take(slot, page, false);
                 self.objects.depend(prior.id());
                 self.stat.clean_reused.fetch_add(1, Relaxed);
+                let is_common = matches!(self.objects.get(prior.id()).body, Body::Common { .. });
+                self.stat.common_out.fetch_add(is_common as u64, Relaxed);
                 prior.with_kind(Kind::Stored)
             } else if zero & bit != 0 {
                 let prior = self.stage.take(slot, page, false);

@@ -49,6 +49,9 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         }
         let (began, mut pauses) = (self.index.get(fault.at).kind(), 0);
         let extent = self.readahead.fault(fault.at);
+        if began == Kind::Stored && !fault.write && self.is_common(fault.at) {
+            self.stat.common_read.fetch_add(1, Relaxed);
+        }
         loop {
             let entry = self.index.get(fault.at);
             let outcome = match entry.kind() {
@@ -292,7 +295,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         }
         if is_alone
             && !is_single
-            && !self.objects.get(entry.id()).frozen
+            && !self.objects.get(entry.id()).is_shared()
             && self.objects.get(entry.id()).picked > self.splitting.picks()
             && let Some(slot) = self.slot_to_load()
             && let Some(outcome) = self.split(at, entry, slot)
@@ -400,7 +403,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             self.count_stored(0, 1);
             let heat = heat.unwrap_or_else(|| self.refault(entry, 1));
             let object = self.objects.get(entry.id());
-            if object.pages == 1 && !object.frozen {
+            if object.pages == 1 && !object.is_shared() {
                 self.objects.release(entry.id(), true, &mut self.store);
                 self.index.set(page, Entry::NONE.with_heat(heat));
                 continue;

@@ -222,6 +222,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
         }
         pager.adopt(&mut seen)?;
         pager.verify()?;
+        pager.objects.borrow_all();
         pager.freeze();
         pager.share();
         Ok(pager)

@@ -142,6 +142,15 @@ pub enum Body {
         /// How many bytes of the pool it takes.
         bytes: u32,
     },
+    /// A record of a log that relatives read too: what they all have is stored there once, in nobody's pool.
+    Common {
+        /// Which log, by the place where this process and its children list it.
+        log: u32,
+        /// Where in it, as the store counts.
+        at: u32,
+        /// Of the contents.
+        fingerprint: u32,
+    },
     /// Pages filled with one repeated word; nothing in the pool.
     Same(u64),
     /// A clean copy that was given up: nothing can be loaded from it.

@@ -13,7 +13,8 @@
 //! - [`index`]: a page table of our own
 //! - [`stage`], [`object`]: what the index points to
 //! - [`pager`]: the state and its turn; [`event`]: unmap, remap, remove; [`evict`]: out; [`pack`]: out once more, and smaller; [`fault`]: in;
-//!   [`fetch`]: in, ahead; [`fork`]: what a child takes over; [`shared`]: what it has in common with its parent afterwards
+//!   [`fetch`]: in, ahead; [`fork`]: what a child takes over; [`shared`]: what it has in common with its parent afterwards,
+//!   [`family`]: and what of it is stored once for both
 //! - [`check`]: an invariant walker
 
 #![cfg_attr(not(test), no_std)]
@@ -24,6 +25,7 @@ extern crate alloc;
 pub mod check;
 pub mod event;
 pub mod evict;
+pub mod family;
 pub mod fault;
 pub mod fetch;
 pub mod fork;

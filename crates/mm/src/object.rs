@@ -6,6 +6,7 @@
 //! - a `Dropped` object has `stored == 0`: nobody's contents depend on it
 //! - `clean` says that somebody names the object and nobody depends on it; `clean_bytes` is the pool's memory of all of those that are not frozen
 //! - an object whose `queued` is set is in the list of clean copies, once
+//! - `borrowed_pages` is the sum of `stored` of all objects that are relatives' records
 //! - `refs == 0` if and only if the id is free
 
 use crate::kernel::{Body, Store};
@@ -29,8 +30,10 @@ pub struct Object {
     pub picked: u8,
     /// Its pages are objects of their own by now; what it still holds is not to be depended on anew.
     pub split: bool,
-    /// Another process has it too: to give it up would free nothing, and to make anew what it holds would make a second one.
-    pub frozen: bool,
+    /// It was in the pool when the process forked: another has it too.
+    frozen: bool,
+    /// It is a relative's record.
+    borrowed: bool,
     queued: bool,
     /// When nobody depended on it any more, by `Objects::clock`.
     clean_since: u32,
@@ -49,14 +52,24 @@ impl Object {
         self.body != Body::Dropped && !self.split
     }
 
+    /// True where another process has it too: to give it up would free nothing, and to make anew what it holds would make a second one.
+    pub fn is_shared(&self) -> bool {
+        self.frozen || matches!(self.body, Body::Common { .. })
+    }
+
+    /// True for a relative's record.
+    pub fn is_borrowed(&self) -> bool {
+        self.borrowed
+    }
+
     /// True when less than half of its pages may ever depend on it again.
     pub fn is_forlorn(&self) -> bool {
-        !self.frozen && 2 * self.refs < self.pages as u16
+        !self.is_shared() && 2 * self.refs < self.pages as u16
     }
 
     /// How many more pages must depend on it so that at least half of it is needed.
     pub fn wanting(&self) -> u32 {
-        if self.frozen {
+        if self.is_shared() {
             return 0;
         }
         (self.pages as u32).div_ceil(2).saturating_sub(self.stored as u32)
@@ -85,6 +98,7 @@ pub struct Objects {
     /// Objects that nobody depended on when they were put here, and since when, oldest first; looked at again when taken.
     queue: VecDeque<(u32, u32)>,
     clean_bytes: usize,
+    borrowed_pages: usize,
     /// How many pages have gone out; it begins anew after 16 TiB.
     clock: u32,
 }
@@ -102,6 +116,7 @@ impl Objects {
             picked: 0,
             split: false,
             frozen: false,
+            borrowed: false,
             queued: false,
             clean_since: 0,
             born_ms,
@@ -117,6 +132,32 @@ impl Objects {
                 self.table.len() as u32 - 1
             }
         }
+    }
+
+    /// Enters a record that a log has of so many pages: this process's own log, or a relative's.
+    pub fn insert_common(&mut self, body: Body, pages: usize, born_ms: u64, borrowed: bool) -> u32 {
+        let id = self.insert(body, pages, born_ms);
+        self.table[id as usize].borrowed = borrowed;
+        id
+    }
+
+    /// In a child: all records that its parent made or knew are relatives'.
+    pub fn borrow_all(&mut self) {
+        self.borrowed_pages = 0;
+        for object in self.table.iter_mut().filter(|object| object.refs > 0) {
+            object.borrowed = matches!(object.body, Body::Common { .. });
+            self.borrowed_pages += if object.borrowed { object.stored as usize } else { 0 };
+        }
+    }
+
+    /// True while anybody names a record of a log.
+    pub fn has_common(&self) -> bool {
+        self.iter().any(|(_, object)| matches!(object.body, Body::Common { .. }))
+    }
+
+    /// How many pages have no other copy than a relative's record.
+    pub fn borrowed_pages(&self) -> usize {
+        self.borrowed_pages
     }
 
     /// The object.
@@ -157,6 +198,7 @@ impl Objects {
     pub fn clean(&mut self, id: u32) {
         let o = &mut self.table[id as usize];
         o.stored -= 1;
+        self.borrowed_pages -= o.borrowed as usize;
         if o.stored == 0 {
             (o.clean, o.clean_since) = (true, self.clock);
             self.clean_bytes += o.bytes();
@@ -170,6 +212,7 @@ impl Objects {
     pub fn depend(&mut self, id: u32) {
         let o = &mut self.table[id as usize];
         o.stored += 1;
+        self.borrowed_pages += o.borrowed as usize;
         if core::mem::take(&mut o.clean) {
             self.clean_bytes -= o.bytes();
         }

@@ -81,7 +81,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 Kind::None | Kind::Clean | Kind::Zero => continue,
             }
             // It is another process's too: a second one would take more memory, not less.
-            if self.objects.get(entry.id()).frozen {
+            if self.objects.get(entry.id()).is_shared() {
                 return 0;
             }
             mask |= 1 << index;
@@ -99,7 +99,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     }
 
     /// Loads the pages of `mask` and puts them on a slot of the stage, each in its place.
-    fn gather(&mut self, window: usize, mask: u16) -> bool {
+    pub(crate) fn gather(&mut self, window: usize, mask: u16) -> bool {
         let Some(slot) = self.slot_to_load() else { return false };
         let to = self.stage.at(slot);
         for (start, count) in runs(mask) {

@@ -100,6 +100,9 @@ pub struct Pager<'a, K, S> {
     pub(crate) shares: bool,
     /// What has come into the program since then, the oldest first: nobody else has that.
     pub(crate) recent: VecDeque<Range<usize>>,
+    /// What a log has since then, and is to go out; and where the search for more of it stands.
+    pub(crate) told: VecDeque<Range<usize>>,
+    pub(crate) teller: usize,
     /// The pages that were unprotected last.
     pub(crate) unprotected: Range<usize>,
     /// Slots that are with the compressors, and their pages.
@@ -167,6 +170,8 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
             stored_pages: 0,
             shares: false,
             recent: VecDeque::new(),
+            told: VecDeque::new(),
+            teller: 0,
             unprotected: 0..0,
             in_flight: 0,
             in_flight_pages: 0,

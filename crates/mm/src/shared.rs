@@ -5,6 +5,7 @@
 
 use crate::event::subtract;
 use crate::evict::{Known, PATIENCE};
+use crate::family::hull;
 use crate::kernel::{Errno, Kernel, Run, Store, WINDOW_PAGES};
 use crate::pager::{Fault, Pager};
 use core::ops::Range;
@@ -85,6 +86,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 Ok(copies) => {
                     self.footprint += copies * PAGE;
                     self.note_own(fault.at..end);
+                    self.unheed(fault.at);
                     break;
                 }
                 Err(Errno::EAGAIN) => self.wait_for_events(&mut pauses),
@@ -101,41 +103,46 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         true
     }
 
-    /// Makes a page this process's alone, which is a copy where others have it.
-    pub(crate) fn unshare(&mut self, at: usize) -> bool {
-        let Ok(copies) = self.kernel.unprotect(at..at + PAGE) else { return false };
+    /// Makes pages this process's alone, which is a copy where others have them; false when not even the first is.
+    pub(crate) fn unshare(&mut self, pages: Range<usize>) -> bool {
+        let Ok(copies) = self.kernel.unprotect(pages.clone()) else { return false };
         self.footprint += copies * PAGE;
-        self.kernel.unshare(at)
+        let kernel = &mut self.kernel;
+        pages.step_by(PAGE).take_while(|&at| kernel.unshare(at)).count() > 0
     }
 
     /// While most of what is in the program is others' too: moves to the stage what is not, as far as it is known, and cold; how many bytes it was. The hand
     /// would pass thousands of pages for each of those.
     pub(crate) fn evict_recent(&mut self, want: usize) -> usize {
-        let (mut got, mut moved, mut known) = (0, 0..0, Known::default());
-        let mut patience = PATIENCE;
+        let (mut got, mut moved) = (0, 0..0);
         for _ in 0..self.recent.len().min(RECENT_LOOKS + want / WINDOW) {
             if got >= want || self.stage.is_full() {
                 break;
             }
             let Some(range) = self.recent.pop_front() else { break };
-            let mut runs = [Run::default(); 2 * WINDOW_PAGES];
-            let (found, upto) = self.kernel.present(range.clone(), usize::MAX, &mut runs);
-            let mut is_left = upto < range.end;
-            for run in &runs[..found] {
-                let (more, stop) = self.evict_occupied(run.start..run.end, &mut known, &mut patience);
-                got += more;
-                is_left |= more < run.end - run.start || stop.is_some();
-            }
+            let (more, is_left) = self.evict_range(range.clone(), &mut moved);
+            got += more;
             if is_left {
-                self.recent.push_back(range.clone());
+                self.recent.push_back(range);
             }
-            let first = if moved.is_empty() { range.start } else { range.start.min(moved.start) };
-            moved = first..range.end.max(moved.end);
         }
-        if got > 0 {
-            self.return_pins(moved);
-        }
+        self.return_pins(moved);
         got
+    }
+
+    /// Moves what is there of a range to the stage, but for what stays for a reason: how many bytes it was, and whether anything is left. Adds the range to `moved`.
+    pub(crate) fn evict_range(&mut self, range: Range<usize>, moved: &mut Range<usize>) -> (usize, bool) {
+        let (mut runs, mut known, mut patience) =
+            ([Run::default(); 2 * WINDOW_PAGES], Known::default(), PATIENCE);
+        let (found, upto) = self.kernel.present(range.clone(), usize::MAX, &mut runs);
+        let (mut got, mut is_left) = (0, upto < range.end);
+        for run in &runs[..found] {
+            let (more, stop) = self.evict_occupied(run.start..run.end, &mut known, &mut patience);
+            got += more;
+            is_left |= more < run.end - run.start || stop.is_some();
+        }
+        *moved = hull(moved, &range);
+        (got, is_left)
     }
 
     /// A range has come into the program, or been copied there.

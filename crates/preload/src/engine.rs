@@ -7,10 +7,12 @@ use crate::control::{Birth, CONTROL, State, Wish};
 use crate::crew::{self, Crew};
 use crate::footprint::{data, footprint, sizes};
 use crate::fork::{self, Cradle};
+use crate::heritage;
 use crate::live::{self, Live};
 use crate::seat::{Faults, Seat};
 use crate::share;
 use crate::store::Counter;
+use crate::telling::Teller;
 use crate::unseen::Unseen;
 use crate::watch::Watch;
 use crate::words::{self, Line, unmanaged};
@@ -46,7 +48,10 @@ pub extern "C" fn main(_argument: usize) -> ! {
     match Watch::open(order) {
         Ok(mut watch) => {
             adopt_own_data();
-            if CONTROL.birth.load(Acquire) == Birth::Labour as u32 {
+            let is_heir = CONTROL.birth.load(Acquire) == Birth::Labour as u32;
+            heritage::begin(watch.order.memcg, is_heir);
+            choose_seed();
+            if is_heir {
                 inherit(&mut watch);
             } else if asleep(&mut watch)
                 && let Err((what, errno)) = awake(&mut watch)
@@ -76,6 +81,15 @@ fn adopt_own_data() {
     arena::adopt(library.start..library.end.next_multiple_of(PAGE));
 }
 
+/// What keys the hashes of objects is the same for all of a family: a child has its parent's.
+fn choose_seed() {
+    if CONTROL.seed.load(Relaxed) == 0 {
+        let mut seed = [0u8; 8];
+        let _ = sys::getrandom(seed.as_mut_ptr(), seed.len(), 0);
+        CONTROL.seed.store(u64::from_ne_bytes(seed), Relaxed);
+    }
+}
+
 /// Waits until the program comes near its limit; false when it ended before.
 fn asleep(watch: &mut Watch) -> bool {
     let evict_all = watch.order.memcg.settings.evict_all != 0;
@@ -84,6 +98,7 @@ fn asleep(watch: &mut Watch) -> bool {
             return false;
         }
         crate::dontfork::collect();
+        heritage::renew(watch.order.memcg);
         watch.note_name(sys::now_ns());
         let footprint = footprint(&watch.statm);
         watch.copies.follow(&watch.order, footprint);
@@ -177,10 +192,8 @@ fn announce(watch: &Watch, pager: &mut Engine) {
 fn awake(watch: &mut Watch) -> Result<(), (&'static str, Errno)> {
     let (memcg, slot) = (watch.order.memcg, watch.order.slot);
     crate::dontfork::ask_kernel().map_err(|e| ("/proc/self/smaps", e))?;
-    let mut seed = [0u8; 8];
-    let _ = sys::getrandom(seed.as_mut_ptr(), seed.len(), 0);
-    let seed = u64::from_ne_bytes(seed);
-    CONTROL.seed.store(seed, Relaxed);
+    let seed = CONTROL.seed.load(Relaxed);
+    heritage::read_anew();
     let Parts { live, config, board, crew, limit } = Parts::open(watch, seed)?;
     let codec = Codec::new(crew.compressor, seed).map_err(|_| ("mmap", Errno::ENOMEM))?;
     let store = Counter::new(board, codec, &slot.stat, memcg.settings.damage_every);
@@ -289,6 +302,7 @@ fn stand_still(watch: &Watch, pager: &mut Engine) {
     if !cradle.await_thread(|| watch.gone(), serve) {
         return;
     }
+    heritage::renew(watch.order.memcg);
     make_room(watch, pager);
     pager.calm();
     pager.kernel.let_in(pager.regions());
@@ -398,6 +412,7 @@ fn run(watch: &mut Watch, board: Board, workers: &[u32], pager: &mut Engine) {
     let mut seat = Seat::new(workers, CONTROL.may_yield.load(Relaxed) != 0);
     let mut tidied = Tidied::default();
     let mut unseen = Unseen::default();
+    let mut teller = Teller::default();
     loop {
         let now = sys::now_ns();
         let mut own = pager.usage().footprint;
@@ -417,11 +432,10 @@ fn run(watch: &mut Watch, board: Board, workers: &[u32], pager: &mut Engine) {
             // Faults may have been read meanwhile, and nobody tells of them again.
             busy = true;
         }
+        busy |= !pager.paused && teller.turn(memcg, slot, pager);
         if now - published_ns > PUBLISH_NS {
             published_ns = now;
-            let (stored, pool, footprint) = (pager.stored_bytes(), pager.store.pool_bytes(), own + excess);
-            let wanted = (footprint + stored).saturating_sub(pool + pager.usage().stock);
-            watch.publish(footprint, wanted, stored, pool);
+            publish(watch, pager, own, excess);
             let waiting_ms =
                 pager.waiting_since_ns().map_or(0, |since| 1 + now.saturating_sub(since) / 1_000_000);
             slot.share.waiting_ms.store(waiting_ms, Relaxed);
@@ -483,6 +497,18 @@ fn run(watch: &mut Watch, board: Board, workers: &[u32], pager: &mut Engine) {
             }
         }
     }
+}
+
+/// Publishes what the process holds: `own` bytes, and `excess` that are counted with its relatives. A relative's log counts there, its own with what is in its pool.
+fn publish(watch: &mut Watch, pager: &Engine, own: usize, excess: usize) {
+    let (log, forebears) = heritage::bytes();
+    let share = &watch.order.slot.share;
+    share.log_bytes.store(log as u64, Relaxed);
+    share.read_bytes.store(forebears as u64, Relaxed);
+    let (pool, footprint) = (pager.store.pool_bytes(), own + excess);
+    let stored = pager.stored_bytes().saturating_sub(pager.borrowed_bytes());
+    let wanted = (footprint + stored).saturating_sub(pool + pager.usage().stock);
+    watch.publish(footprint, wanted, stored, pool + log);
 }
 
 /// Does what a thread of the program asked for by the doorbell.

@@ -19,7 +19,8 @@
 //! - [`grow`]: when an engine is started; [`patch`]: libc's system calls that pass us; [`loaded`]: what the loader has loaded
 //! - [`engine`], [`worker`]: the processes; [`watch`]: the program as the engine sees it; [`birth`], [`crew`]: how they are made; [`seat`]: on which CPU they run;
 //!   [`share`]: what of the limit is theirs
-//! - [`fork`]: how a child takes over; [`clone`]: the calls that make one; [`unseen`]: those that nobody saw; [`smaps`]: what it finds empty
+//! - [`fork`]: how a child takes over; [`clone`]: the calls that make one; [`unseen`]: those that nobody saw; [`smaps`]: what it finds empty;
+//!   [`heritage`]: what a family stores once; [`telling`]: how that comes to be
 //! - [`hook`]: what the program's calls pass through; [`wait`]: those for children; [`dontfork`]: what it keeps out of them;
 //!   [`loan`]: what it lends to the kernel; [`rights`]: what it gives up
 //! - [`exec`]: the calls that start a program; [`image`]: which it is; [`environment`]: what it needs there to be managed
@@ -43,6 +44,7 @@ pub mod exec;
 pub mod footprint;
 pub mod fork;
 pub mod grow;
+pub mod heritage;
 pub mod hook;
 pub mod image;
 pub mod live;
@@ -57,6 +59,7 @@ pub mod share;
 pub mod smaps;
 pub mod store;
 pub mod tasks;
+pub mod telling;
 pub mod unseen;
 pub mod wait;
 pub mod watch;

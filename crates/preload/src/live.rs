@@ -71,7 +71,7 @@ impl Live {
         let _ = unsafe { vdso::use_clock(&maps) };
         let quiet = Userfault::open(Features::Quiet).map_err(|e| ("userfaultfd", e))?;
         let drop_zone = arena::map_apart(DROP_ZONE, DROP_ZONE).ok_or(("mmap", Errno::ENOMEM))?;
-        quiet.register(drop_zone..drop_zone + DROP_ZONE).map_err(|e| ("UFFDIO_REGISTER", e))?;
+        quiet.register_silent(drop_zone..drop_zone + DROP_ZONE).map_err(|e| ("UFFDIO_REGISTER", e))?;
         let mut path = Line::default();
         // Another process's threads would be taken for the program's.
         if !tasks::is_shown() {

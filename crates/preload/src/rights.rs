@@ -3,8 +3,11 @@
 //! before, however small it is: the engine keeps what the process gives up.
 
 use crate::clone;
+use crate::control::CONTROL;
 use crate::grow;
+use crate::heritage;
 use crate::hook::{Call, NO_SUCH_CALL, real};
+use core::sync::atomic::Ordering::Relaxed;
 use linux_raw_sys::general as g;
 
 const PR_SET_SECCOMP: usize = 22;
@@ -16,7 +19,7 @@ macro_rules! give_up {
             $(#[$doc])*
             #[cfg_attr(panic = "abort", unsafe(no_mangle))]
             pub extern "C" fn $name(a: usize, b: usize, c: usize) -> i32 {
-                grow::before_it_cannot();
+                before();
                 // SAFETY: libc's function of this name, which reads from the registers what it needs.
                 let real = unsafe { real::<extern "C" fn(usize, usize, usize) -> i32>(Call::$call) };
                 real.map_or(NO_SUCH_CALL, |f| f(a, b, c))
@@ -54,11 +57,17 @@ give_up! {
     setns => Setns;
 }
 
+/// The process is about to have fewer rights: its children, which keep them, are to read nothing that it writes with those that are left.
+fn before() {
+    grow::before_it_cannot();
+    heritage::seal(CONTROL.pid.load(Relaxed));
+}
+
 /// prctl(2): seccomp in its old form.
 #[cfg_attr(panic = "abort", unsafe(no_mangle))]
 pub extern "C" fn prctl(option: i32, a: usize, b: usize, c: usize, d: usize) -> i32 {
     if option as usize == PR_SET_SECCOMP {
-        grow::before_it_cannot();
+        before();
     }
     // SAFETY: the type of prctl(2).
     let real = unsafe { real::<unsafe extern "C" fn(i32, ...) -> i32>(Call::Prctl) };
@@ -84,7 +93,7 @@ extern "C" fn before_syscall(number: i64, first: usize) -> usize {
         return clone::by_syscall as *const () as usize;
     }
     if u32::try_from(number).is_ok_and(|number| gives_up(number, first)) {
-        grow::before_it_cannot();
+        before();
     }
     // SAFETY: only its address is wanted.
     unsafe { real::<usize>(Call::Syscall) }.unwrap_or(no_such_call as *const () as usize)

@@ -4,7 +4,7 @@
 
 use crate::board::{Answer, Board, Work};
 use crate::pool::PoolMemory;
-use crate::{crew, words};
+use crate::{crew, heritage, words};
 use alloc::collections::VecDeque;
 use core::sync::atomic::Ordering::Relaxed;
 use memcg::Stat;
@@ -98,6 +98,18 @@ impl Counter {
         compacted.objects_moved > 0
     }
 
+    /// Makes one object of those pages of `window` that `pages` names by bit, at the beginning of `parcel`: its pages, fingerprint and bytes. `None` where that would
+    /// save little.
+    pub fn pack(&mut self, window: &[u8], pages: u16, parcel: &mut [u8]) -> Option<(u16, u32, usize)> {
+        let packed = self.codec.pack(window, pages, WINDOW_PAGES, &Priors::default(), parcel);
+        match packed.objects[0] {
+            Some(New::Blob { fingerprint, bytes, compressed: true }) => {
+                Some((packed.in_objects, fingerprint, bytes as usize))
+            }
+            _ => None,
+        }
+    }
+
     /// How many jobs are not done yet.
     pub fn under_way(&self) -> usize {
         self.given.iter().filter(|given| !self.board.is_done(given.slot)).count()
@@ -106,6 +118,7 @@ impl Counter {
     fn prior(&self, prior: Prior) -> Option<u128> {
         match prior.body {
             Body::Blob { handle, .. } => self.cache.hash(Handle::from_raw(handle)?, prior.page as usize),
+            Body::Common { log, at, .. } => zswap::hash_in(heritage::object(log, at)?, prior.page as usize),
             _ => None,
         }
     }
@@ -165,6 +178,14 @@ impl Counter {
     }
 }
 
+fn damaged(error: LoadError) -> Damaged {
+    match error {
+        LoadError::Stream => Damaged::Stream,
+        LoadError::Checksum => Damaged::Checksum,
+        LoadError::Object => Damaged::Object,
+    }
+}
+
 impl Store for Counter {
     fn submit(&mut self, job: Job) {
         let mut priors = Priors::default();
@@ -183,7 +204,7 @@ impl Store for Counter {
         let (loads, fingerprint) = match body {
             Body::Blob { handle, fingerprint, .. } => (Handle::from_raw(handle), fingerprint),
             // Of no bytes: it will be said to be damaged, and loaded by whoever asks for it.
-            Body::Same(_) | Body::Dropped => (None, 0),
+            Body::Common { .. } | Body::Same(_) | Body::Dropped => (None, 0),
         };
         let pinned = loads.map(|handle| self.cache.pool().pin(handle));
         let (object, bytes) = pinned.map_or((0, 0), |(at, bytes)| (at.addr().get(), bytes));
@@ -234,11 +255,11 @@ impl Store for Counter {
             Body::Blob { handle, fingerprint, .. } => {
                 let handle = Handle::from_raw(handle).ok_or(Damaged::Stream)?;
                 let loaded = self.cache.load(&mut self.codec, handle, fingerprint, first as usize, to);
-                loaded.map_err(|e| match e {
-                    LoadError::Stream => Damaged::Stream,
-                    LoadError::Checksum => Damaged::Checksum,
-                    LoadError::Object => Damaged::Object,
-                })
+                loaded.map_err(damaged)
+            }
+            Body::Common { log, at, fingerprint } => {
+                let object = heritage::object(log, at).ok_or(Damaged::Object)?;
+                self.codec.unpack(object, fingerprint, first as usize, to).map_err(damaged)
             }
             Body::Dropped => Err(Damaged::Stream),
         }

@@ -2,6 +2,7 @@
 //! a call may do to the caller's memory is the caller's to know, hence `unsafe` where memory can change.
 
 use core::arch::asm;
+use core::ffi::CStr;
 use core::fmt;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 use linux_raw_sys::{errno, general as g};
@@ -177,6 +178,22 @@ pub unsafe fn ioctl<T>(fd: &Fd, request: u32, arg: &mut T) -> Result<usize> {
 /// Maps `bytes` of private anonymous memory, or of the file in `fd` shared, at an address of the kernel's choice.
 pub fn mmap(bytes: usize, prot: u32, flags: u32, fd: Option<&Fd>) -> Result<usize> {
     call!(__NR_mmap, 0, bytes, prot, flags, fd.map_or(-1, |f| f.0), 0)
+}
+
+/// Makes a file in memory that has no name in any directory.
+pub fn memfd(name: &CStr) -> Result<Fd> {
+    call!(__NR_memfd_create, name.as_ptr(), g::MFD_CLOEXEC).map(Fd::own)
+}
+
+/// Sets a file's size.
+pub fn ftruncate(fd: &Fd, bytes: usize) -> Result<()> {
+    call!(__NR_ftruncate, fd.0, bytes).map(drop)
+}
+
+/// True when the process may not map as much as it likes (RLIMIT_AS).
+pub fn is_address_space_limited() -> bool {
+    let mut limits = [u64::MAX; 2];
+    call!(__NR_prlimit64, 0, g::RLIMIT_AS, 0, limits.as_mut_ptr()).is_err() || limits[0] != u64::MAX
 }
 
 /// Unmaps a range.
@@ -610,7 +627,7 @@ pub mod consts {
         __WALL, CLONE_CHILD_CLEARTID, CLONE_CHILD_SETTID, CLONE_FILES, CLONE_FS, CLONE_NEWPID, CLONE_NEWUSER,
         CLONE_PARENT_SETTID, CLONE_PIDFD, CLONE_VFORK, CLONE_VM, MADV_DODUMP, MADV_DOFORK, MADV_DONTDUMP,
         MADV_DONTFORK, MADV_DONTNEED, MADV_FREE, MADV_HUGEPAGE, MADV_NOHUGEPAGE, MADV_NORMAL,
-        MADV_POPULATE_WRITE, MADV_RANDOM, MAP_ANONYMOUS, MAP_NORESERVE, MAP_PRIVATE, MAP_SHARED,
+        MADV_POPULATE_WRITE, MADV_RANDOM, MADV_REMOVE, MAP_ANONYMOUS, MAP_NORESERVE, MAP_PRIVATE, MAP_SHARED,
         MS_INVALIDATE, O_APPEND, O_CLOEXEC, O_DIRECTORY, O_NOCTTY, O_NONBLOCK, O_RDONLY, O_RDWR, O_WRONLY,
         PROT_EXEC, PROT_NONE, PROT_READ, PROT_WRITE, SCHED_IDLE, SIGBUS, SIGCHLD, SIGKILL, WNOHANG,
     };

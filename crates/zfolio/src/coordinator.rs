@@ -10,6 +10,7 @@
 //! process has given up reaches the others later.
 
 use crate::descendants::{self, Process, Tree};
+use crate::families::{self, Families, Kin};
 use crate::sys;
 use crate::unmanaged::{Register, Unmanaged};
 use memcg::{Memcg, SLOTS, Slot, State};
@@ -22,6 +23,9 @@ use vmscan::share::{Member, Past, divide};
 /// How often the limit is divided while little of it is in the pot, and else.
 const PRESSED: Duration = Duration::from_millis(10);
 const RELAXED: Duration = Duration::from_millis(100);
+
+/// A thread that waits for room for longer shows that its family should store what it shares.
+const PRESSED_MS: u64 = 10;
 
 /// What is kept for what nobody counts: one part in so many of the limit.
 const RESERVE: u64 = 256;
@@ -49,6 +53,7 @@ pub struct Coordinator {
     cpus: u64,
     known: Vec<Known>,
     tree: Tree,
+    families: Families,
     divided: Instant,
     next: Instant,
     unmanaged: Register,
@@ -102,6 +107,7 @@ impl Coordinator {
             cpus,
             known: vec![Known::default(); SLOTS],
             tree: Tree::new(own),
+            families: Families::default(),
             divided: now,
             next: now,
             unmanaged: Register::new(library),
@@ -165,7 +171,13 @@ impl Coordinator {
     fn usable(&self) -> u64 {
         let max = self.memcg.max_bytes.load(Relaxed);
         let departed = self.departed.iter().map(|tenant| tenant.bytes).sum::<u64>();
-        max.saturating_sub(self.memcg.division.unmanaged_bytes.load(Relaxed) + departed + max / RESERVE)
+        let apart = self.memcg.division.unmanaged_bytes.load(Relaxed) + self.log_bytes();
+        max.saturating_sub(apart + departed + max / RESERVE)
+    }
+
+    /// What families have stored in common, which is in no process's footprint.
+    fn log_bytes(&self) -> u64 {
+        families::log_bytes(self.taken().map(|(_, slot)| slot)).min(self.memcg.max_bytes.load(Relaxed))
     }
 
     /// One division.
@@ -176,9 +188,15 @@ impl Coordinator {
         // The coordinator lives, whatever an engine thought.
         division.orphaned.store(0, SeqCst);
         division.begin();
-        let slots: Vec<(usize, &Slot)> = self.taken().collect();
+        let slots: Vec<(usize, &'static Slot)> = self.taken().collect();
         let mut members: Vec<Member> = slots.iter().map(|&(index, slot)| self.member(index, slot)).collect();
         let held: Vec<u64> = members.iter().map(|member| member.share).collect();
+        let kin = |(&(index, slot), member): (&(usize, &'static Slot), &Member)| Kin {
+            index,
+            slot,
+            is_pressed: member.near > 0 || member.waiting_ms > PRESSED_MS,
+        };
+        self.families.ask(&slots.iter().zip(&members).map(kin).collect::<Vec<_>>(), now);
         let pot = divide(usable, ms, &mut members);
         for ((&(index, slot), member), held) in slots.iter().zip(&members).zip(held) {
             self.known[index].past = member.past;
@@ -198,7 +216,7 @@ impl Coordinator {
         let current = &self.memcg.current;
         // What the dead shared is their relatives' by now.
         let departed = self.departed.iter().filter(|tenant| !tenant.has_relatives).map(|tenant| tenant.bytes);
-        let held = current.footprint() + unmanaged + departed.sum::<u64>();
+        let held = current.footprint() + unmanaged + self.log_bytes() + departed.sum::<u64>();
         self.memcg.peak_bytes.fetch_max(held, Relaxed);
         self.memcg.wanted_peak_bytes.fetch_max(current.wanted() + unmanaged, Relaxed);
     }
@@ -214,7 +232,7 @@ impl Coordinator {
         Member {
             footprint: load(&slot.footprint_bytes) + known.recounted,
             wanted: load(&slot.wanted_bytes),
-            pool: load(&slot.pool_bytes),
+            pool: load(&slot.pool_bytes).saturating_sub(load(&slot.share.log_bytes)),
             share: slot.share.held().min(MOST) + known.recounted,
             near: since(load(&stat.near_refaults), &mut known.near),
             distance: since(load(&stat.near_distance), &mut known.distance),

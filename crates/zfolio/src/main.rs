@@ -31,6 +31,7 @@ mod coordinator;
 mod descendants;
 mod doctor;
 mod elf;
+mod families;
 mod glibc;
 mod probe;
 mod program;

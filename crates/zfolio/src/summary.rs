@@ -61,6 +61,10 @@ pub struct Figures {
     pub same_filled: u64,
     /// Pages that went out again unchanged.
     pub clean_reused: u64,
+    /// Those of them that a log of the family has, and those that came back from there to be read.
+    pub common_out: u64,
+    /// See `common_out`.
+    pub common_read: u64,
     /// Objects that did not shrink.
     pub incompressible: u64,
     /// Those of them that were not tried, because they looked like noise; objects that did and were tried all the same; and those of these that
@@ -131,6 +135,8 @@ impl Figures {
             readahead: load(&stat.readahead),
             same_filled: load(&stat.same_filled),
             clean_reused: load(&stat.clean_reused),
+            common_out: load(&stat.common_out),
+            common_read: load(&stat.common_read),
             incompressible: load(&stat.incompressible),
             believed_noise: load(&stat.believed_noise),
             tried_noise: load(&stat.tried_noise),
@@ -203,6 +209,10 @@ impl Figures {
         )?;
         let (same, clean) = (pages(self.same_filled), pages(self.clean_reused));
         line("not stored", format_args!("{same} filled by one word, {clean} out again unchanged"))?;
+        if self.common_out > 0 {
+            let (out, read) = (pages(self.common_out), pages(self.common_read));
+            line("in common", format_args!("{out} out that relatives have too, {read} read again"))?;
+        }
         line("read-ahead", format_args!("{}", pages(self.readahead)))?;
         let (p50, p99) = (Time(self.fault_p50_ns), Time(self.fault_p99_ns));
         let longest = Time(self.fault_max_ns);
@@ -256,6 +266,8 @@ impl Figures {
                 "readahead": self.readahead,
                 "same_filled": self.same_filled,
                 "clean_reused": self.clean_reused,
+                "common_out": self.common_out,
+                "common_read": self.common_read,
                 "busy": self.busy,
             },
             "compression": {
@@ -371,6 +383,8 @@ mod tests {
             readahead: 1000,
             same_filled: 311,
             clean_reused: 88_000,
+            common_out: 9_000,
+            common_read: 70,
             faults: 20_211,
             fault_p50_ns: 21_000,
             fault_p99_ns: 92_400,
@@ -394,6 +408,7 @@ zfolio: ran in 255 MiB instead of 1.21 GiB (21 %)
   folios in   18,100, 1.10 GiB: 4K 100, 64K 18,000
   2nd chance  195 MiB touched on the stage, 10 % of what went there
   not stored  1.21 MiB filled by one word, 344 MiB out again unchanged
+  in common   35.2 MiB out that relatives have too, 280 KiB read again
   read-ahead  3.91 MiB
   faults      20,211; half in 21.0µs, 99 % in 92.4µs, longest 1.30ms
   waited      1.23s, all threads summed, in 12.3s

@@ -5,6 +5,11 @@ use crate::object::View;
 use crate::page::Hash;
 use zsmalloc::{Backing, Handle, Pool};
 
+/// The hash of page `page` of an object when it was made; `None` where the object does not say.
+pub fn hash_in(object: &[u8], page: usize) -> Option<Hash> {
+    View::read(object).filter(|v| page < v.pages).map(|v| v.hash(page))
+}
+
 /// The cache of one process: whole objects by handle.
 pub struct Cache<B: Backing> {
     pool: Pool<B>,
@@ -30,7 +35,7 @@ impl<B: Backing> Cache<B> {
 
     /// The hash of page `page` of an object when it was stored; `None` where the object does not say.
     pub fn hash(&self, handle: Handle, page: usize) -> Option<Hash> {
-        View::read(&self.pool.read(handle)).filter(|v| page < v.pages).map(|v| v.hash(page))
+        hash_in(&self.pool.read(handle), page)
     }
 
     /// Restores pages of an object, as [`Codec::unpack`] does.

@@ -29,7 +29,7 @@ pub mod noise;
 pub mod object;
 pub mod page;
 
-pub use cache::Cache;
+pub use cache::{Cache, hash_in};
 pub use codec::{Codec, LoadError, New, PARCEL_MAX_BYTES, Packed, Priors};
 
 /// Bytes of a base page.

@@ -158,7 +158,8 @@ fn an_engine_that_waits_for_itself_is_found() {
 
 #[test]
 fn a_child_that_is_not_told_of_late_events_is_found() {
-    is_found(Bugs { uninformed: true, ..Bugs::default() }, Habit::Remaps, STALE);
+    let words = [STALE, &["is out, and there"]].concat();
+    is_found(Bugs { uninformed: true, ..Bugs::default() }, Habit::Remaps, &words);
 }
 
 #[test]

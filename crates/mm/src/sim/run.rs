@@ -2,14 +2,16 @@
 
 use super::bugs::Bugs;
 use super::kernel::SimKernel;
-use super::memory::{Memory, Task, Vma};
+use super::memory::{Content, Memory, Task, Vma};
 use super::program::{self, Habit, Program};
 use super::random::Random;
 use super::shadow::Shadow;
-use super::store::{Shelves, SimStore};
+use super::store::{Record, Shelves, SimStore};
 use super::{Shared, World};
+use crate::family::Untold;
 use crate::fork::{Estate, Late, Misfit};
 use crate::index::Kind;
+use crate::kernel::WINDOW_PAGES;
 use crate::pager::{Config, Pager};
 use crate::stage::Use;
 use memcg::Stat;
@@ -269,6 +271,43 @@ fn childhood(world: &Shared, plan: &Plan, estate: Estate, late: &[Late]) -> Tall
     }
 }
 
+/// Some of what relatives have too is told to the family, which is not always right; some of what was told is heeded. With no relative left what is in the log comes
+/// home.
+fn tell(world: &Shared, pager: &mut Simulated) {
+    if !pager.shares() {
+        if world.borrow_mut().chance(4) {
+            pager.take_home();
+        }
+        return;
+    }
+    if world.borrow_mut().chance(2)
+        && let Untold::Pages(window, pages) = pager.untold()
+    {
+        let mut world = world.borrow_mut();
+        let mut contents = Vec::new();
+        let mut told = 0;
+        for page in (0..WINDOW_PAGES).filter(|page| pages & 1 << page != 0) {
+            if let Some(content) = world.memory.page(window + page * PAGE).map(|page| page.content) {
+                let is_wrong = world.random.one_in(20);
+                contents.push(if is_wrong { Content::MAX } else { content });
+                told |= 1 << page;
+            }
+        }
+        if told != 0 {
+            world.shelves.tell(window, told, contents);
+        }
+    }
+    let choice = {
+        let mut world = world.borrow_mut();
+        if world.random.one_in(2) { 0 } else { world.random.below(1000) }
+    };
+    let told = world.borrow().shelves.told(choice);
+    if let Some((Record { window, pages, .. }, body)) = told {
+        let borrowed = world.borrow_mut().random.one_in(2);
+        pager.heed(window, pages, body, borrowed);
+    }
+}
+
 fn words(panic: Box<dyn Any + Send>) -> String {
     match panic.downcast::<String>() {
         Ok(words) => *words,
@@ -330,8 +369,11 @@ fn live(world: Shared, plan: &Plan, pager: &mut Simulated) -> Tally {
         if plan.fork > 0 && turns % plan.fork == 0 {
             born += fork(&world, pager, plan);
         }
-        if plan.fork > 0 && world.borrow_mut().chance(50) {
-            pager.thaw();
+        if plan.fork > 0 {
+            tell(&world, pager);
+            if world.borrow_mut().chance(50) {
+                pager.thaw();
+            }
         }
     }
     world.borrow_mut().program.closing = true;

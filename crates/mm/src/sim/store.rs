@@ -3,7 +3,9 @@
 use super::memory::{Access, Content, Task};
 use super::{Shared, World};
 use crate::kernel::{Body, Damaged, Done, Fetch, Job, Prior, Spare, Store, WINDOW_PAGES};
+use std::cell::RefCell;
 use std::collections::BTreeSet;
+use std::rc::Rc;
 use vmscan::PAGE;
 
 /// How many workers there are.
@@ -53,9 +55,19 @@ struct Object {
     damaged: bool,
 }
 
+/// What a log says of a window: which pages, and what they hold, in order.
+#[derive(Clone, Debug)]
+pub struct Record {
+    pub window: usize,
+    pub pages: u16,
+    contents: Vec<Content>,
+}
+
 /// The store's state.
 #[derive(Default)]
 pub struct Shelves {
+    /// The log of a family.
+    log: Rc<RefCell<Vec<Record>>>,
     objects: Vec<Option<Object>>,
     queue: Vec<Work>,
     workers: [Option<Begun>; WORKERS],
@@ -83,6 +95,7 @@ impl Shelves {
         match prior.body {
             Body::Blob { handle, .. } => self.object(handle).pages[prior.page as usize],
             Body::Same(word) => word,
+            Body::Common { at, .. } => self.log.borrow()[at as usize].contents[prior.page as usize],
             Body::Dropped => panic!("a job names a copy that was given up"),
         }
     }
@@ -102,6 +115,7 @@ impl Shelves {
         let idle = self.queue.is_empty() && self.workers.iter().all(Option::is_none) && self.done.is_empty();
         assert!(idle, "work is under way as the process forks");
         Shelves {
+            log: self.log.clone(),
             objects: self.objects.clone(),
             damage: self.damage,
             tight: self.tight,
@@ -117,6 +131,19 @@ impl Shelves {
 
     fn pool_bytes(&self) -> usize {
         self.objects.iter().flatten().map(|o| o.pages.len() * PACKED).sum()
+    }
+
+    /// The family is told of a window's pages.
+    pub fn tell(&mut self, window: usize, pages: u16, contents: Vec<Content>) {
+        self.log.borrow_mut().push(Record { window, pages, contents });
+    }
+
+    /// One of the log's records, if there are any: the last where `choice` is 0.
+    pub fn told(&self, choice: usize) -> Option<(Record, Body)> {
+        let log = self.log.borrow();
+        let at = (log.len().checked_sub(1)? + choice) % log.len();
+        let fingerprint = fingerprint(&log[at].contents);
+        Some((log[at].clone(), Body::Common { log: 0, at: at as u32, fingerprint }))
     }
 
     /// How many objects there are.
@@ -288,6 +315,11 @@ impl Store for SimStore {
                     if damaged { GARBAGE } else { object.pages[first as usize + page] }
                 }
                 Body::Same(word) => word,
+                Body::Common { at, fingerprint: expected, .. } => {
+                    let record = world.shelves.log.borrow()[at as usize].clone();
+                    assert_eq!(fingerprint(&record.contents), expected, "another record is loaded");
+                    record.contents[first as usize + page]
+                }
                 Body::Dropped => panic!("a copy that was given up is loaded"),
             };
             world.memory.engine_writes(to + page * PAGE, content);

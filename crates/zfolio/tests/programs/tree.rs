@@ -42,12 +42,11 @@ pub fn pool(size: Size) -> Result<Workload, Missing> {
     })
 }
 
-/// A server that forks its workers before it serves, under load. Below four fifths of its memory it may come to a standstill: see
-/// ARCHITECTURE, Limits.
+/// A server that forks its workers before it serves, under load.
 pub fn prefork(size: Size) -> Result<Workload, Missing> {
     let (rows, requests) = (size.pick(200_000, 1_500_000).to_string(), size.pick(2_000, 20_000).to_string());
     let command = [&python()?, &source("prefork.py"), &rows, &requests];
-    Ok(Workload { told_slack: FAMILY_SLACK, ..Workload::new("prefork", 0.9, &command.map(String::as_str)) })
+    Ok(Workload { told_slack: FAMILY_SLACK, ..Workload::new("prefork", 0.75, &command.map(String::as_str)) })
 }
 
 /// redis-server that saves itself, and rewrites its log, by a child of a fork while clients write.

@@ -1,0 +1,185 @@
+//! What a family stores once: pages that several processes have since a fork are put into a log by one engine, for all of them.
+//!
+//! ```text
+//!   who tells      untold ── reads, compresses ──> record of its log
+//!   each of them   heed: Clean, as if loaded from there ── evict_told ──> stage ── hash as there: dropped, depends on the record
+//!                                                                              └─ another: an object of its own
+//! ```
+//!
+//! Each for itself would make an object of its own, by way of a copy: with two of them and a ratio of 2 to 1 nothing would be gained.
+//!
+//! This is safe because
+//! 1. a record is a guess, as any clean copy: a page depends on it only where the hash that it has when it has left the program is the record's. So it does not
+//!    matter what has become of the page since it was told, or whether this process ever had it;
+//! 2. what is noted of a page goes wherever the page goes, or is forgotten with it, by the same events;
+//! 3. a record stays as it is as long as one of the family may depend on it (heritage.rs of preload), and is checked against its hashes as it is loaded.
+
+use crate::event::covers;
+use crate::index::{Entry, Kind};
+use crate::kernel::{Body, Kernel, LOOK_PAGES, Run, Store, WINDOW_PAGES};
+use crate::pager::{Pager, bits};
+use core::ops::Range;
+use vmscan::{PAGE, WINDOW};
+
+/// Of so many pages at a time it is asked who has them, for one look for what to tell.
+const LOOKS: usize = 16;
+
+/// How much of what was told goes out in one turn, at most, in bytes.
+const TOLD_STEP: usize = 4 * WINDOW;
+
+/// What a look for pages that others have too has found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Untold {
+    /// These pages, by bit, of the window at this address.
+    Pages(usize, u16),
+    /// None so far.
+    None,
+    /// None up to the end of the address space: the next look begins anew.
+    End,
+}
+
+impl<K: Kernel, S: Store> Pager<'_, K, S> {
+    /// Looks for the next window of which others have pages too that are stored nowhere, and cold.
+    pub fn untold(&mut self) -> Untold {
+        for _ in 0..LOOKS {
+            let Some(area) = self.kernel.area(self.teller) else {
+                self.teller = 0;
+                return Untold::End;
+            };
+            let from = self.teller.max(area.start);
+            let to = area.end.min((from & !(WINDOW - 1)) + LOOK_PAGES * PAGE);
+            self.teller = to;
+            if !covers(&self.regions, &(from..to)) {
+                continue;
+            }
+            let shared = self.kernel.shared(from..to);
+            let mut at = from;
+            while at < to {
+                let (window, end) = (at & !(WINDOW - 1), to.min((at & !(WINDOW - 1)) + WINDOW));
+                let mut pages = 0;
+                for page in (at..end).step_by(PAGE) {
+                    let is_shared = shared & 1 << ((page - from) / PAGE) != 0;
+                    if is_shared && self.index.get(page).kind() == Kind::None && !self.spare(page) {
+                        pages |= bits((page - window) / PAGE, 1);
+                    }
+                }
+                if pages != 0 {
+                    self.teller = end;
+                    return Untold::Pages(window, pages);
+                }
+                at = end;
+            }
+        }
+        Untold::None
+    }
+
+    /// A log has pages of the window at `window`, named by bit, one after the other in `body`: its own engine's, or a `borrowed` one. Those that are there, and stored
+    /// nowhere else, go out soon.
+    pub fn heed(&mut self, window: usize, pages: u16, body: Body, borrowed: bool) {
+        let mut id = None;
+        for (rank, page) in (0..WINDOW_PAGES).filter(|page| pages & bits(*page, 1) != 0).enumerate() {
+            let at = window + page * PAGE;
+            let entry = self.index.get(at);
+            if entry.kind() != Kind::None || !covers(&self.regions, &(at..at + PAGE)) || !self.is_there(at) {
+                continue;
+            }
+            let id = match id {
+                Some(id) => id,
+                None => {
+                    let now = self.kernel.now_ms();
+                    *id.insert(self.objects.insert_common(body, pages.count_ones() as usize, now, borrowed))
+                }
+            };
+            self.objects.retain(id, false);
+            self.index.set(at, Entry::new(Kind::Clean, id, rank as u16, entry.heat()));
+        }
+        if id.is_some() {
+            self.told.push_back(window..window + WINDOW);
+        }
+    }
+
+    fn is_there(&mut self, at: usize) -> bool {
+        self.kernel.present(at..at + PAGE, 1, &mut [Run::default()]).0 > 0
+    }
+
+    /// True when a log has a page of the program's, in or out, as far as is known.
+    pub(crate) fn is_common(&self, at: usize) -> bool {
+        let entry = self.index.get(at);
+        let is_named = matches!(entry.kind(), Kind::Stored | Kind::Clean);
+        is_named && matches!(self.objects.get(entry.id()).body, Body::Common { .. })
+    }
+
+    /// A page is about to be written to: what a log has of it is another.
+    pub(crate) fn unheed(&mut self, at: usize) {
+        if self.index.get(at).kind() == Kind::Clean && self.is_common(at) {
+            let entry = self.index.set(at, Entry::NONE);
+            self.drop_entry(entry);
+        }
+    }
+
+    /// Moves some of what was told to the stage, and has as much compared; how many bytes it was. It frees memory only when all of the family have done so, and so
+    /// it is done also by those that are far from their limit.
+    pub(crate) fn evict_told(&mut self, most: usize) -> usize {
+        if self.told.is_empty() {
+            return 0;
+        }
+        self.release_quarantine();
+        self.list_pins();
+        let (mut got, mut moved) = (0, 0..0);
+        while got < most.min(TOLD_STEP)
+            && !self.stage.is_full()
+            && let Some(range) = self.told.pop_front()
+        {
+            got += self.evict_range(range, &mut moved).0;
+        }
+        self.return_pins(moved);
+        self.deflate(got);
+        got
+    }
+
+    /// Brings what lies in logs into the pool, where no relative is left that has it too: a window at a time. False when there is nothing left of it.
+    pub fn take_home(&mut self) -> bool {
+        self.told.clear();
+        for _ in 0..LOOKS * LOOK_PAGES {
+            let Some((page, entry)) = self.index.next_used(self.packer, 1 << 47) else {
+                self.packer = 0;
+                return self.objects.has_common();
+            };
+            self.packer = page + PAGE;
+            if !self.is_common(page) {
+                continue;
+            }
+            if entry.kind() == Kind::Clean {
+                self.unheed(page);
+                continue;
+            }
+            let window = page & !(WINDOW - 1);
+            let is_out = |this: &Self, at: usize| {
+                let entry = this.index.get(at);
+                entry.kind() == Kind::Stored
+                    && matches!(this.objects.get(entry.id()).body, Body::Common { .. })
+            };
+            let mask = (0..WINDOW_PAGES)
+                .filter(|&p| is_out(self, window + p * PAGE))
+                .fold(0, |mask, p| mask | bits(p, 1));
+            if self.stage.is_full() || self.fetch_of(window).is_some() || !self.gather(window, mask) {
+                // Tried again later.
+                self.packer = page;
+                return true;
+            }
+            self.deflate(WINDOW);
+            return true;
+        }
+        true
+    }
+
+    /// Pages that have no other copy than a relative's record, in bytes: they count with the relative.
+    pub fn borrowed_bytes(&self) -> usize {
+        self.objects.borrowed_pages() * PAGE
+    }
+}
+
+/// Joins two ranges, of which the first may be empty.
+pub(crate) fn hull(whole: &Range<usize>, range: &Range<usize>) -> Range<usize> {
+    if whole.is_empty() { range.clone() } else { whole.start.min(range.start)..whole.end.max(range.end) }
+}

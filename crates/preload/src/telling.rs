@@ -1,0 +1,90 @@
+//! What a process shares with its relatives, told to all of them: its engine, asked by the coordinator, compresses what others have too into its log; and everybody's
+//! reads what is in the logs.
+
+use crate::heritage;
+use crate::live::Live;
+use crate::store::Counter;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering::*;
+use memcg::{Memcg, Slot};
+use mm::Pager;
+use mm::family::Untold;
+use mm::kernel::WINDOW_PAGES;
+use uffd::PAGE;
+use vmscan::WINDOW;
+use zswap::PARCEL_MAX_BYTES;
+
+/// How many records are read at a time.
+const RECORDS: usize = 64;
+
+/// The teller of one process.
+#[derive(Default)]
+pub struct Teller {
+    /// A window and what it is compressed to; empty before there is anything to tell.
+    window: Vec<u8>,
+    parcel: Vec<u8>,
+    /// Since the search for something to tell began at the beginning of the address space.
+    has_told: bool,
+}
+
+impl Teller {
+    /// Does a little of what is to be done; true when there is more.
+    pub fn turn(&mut self, memcg: &Memcg, slot: &Slot, pager: &mut Pager<'_, Live, Counter>) -> bool {
+        if !pager.shares() {
+            return leave(memcg, slot, pager);
+        }
+        // Where everything goes out all the time nobody needs to ask.
+        let asked = slot.share.tell_bytes.load(Relaxed);
+        let wanted = if memcg.settings.evict_all != 0 { WINDOW as u64 } else { asked };
+        if wanted > 0 {
+            let told = self.tell(pager);
+            let left = wanted.saturating_sub(told.unwrap_or(wanted as usize) as u64);
+            if told.is_none() {
+                slot.share.told_all.store(1, Relaxed);
+            }
+            slot.share.tell_bytes.store(left, Relaxed);
+        }
+        let has_more = heritage::listen(RECORDS, |window, pages, body, borrowed| {
+            pager.heed(window, pages, body, borrowed)
+        });
+        has_more || asked > 0
+    }
+
+    /// Tells what is found next, if anything is: how many bytes it was; `None` where there is nothing left, or no room for it.
+    fn tell(&mut self, pager: &mut Pager<'_, Live, Counter>) -> Option<usize> {
+        let (at, pages) = match pager.untold() {
+            Untold::Pages(at, pages) => (at, pages),
+            Untold::None => return Some(0),
+            Untold::End => return core::mem::take(&mut self.has_told).then_some(0),
+        };
+        if self.window.is_empty() {
+            (self.window, self.parcel) = (vec![0; WINDOW], vec![0; PARCEL_MAX_BYTES]);
+        }
+        let mut there = 0;
+        for page in (0..WINDOW_PAGES).filter(|page| pages & 1 << page != 0) {
+            let read =
+                pager.kernel.memory().glance(at + page * PAGE, &mut self.window[page * PAGE..][..PAGE]);
+            there |= ((read == Ok(PAGE)) as u16) << page;
+        }
+        let Some((pages, fingerprint, bytes)) = pager.store.pack(&self.window, there, &mut self.parcel)
+        else {
+            return Some(0);
+        };
+        let is_told = heritage::tell(at, pages, fingerprint, &self.parcel[..bytes]);
+        self.has_told |= is_told;
+        is_told.then_some(pages.count_ones() as usize * PAGE)
+    }
+}
+
+/// Without a family: brings home what is in logs, if that takes much, and empties them; true when there is more.
+fn leave(memcg: &Memcg, slot: &Slot, pager: &mut Pager<'_, Live, Counter>) -> bool {
+    if !heritage::is_worth_leaving() {
+        return false;
+    }
+    let is_left = pager.take_home();
+    if !is_left {
+        heritage::empty(memcg, slot);
+    }
+    is_left
+}
