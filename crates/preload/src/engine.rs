@@ -49,7 +49,7 @@ pub extern "C" fn main(_argument: usize) -> ! {
         Ok(mut watch) => {
             adopt_own_data();
             let is_heir = CONTROL.birth.load(Acquire) == Birth::Labour as u32;
-            heritage::begin(watch.order.memcg, is_heir);
+            heritage::begin(watch.order.memcg, watch.order.slot, is_heir);
             choose_seed();
             if is_heir {
                 inherit(&mut watch);

@@ -136,16 +136,18 @@ fn stride(bytes: usize) -> usize {
     (size_of::<Record>() + bytes).next_multiple_of(align_of::<Record>())
 }
 
-/// For the engine, as it starts: what this process has of its forebears is read from the beginning, unless its parent's engine was copied with all that it had `read`;
-/// and it gets a log of its own, if that is to be had.
-pub fn begin(memcg: &Memcg, is_heir: bool) {
+/// For the engine, as it starts: what this process has of its forebears is read from the beginning, unless it is an heir, whose parent's engine was copied with all that it
+/// had read; and it gets a log of its own, if that is to be had. Who does not belong to the family, since its parent had ended before it could, has no part in its logs.
+pub fn begin(memcg: &Memcg, slot: &Slot, is_heir: bool) {
     OWN.store(LOGS, Relaxed);
     WRITABLE.store(0, Relaxed);
     CLOSED.0.store(0, Relaxed);
     WRITING.store(false, Relaxed);
     for log in LOG.iter().filter(|log| log.at.load(Relaxed) != 0) {
         arena::adopt(log.range());
-        let is_same = log.head().is_some_and(|head| head.emptied.load(SeqCst) == log.emptied.load(Relaxed));
+        let is_kin = is_heir || slot.family.load(SeqCst) != 0;
+        let is_same =
+            is_kin && log.head().is_some_and(|head| head.emptied.load(SeqCst) == log.emptied.load(Relaxed));
         if !is_same {
             log.drop_it();
         } else if !is_heir {
@@ -361,7 +363,7 @@ mod tests {
         let mut memcg: Box<Memcg> = unsafe { Box::new_zeroed().assume_init() };
         memcg.init(4 << 20, Settings::default());
         let [slot, child] = [1, 2].map(|pid| memcg.claim(pid).unwrap());
-        begin(&memcg, false);
+        begin(&memcg, slot, false);
         assert!(tell(0x10000, 0b101, 7, &[1; 100]) && tell(0x20000, 1, 8, &[2; 3]));
         let all = heard();
         let windows: Vec<_> =
@@ -379,14 +381,15 @@ mod tests {
         assert_eq!(opened, Err(Errno::EACCES), "what children have cannot be made writable");
 
         // A child begins anew: it reads all of it once more, as a relative's.
-        begin(&memcg, false);
+        memcg.join_family(slot, child);
+        begin(&memcg, child, false);
         assert_eq!(
             heard().iter().map(|all| (all.0, all.3)).collect::<Vec<_>>(),
             [(0x10000, true), (0x20000, true)]
         );
         assert!(tell(0x30000, 1, 9, &[3; 10]));
         assert_eq!(heard().iter().map(|all| (all.0, all.3)).collect::<Vec<_>>(), [(0x30000, false)]);
-        begin(&memcg, true);
+        begin(&memcg, child, true);
         assert!(heard().is_empty(), "who has all that its parent knew reads on");
 
         // Rights are given up: nothing can be told, until there is another log.
@@ -403,7 +406,6 @@ mod tests {
         // A log is full at last, and is not emptied while there is a family.
         while tell(0x80000, 1, 9, &[8; 3000]) {}
         assert!(bytes().0 > (1 << 20) - 3 * PAGE && is_worth_leaving());
-        memcg.join_family(slot, child);
         empty(&memcg, slot);
         assert!(bytes().0 > 0 && bytes().1 == 0, "forebears' logs are given up, what a child may read stays");
         memcg.forgo(child);
@@ -411,10 +413,16 @@ mod tests {
         assert_eq!(bytes(), (0, 0));
         assert!(tell(0x90000, 1, 9, &[9; 10]) && heard().len() == 1);
 
-        // Who was born before that reads nothing of it.
-        let own = &LOG[OWN.load(Relaxed)];
-        own.emptied.fetch_sub(1, Relaxed);
-        begin(&memcg, false);
-        assert!(heard().is_empty());
+        // Who was born before that reads nothing of it, nor who has lost its family.
+        for is_late in [true, false] {
+            let child = memcg.claim(3).unwrap();
+            if is_late {
+                memcg.join_family(slot, child);
+                LOG[OWN.load(Relaxed)].emptied.fetch_sub(1, Relaxed);
+            }
+            begin(&memcg, child, false);
+            assert!(heard().is_empty());
+            assert!(tell(0xa0000, 1, 9, &[9; 10]) && heard().len() == 1);
+        }
     }
 }

@@ -79,7 +79,7 @@ impl Teller {
 
 /// Without a family: brings home what is in logs, if that takes much, and empties them; true when there is more.
 fn leave(memcg: &Memcg, slot: &Slot, pager: &mut Pager<'_, Live, Counter>) -> bool {
-    if !heritage::is_worth_leaving() {
+    if !heritage::is_worth_leaving() || memcg.has_family(slot) {
         return false;
     }
     let is_left = pager.take_home();
