@@ -225,5 +225,6 @@ fn pages_that_forked_children_only_read_are_counted_once() {
     let (status, out, err) = run.end();
     assert_eq!((status, out.matches("right\n").count()), (Some(0), 9), "{err}");
     let peak = run.summary()["memory"]["peak_bytes"].as_u64().unwrap();
-    assert!((150 * MIB..300 * MIB).contains(&peak), "{} MiB", peak / MIB);
+    // Nine times as much where each counted for itself. On a busy machine one of them may count in full for a moment, until its page tables have been walked.
+    assert!((150 * MIB..400 * MIB).contains(&peak), "{} MiB", peak / MIB);
 }
