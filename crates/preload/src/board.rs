@@ -38,6 +38,10 @@ pub const WORKERS_MAX: usize = 4;
 
 /// Two for each worker, so that it goes on while the pager takes the last one's objects in.
 const PARCELS: usize = 2 * WORKERS_MAX;
+/// How long the pager waits for workers that are to give up rights, and how often it looks.
+const FOLLOW_NS: u64 = 50_000_000;
+const FOLLOW_LOOK_NS: u64 = 50_000;
+
 const PARCEL_BYTES: usize = PARCEL_MAX_BYTES.next_multiple_of(PAGE);
 
 /// What a worker is asked for. Addresses are the program's.
@@ -158,6 +162,9 @@ pub struct Head {
     pub called: AtomicU32,
     /// Bytes of private memory of each worker, in its own address space.
     pub private: [AtomicUsize; WORKERS_MAX],
+    /// How often the program's rights have become others, and of which time each worker has seen to its own.
+    rights: AtomicU32,
+    followed: [AtomicU32; WORKERS_MAX],
     bell: Fd,
     fetches: Ends,
     stores: Ends,
@@ -218,6 +225,8 @@ impl Board {
             alarm: AtomicUsize::new(0),
             called: zero(0),
             private: Default::default(),
+            rights: zero(0),
+            followed: Default::default(),
             bell,
             fetches: Ends::default(),
             stores: Ends::default(),
@@ -392,7 +401,8 @@ impl Board {
         if starves {
             self.head.starving.fetch_or(own, SeqCst);
         }
-        let nothing_to_do = idle || starves && self.head.free.load(SeqCst) == 0;
+        let nothing_to_do =
+            (idle || starves && self.head.free.load(SeqCst) == 0) && !self.is_to_follow(number);
         if nothing_to_do && self.head.stop.load(SeqCst) == 0 {
             let _ = sys::futex_wait(calls.as_ptr(), seen, Some(timeout_ns), true);
         }
@@ -415,6 +425,30 @@ impl Board {
                 return true;
             }
         }
+    }
+
+    /// Has the workers give up what the program has given up, and waits until they have, but not for long: what they wait for may be the pager.
+    pub fn have_followed(&self) {
+        let wanted = self.head.rights.fetch_add(1, SeqCst) + 1;
+        let until = sys::now_ns() + FOLLOW_NS;
+        let workers = self.head.ready.load(SeqCst) as usize;
+        let has_followed = |followed: &AtomicU32| followed.load(SeqCst) == wanted;
+        while !self.head.followed[..workers].iter().all(has_followed) && sys::now_ns() < until {
+            while self.call(u32::MAX) {}
+            sys::sleep_ns(FOLLOW_LOOK_NS);
+        }
+    }
+
+    /// True when worker `number` is to do so.
+    pub fn is_to_follow(&self, number: usize) -> bool {
+        self.head.followed[number].load(SeqCst) != self.head.rights.load(SeqCst)
+    }
+
+    /// Worker `number` does so by `act`.
+    pub fn follow(&self, number: usize, act: impl FnOnce()) {
+        let wanted = self.head.rights.load(SeqCst);
+        act();
+        self.head.followed[number].store(wanted, SeqCst);
     }
 
     /// Ends the workers.

@@ -1,5 +1,6 @@
 //! What the program's threads and the engine tell each other.
 
+use crate::heads::Layout;
 use core::ops::Range;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use memcg::{Memcg, Slot};
@@ -65,6 +66,12 @@ pub struct Control {
     pub copies: AtomicU32,
     /// 1 when the program has ever forked: some of its memory may be another's too.
     pub has_forked: AtomicU32,
+    /// How often the engine was asked to see to the program's rights, and up to which time it has done so (follow.rs).
+    pub rights_asked: AtomicU32,
+    /// See `rights_asked`.
+    pub rights_done: AtomicU32,
+    /// What libc says of its threads.
+    pub blocks: Layout,
 }
 
 /// For how long a thread waits for its new engine, in nanoseconds.
@@ -140,6 +147,9 @@ impl Control {
             inherits: AtomicU32::new(0),
             copies: AtomicU32::new(0),
             has_forked: AtomicU32::new(0),
+            rights_asked: AtomicU32::new(0),
+            rights_done: AtomicU32::new(0),
+            blocks: Layout::unknown(),
         }
     }
 
@@ -195,6 +205,8 @@ impl Control {
         self.looked.store(0, Relaxed);
         self.birth.store(Birth::None as u32, Relaxed);
         self.inherits.store(1, Relaxed);
+        self.rights_asked.store(0, Relaxed);
+        self.rights_done.store(0, Relaxed);
     }
 
     /// Keeps the engine from registering a range; an empty one keeps it from nothing.

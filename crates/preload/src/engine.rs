@@ -5,10 +5,13 @@ use crate::birth;
 use crate::board::{Board, WORKERS_MAX};
 use crate::control::{Birth, CONTROL, State, Wish};
 use crate::crew::{self, Crew};
+use crate::filter::Stage;
+use crate::follow::Follower;
 use crate::footprint::{data, footprint, sizes};
 use crate::fork::{self, Cradle};
 use crate::heritage;
 use crate::live::{self, Live};
+use crate::pool::Means;
 use crate::seat::{Faults, Seat};
 use crate::share;
 use crate::store::Counter;
@@ -51,6 +54,7 @@ pub extern "C" fn main(_argument: usize) -> ! {
             let is_heir = CONTROL.birth.load(Acquire) == Birth::Labour as u32;
             heritage::begin(watch.order.memcg, watch.order.slot, is_heir);
             choose_seed();
+            watch.filter(Stage::Born);
             if is_heir {
                 inherit(&mut watch);
             } else if asleep(&mut watch)
@@ -60,9 +64,7 @@ pub extern "C" fn main(_argument: usize) -> ! {
             {
                 unmanaged(&watch.order, format_args!("{what} says {errno}"));
                 CONTROL.has_looked();
-                while !watch.gone() {
-                    watch.sleep(1_000_000_000);
-                }
+                idle(&mut watch);
             }
             watch.count_cpu();
         }
@@ -74,6 +76,17 @@ pub extern "C" fn main(_argument: usize) -> ! {
     CONTROL.has_looked();
     sys::exit(0)
 }
+
+/// Without anything to manage: until the program is gone.
+fn idle(watch: &mut Watch) {
+    while !watch.gone() {
+        watch.follow_asleep(sys::now_ns());
+        watch.sleep(IDLE_NS);
+    }
+}
+
+/// How long an engine sleeps that only looks after its rights.
+const IDLE_NS: u64 = 200_000_000;
 
 /// The library's own data is not the program's memory.
 fn adopt_own_data() {
@@ -99,7 +112,9 @@ fn asleep(watch: &mut Watch) -> bool {
         }
         crate::dontfork::collect();
         heritage::renew(watch.order.memcg);
-        watch.note_name(sys::now_ns());
+        let now = sys::now_ns();
+        watch.follow_asleep(now);
+        watch.note_name(now);
         let footprint = footprint(&watch.statm);
         watch.copies.follow(&watch.order, footprint);
         watch.publish(footprint, footprint, 0, 0);
@@ -148,6 +163,8 @@ impl Ground {
 struct Parts {
     live: Live,
     config: Config,
+    /// What the pool has pages moved with.
+    means: Option<Means>,
     board: Board,
     crew: Crew,
     limit: usize,
@@ -155,12 +172,14 @@ struct Parts {
 
 impl Parts {
     /// `seed` keys the hashes of objects. The error says what could not be had.
-    fn open(watch: &Watch, seed: u64) -> Result<Parts, (&'static str, Errno)> {
+    fn open(watch: &mut Watch, seed: u64) -> Result<Parts, (&'static str, Errno)> {
         let (memcg, slot, pid) = (watch.order.memcg, watch.order.slot, watch.order.pid);
         let no_memory = ("mmap", Errno::ENOMEM);
         let compressor = acomp::Compressor::parse(memcg.settings.compressor())
             .map_err(|_| ("the compressor", Errno::EINVAL))?;
-        let mut live = Live::open(pid, slot)?;
+        let mut keys = watch.keys();
+        let means = core::mem::replace(&mut keys.pool, Err(Errno::EBADF)).ok();
+        let mut live = Live::open(pid, slot, keys)?;
         let footprint = footprint(&watch.statm);
         let limit = watch.limit(footprint - watch.excess(footprint));
         // Its share may become much larger than it is now.
@@ -173,7 +192,7 @@ impl Parts {
         let crew = Crew { board, compressor, seed, slot, engine: watch.own_pid, program: pid };
         let evict_all = memcg.settings.evict_all != 0;
         let config = Config { stage, nursery, fresh: (fresh, FRESH_BYTES), doorbell, evict_all };
-        Ok(Parts { live, config, board, crew, limit })
+        Ok(Parts { live, config, means, board, crew, limit })
     }
 }
 
@@ -194,9 +213,9 @@ fn awake(watch: &mut Watch) -> Result<(), (&'static str, Errno)> {
     crate::dontfork::ask_kernel().map_err(|e| ("/proc/self/smaps", e))?;
     let seed = CONTROL.seed.load(Relaxed);
     heritage::read_anew();
-    let Parts { live, config, board, crew, limit } = Parts::open(watch, seed)?;
+    let Parts { live, config, means, board, crew, limit } = Parts::open(watch, seed)?;
     let codec = Codec::new(crew.compressor, seed).map_err(|_| ("mmap", Errno::ENOMEM))?;
-    let store = Counter::new(board, codec, &slot.stat, memcg.settings.damage_every);
+    let store = Counter::new(means, board, codec, &slot.stat, memcg.settings.damage_every);
     // In the heap, where a child finds it.
     let mut pager = Box::new(Pager::new(live, store, &slot.stat, config, limit));
     announce(watch, &mut pager);
@@ -252,7 +271,8 @@ impl fmt::Display for Miscarriage {
 fn take_over(watch: &mut Watch) -> Result<(Box<Engine>, Board, Crew), Miscarriage> {
     let slot = watch.order.slot;
     let parts = Parts::open(watch, CONTROL.seed.load(Relaxed));
-    let Parts { live, config, board, crew, limit } =
+    // Its pool is its parent's, and has means of its own.
+    let Parts { live, config, means: _, board, crew, limit } =
         parts.map_err(|(what, e)| Miscarriage::Refused(what, e))?;
     let late = fork::cradle().and_then(|cradle| cradle.told()).ok_or(Miscarriage::Untold)?;
     let parents = CONTROL.pager.load(Acquire) as *mut Engine;
@@ -270,7 +290,10 @@ fn take_over(watch: &mut Watch) -> Result<(Box<Engine>, Board, Crew), Miscarriag
 /// Starts the workers, and runs the pager until the program is gone.
 fn work(watch: &mut Watch, board: Board, crew: &Crew, pager: &mut Engine) {
     match crew.start(pager.kernel.memory()) {
-        Ok(workers) => run(watch, board, &workers, pager),
+        Ok(workers) => {
+            watch.filter(Stage::Manages);
+            run(watch, board, &workers, pager)
+        }
         // What fails because the program has ended meanwhile is no news.
         Err(_) if watch.gone() => {}
         Err((what, errno)) => {
@@ -427,6 +450,16 @@ fn run(watch: &mut Watch, board: Board, workers: &[u32], pager: &mut Engine) {
         let rests_now = evict_all && now < rests.until_ns;
         pager.paused = !CONTROL.is_forkless() || rests_now;
         let mut busy = pager.turn(own);
+        // Who has asked for it has rung.
+        watch.follow(now, |rights| {
+            // Who may not leave SCHED_IDLE any more afterwards would be it for ever.
+            seat.leave(now);
+            rights.follow();
+            if !rights.may_lift() {
+                seat.bar();
+            }
+            board.have_followed();
+        });
         if pager.rang {
             answer(watch, pager);
             // Faults may have been read meanwhile, and nobody tells of them again.
@@ -559,13 +592,14 @@ fn stop(watch: &Watch, why: &str) {
 }
 
 /// Nothing goes out, and the doorbell is answered, until `done`; false when the program has ended before.
-fn stand_by(watch: &Watch, pager: &mut Engine, done: impl Fn() -> bool) -> bool {
+fn stand_by(watch: &mut Watch, pager: &mut Engine, done: impl Fn() -> bool) -> bool {
     pager.paused = true;
     while !done() {
         if watch.gone() {
             return false;
         }
         pager.turn(0);
+        watch.follow(sys::now_ns(), Follower::follow);
         if pager.rang {
             answer(watch, pager);
         }

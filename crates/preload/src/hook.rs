@@ -11,9 +11,10 @@ use crate::control::{CONTROL, Order, State, Wish};
 use crate::dontfork::{self, Advice};
 use crate::engine;
 use crate::exec;
+use crate::follow;
 use crate::grow;
-use crate::live::EXIT_WORD;
 use crate::patch;
+use crate::rights;
 use crate::words;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering::*};
@@ -52,6 +53,8 @@ pub(crate) enum Call {
     Seteuid,
     Setreuid,
     Setresuid,
+    Setfsuid,
+    Setfsgid,
     Setgid,
     Setegid,
     Setregid,
@@ -81,7 +84,7 @@ pub(crate) enum Call {
     PidfdSpawnp,
 }
 
-const NAMES: [&[u8]; 42] = [
+const NAMES: [&[u8]; 44] = [
     b"fork\0",
     b"daemon\0",
     b"forkpty\0",
@@ -99,6 +102,8 @@ const NAMES: [&[u8]; 42] = [
     b"seteuid\0",
     b"setreuid\0",
     b"setresuid\0",
+    b"setfsuid\0",
+    b"setfsgid\0",
     b"setgid\0",
     b"setegid\0",
     b"setregid\0",
@@ -177,6 +182,7 @@ fn start_engine(parent: Option<&Slot>, word: Option<(usize, u32)>) {
     if let Some(parent) = parent.filter(lives) {
         memcg.join_family(parent, slot);
     }
+    CONTROL.blocks.learn();
     let order = Order { memcg, slot, pid, main_thread: word.or_else(|| exit_word(pid)) };
     CONTROL.begin(&order);
     memcg.managed.fetch_add(1, Relaxed);
@@ -215,11 +221,21 @@ pub(crate) fn introduce(slot: &Slot) {
     slot.introduce(sys::getppid().unwrap_or(0) as u32, &name, sys::now_ns());
 }
 
-/// The word that the kernel clears and wakes as the main thread ends or the process executes another program: glibc keeps it right before the
-/// robust list head. `None` where it is not found there. The main thread's number is the process's.
+/// How far glibc's exit word lies before the robust list head, before 2.43; and how far it may lie from there at all, in one control block.
+const EXIT_WORD: usize = 16;
+const EXIT_WORD_FARTHEST: isize = 0x700;
+
+/// The word that the kernel clears and wakes as the main thread ends or the process executes another program. `None` where it is not found. The main thread's number is the
+/// process's.
 fn exit_word(tid: u32) -> Option<(usize, u32)> {
-    let head = sys::robust_list(tid).ok().filter(|h| *h != 0)?;
-    let word = head - EXIT_WORD;
+    let head = |tid| sys::robust_list(tid).ok().filter(|head| *head != 0);
+    // The kernel tells each thread its own, and glibc keeps it at one place of every control block.
+    let told = || {
+        let offset = sys::tid_address().ok()?.wrapping_sub(head(sys::gettid().ok()? as u32)?) as isize;
+        (-EXIT_WORD_FARTHEST..EXIT_WORD_FARTHEST).contains(&offset).then_some(offset)
+    };
+    let offset = told().or_else(|| CONTROL.blocks.tid_from_head()).unwrap_or(-(EXIT_WORD as isize));
+    let word = head(tid)?.wrapping_add_signed(offset);
     // SAFETY: the thread's control block, which stays mapped when it has ended.
     (unsafe { (word as *const u32).read_volatile() } == tid).then_some((word, tid))
 }
@@ -293,7 +309,7 @@ pub(crate) unsafe fn real<F: Copy>(call: Call) -> Option<F> {
 }
 
 /// Touches the doorbell: returns when the engine has done what was asked for.
-fn ring() {
+pub(crate) fn ring() {
     let bell = CONTROL.doorbell.load(Acquire);
     if bell != 0 {
         // SAFETY: the engine's own page, mapped as long as the process lives; the read waits until the engine answers.
@@ -459,11 +475,13 @@ pub extern "C" fn unshare(flags: i32) -> i32 {
     const VM: i32 = CLONE_VM as i32;
     const SIGHAND: i32 = 0x800;
     // In other namespaces the run's page may not be found, nor the right to userfaultfd.
-    grow::before_it_cannot();
+    rights::begin();
     // SAFETY: the type of unshare(2).
     let real = unsafe { real::<extern "C" fn(i32) -> i32>(Call::Unshare) };
     let flags = if flags & VM != 0 && is_managed() { flags & !VM | SIGHAND } else { flags };
-    real.map_or(NO_SUCH_CALL, |f| f(flags))
+    let result = real.map_or(NO_SUCH_CALL, |f| f(flags));
+    follow::ask();
+    result
 }
 
 /// Installs guards by `call`, while the engine copies nothing: it looks for guards before each copy, and one that is made between the look and

@@ -3,6 +3,8 @@
 use crate::arena;
 use crate::control::CONTROL;
 use crate::dontfork;
+use crate::heads::Heads;
+use crate::keys::Keys;
 use crate::locked;
 use crate::smaps;
 use crate::tasks::{self, TaskStat, parse_tid, task_state};
@@ -17,7 +19,7 @@ use uffd::maps::{Mapping, Maps};
 use uffd::pagemap::Pagemap;
 use uffd::sys::{self, consts::*};
 use uffd::vdso;
-use uffd::{Errno, Fd, Features, Memory, PAGE, Userfault};
+use uffd::{Errno, Fd, Memory, PAGE, Userfault};
 
 /// Mappings smaller than this are left alone: their pages are few, and each registration can split a mapping.
 const SMALLEST: usize = 64 << 10;
@@ -28,13 +30,6 @@ const TAIL: usize = 2 * PAGE;
 
 /// The end of the address space that a program has without asking for more.
 const TOP: usize = (1 << 47) - PAGE;
-
-/// How far the words lie from a robust list head that the kernel writes or reads without a fault: glibc's `struct pthread` around it.
-const BEFORE_HEAD: usize = 0x310;
-const AFTER_HEAD: usize = 0x700;
-
-/// How far glibc's exit word lies before the head.
-pub const EXIT_WORD: usize = 16;
 
 /// Bytes of the zone from which pages are dropped.
 const DROP_ZONE: usize = 2 << 20;
@@ -50,6 +45,7 @@ pub struct Live {
     tasks: Fd,
     /// The program's memory, for a glance: to read what is out would be to wait for itself.
     memory: Memory,
+    heads: Heads,
     pid: u32,
     drop_zone: usize,
     /// The stage and the doorbell: registered engine memory, dropped by way of the zone.
@@ -64,12 +60,12 @@ pub struct Live {
 }
 
 impl Live {
-    /// Opens everything for the process `pid`, in whose address space the caller runs. The error names what was refused.
-    pub fn open(pid: u32, slot: &'static Slot) -> Result<Live, (&'static str, Errno)> {
-        let maps = Maps::open().map_err(|e| ("/proc/self/maps", e))?;
+    /// Begins with what was opened for the process `pid`, in whose address space the caller runs. The error names what was refused.
+    pub fn open(pid: u32, slot: &'static Slot, keys: Keys) -> Result<Live, (&'static str, Errno)> {
+        let maps = keys.maps.map_err(|e| ("/proc/self/maps", e))?;
         // SAFETY: a program that unmaps the vDSO has no use for it, and is one that nobody has met. Without it the clock is a system call.
         let _ = unsafe { vdso::use_clock(&maps) };
-        let quiet = Userfault::open(Features::Quiet).map_err(|e| ("userfaultfd", e))?;
+        let quiet = keys.quiet.map_err(|e| ("userfaultfd", e))?;
         let drop_zone = arena::map_apart(DROP_ZONE, DROP_ZONE).ok_or(("mmap", Errno::ENOMEM))?;
         quiet.register_silent(drop_zone..drop_zone + DROP_ZONE).map_err(|e| ("UFFDIO_REGISTER", e))?;
         let mut path = Line::default();
@@ -80,12 +76,13 @@ impl Live {
         let _ = write!(path, "/proc/{pid}/task\0");
         let tasks = sys::open(path.as_str().as_bytes(), O_RDONLY | O_DIRECTORY);
         Ok(Live {
-            uffd: Userfault::open(Features::Events).map_err(|e| ("userfaultfd", e))?,
+            uffd: keys.events.map_err(|e| ("userfaultfd", e))?,
             quiet,
-            pagemap: Pagemap::open().map_err(|e| ("/proc/self/pagemap", e))?,
+            pagemap: keys.pagemap.map_err(|e| ("/proc/self/pagemap", e))?,
             maps,
             tasks: tasks.map_err(|e| ("/proc/PID/task", e))?,
-            memory: Memory::own().map_err(|e| ("/proc/self/mem", e))?,
+            memory: keys.memory.map_err(|e| ("/proc/self/mem", e))?,
+            heads: Heads::default(),
             pid,
             drop_zone,
             registered: 0..0,
@@ -415,49 +412,7 @@ impl Kernel for Live {
     }
 
     fn pins(&mut self, pins: &mut Vec<usize>) {
-        let memory = &self.memory;
-        let around = |head: usize| ((head - BEFORE_HEAD) & !(PAGE - 1)..=head + AFTER_HEAD).step_by(PAGE);
-        // The main thread's, which the engine reads itself: the thread of a forked child has no robust list before it has run.
-        if let Some((word, _)) = CONTROL.order().main_thread {
-            pins.extend(around(word + EXIT_WORD));
-        }
-        let _ = sys::read_dir(&self.tasks, |name| {
-            let Some(tid) = parse_tid(name) else { return };
-            let Ok(head) = sys::robust_list(tid) else { return };
-            if head == 0 {
-                return;
-            }
-            pins.extend(around(head));
-            // struct robust_list_head: next, offset of the futex word, pending entry; the list ends where it began.
-            let mut words = [0u8; 24];
-            if memory.glance(head, &mut words) != Ok(24) {
-                return;
-            }
-            let word = |i: usize| usize::from_ne_bytes(core::array::from_fn(|b| words[i * 8 + b]));
-            let (mut entry, offset, pending) = (word(0) & !1, word(1), word(2) & !1);
-            let mut pin = |entry: usize| {
-                pins.push(entry & !(PAGE - 1));
-                pins.push(entry.wrapping_add(offset) & !(PAGE - 1));
-            };
-            if pending != 0 {
-                pin(pending);
-            }
-            // As many as the kernel itself follows.
-            for _ in 0..2048 {
-                if entry == head || entry == 0 {
-                    break;
-                }
-                pin(entry);
-                let mut next = [0u8; 8];
-                // Where an entry is out the list goes on when it is home (`return_pins`).
-                if memory.glance(entry, &mut next) != Ok(8) {
-                    break;
-                }
-                entry = usize::from_ne_bytes(next) & !1;
-            }
-        });
-        pins.sort_unstable();
-        pins.dedup();
+        self.heads.pins(&self.memory, &self.tasks, pins);
     }
 
     fn move_pages(&mut self, dst: usize, src: usize, bytes: usize) -> Moved {
@@ -638,7 +593,7 @@ mod tests {
 
     #[test]
     fn a_mapping_is_ours_another_s_or_nobody_s() {
-        let open = || Userfault::open(Features::Quiet);
+        let open = || Userfault::open(uffd::Features::Quiet);
         let (Ok(ours), Ok(other), Ok(programs)) = (open(), open(), open()) else {
             println!("skipped: userfaultfd is refused");
             return;

@@ -26,6 +26,9 @@ impl Mover {
     }
 }
 
+/// What a pool has pages moved with: a descriptor of its own, and page tables to ask.
+pub type Means = (Userfault, Pagemap);
+
 /// See the head of the file.
 pub struct PoolMemory {
     /// None where that was refused.
@@ -36,9 +39,10 @@ pub struct PoolMemory {
 }
 
 impl PoolMemory {
-    /// No memory yet.
-    pub fn open() -> PoolMemory {
-        PoolMemory { mover: RefCell::new(Mover::open()), mapped: RefCell::default(), spare: Cell::default() }
+    /// No memory yet. Without `means` no pages are moved in.
+    pub fn new(means: Option<Means>) -> PoolMemory {
+        let mover = means.map(|(quiet, pagemap)| Mover { quiet, pagemap });
+        PoolMemory { mover: RefCell::new(mover), mapped: RefCell::default(), spare: Cell::default() }
     }
 
     /// In a child: the parent's descriptors are not there, and nothing is registered.
@@ -121,7 +125,8 @@ mod tests {
 
     #[test]
     fn it_grows_by_spare_pages_from_the_front_and_by_new_ones_after_that() {
-        let pool = PoolMemory::open();
+        let means = Mover::open().map(|Mover { quiet, pagemap }| (quiet, pagemap));
+        let pool = PoolMemory::new(means);
         if pool.mover.borrow().is_none() {
             println!("skipped: userfaultfd is refused");
             return;

@@ -1,16 +1,30 @@
 //! Calls after which an engine could not be started any more: the process gives up the right to userfaultfd, the place where the run's
 //! page is, or the system calls that a start takes (seccomp, which may kill for them). A process that is about to do so gets its engine
-//! before, however small it is: the engine keeps what the process gives up.
+//! before, however small it is: the engine opens what it needs, and then gives up the same (follow.rs).
 
 use crate::clone;
 use crate::control::CONTROL;
+use crate::follow;
 use crate::grow;
 use crate::heritage;
 use crate::hook::{Call, NO_SUCH_CALL, real};
 use core::sync::atomic::Ordering::Relaxed;
 use linux_raw_sys::general as g;
+use uffd::sys;
 
+const PR_SET_DUMPABLE: usize = 4;
 const PR_SET_SECCOMP: usize = 22;
+const PR_CAPBSET_DROP: usize = 24;
+const PR_SET_NO_NEW_PRIVS: usize = 38;
+const PR_CAP_AMBIENT: usize = 47;
+
+/// The program is about to give something up: it has an engine after this, which has opened what it needs. Its children, which keep their rights, are to read nothing
+/// that it writes with those that are left.
+pub(crate) fn begin() {
+    grow::before_it_cannot();
+    heritage::seal(CONTROL.pid.load(Relaxed));
+    follow::ask();
+}
 
 /// Three registers hold the arguments of all of these, whatever their types.
 macro_rules! give_up {
@@ -19,10 +33,12 @@ macro_rules! give_up {
             $(#[$doc])*
             #[cfg_attr(panic = "abort", unsafe(no_mangle))]
             pub extern "C" fn $name(a: usize, b: usize, c: usize) -> i32 {
-                before();
+                begin();
                 // SAFETY: libc's function of this name, which reads from the registers what it needs.
                 let real = unsafe { real::<extern "C" fn(usize, usize, usize) -> i32>(Call::$call) };
-                real.map_or(NO_SUCH_CALL, |f| f(a, b, c))
+                let result = real.map_or(NO_SUCH_CALL, |f| f(a, b, c));
+                follow::ask();
+                result
             }
         )*
     };
@@ -37,6 +53,10 @@ give_up! {
     setreuid => Setreuid;
     /// setresuid(2).
     setresuid => Setresuid;
+    /// setfsuid(2).
+    setfsuid => Setfsuid;
+    /// setfsgid(2).
+    setfsgid => Setfsgid;
     /// setgid(2): a group may be what opens /dev/userfaultfd.
     setgid => Setgid;
     /// setegid(2).
@@ -57,33 +77,48 @@ give_up! {
     setns => Setns;
 }
 
-/// The process is about to have fewer rights: its children, which keep them, are to read nothing that it writes with those that are left.
-fn before() {
-    grow::before_it_cannot();
-    heritage::seal(CONTROL.pid.load(Relaxed));
+/// True for an option of prctl after which an engine could not be started, or not open what it needs: seccomp in its old form, and a memory that nobody may look into.
+fn gives_up_by_prctl(option: usize, argument: usize) -> bool {
+    option == PR_SET_SECCOMP || option == PR_SET_DUMPABLE && argument != 1
 }
 
-/// prctl(2): seccomp in its old form.
+/// prctl(2).
 #[cfg_attr(panic = "abort", unsafe(no_mangle))]
 pub extern "C" fn prctl(option: i32, a: usize, b: usize, c: usize, d: usize) -> i32 {
-    if option as usize == PR_SET_SECCOMP {
-        before();
+    if gives_up_by_prctl(option as usize, a) {
+        begin();
     }
     // SAFETY: the type of prctl(2).
     let real = unsafe { real::<unsafe extern "C" fn(i32, ...) -> i32>(Call::Prctl) };
     // SAFETY: the program's own call, with its own arguments.
-    real.map_or(NO_SUCH_CALL, |f| unsafe { f(option, a, b, c, d) })
+    let result = real.map_or(NO_SUCH_CALL, |f| unsafe { f(option, a, b, c, d) });
+    // Not after a filter: it may end who makes a call of ours.
+    if matches!(option as usize, PR_CAPBSET_DROP | PR_SET_NO_NEW_PRIVS | PR_CAP_AMBIENT) {
+        follow::ask();
+    }
+    result
 }
 
 /// True for the system calls that the functions above make, and for those of the same kind that libc has no function for.
-fn gives_up(number: u32, first: usize) -> bool {
-    match number {
-        g::__NR_seccomp | g::__NR_pivot_root | g::__NR_capset | g::__NR_chroot | g::__NR_setns => true,
-        g::__NR_unshare | g::__NR_setuid | g::__NR_setreuid | g::__NR_setresuid => true,
-        g::__NR_setgid | g::__NR_setregid | g::__NR_setresgid | g::__NR_setgroups => true,
-        g::__NR_prctl => first == PR_SET_SECCOMP,
-        _ => false,
-    }
+fn gives_up(number: u32) -> bool {
+    matches!(
+        number,
+        g::__NR_seccomp
+            | g::__NR_pivot_root
+            | g::__NR_capset
+            | g::__NR_chroot
+            | g::__NR_setns
+            | g::__NR_unshare
+            | g::__NR_setuid
+            | g::__NR_setreuid
+            | g::__NR_setresuid
+            | g::__NR_setfsuid
+            | g::__NR_setgid
+            | g::__NR_setregid
+            | g::__NR_setresgid
+            | g::__NR_setfsgid
+            | g::__NR_setgroups
+    )
 }
 
 /// What `syscall` goes on with: the address of libc's, of [`no_such_call`], or of what copies the process.
@@ -92,11 +127,37 @@ extern "C" fn before_syscall(number: i64, first: usize) -> usize {
     if clone::is_ours(number as usize, first) {
         return clone::by_syscall as *const () as usize;
     }
-    if u32::try_from(number).is_ok_and(|number| gives_up(number, first)) {
-        before();
+    match u32::try_from(number) {
+        Ok(g::__NR_prctl) => return prctl_by_syscall as *const () as usize,
+        Ok(number) if gives_up(number) => return followed as *const () as usize,
+        _ => {}
     }
     // SAFETY: only its address is wanted.
     unsafe { real::<usize>(Call::Syscall) }.unwrap_or(no_such_call as *const () as usize)
+}
+
+/// prctl by `syscall`. libc's has the same result and error, and none of its options has more arguments.
+extern "C" fn prctl_by_syscall(_number: i64, option: i32, a: usize, b: usize, c: usize, d: usize) -> i64 {
+    prctl(option, a, b, c, d) as i64
+}
+
+/// A call that gives something up, by `syscall`. None of them has more than five arguments.
+extern "C" fn followed(number: i64, a: usize, b: usize, c: usize, d: usize, e: usize) -> i64 {
+    // What a thread gives up by itself changes nothing of what the process may do by others: the engine goes by the main thread.
+    let is_main = sys::gettid() == sys::getpid();
+    if is_main {
+        begin()
+    } else {
+        grow::before_it_cannot()
+    }
+    // SAFETY: the type of syscall(2).
+    let real = unsafe { real::<unsafe extern "C" fn(i64, ...) -> i64>(Call::Syscall) };
+    // SAFETY: the program's own call, with its own arguments.
+    let result = real.map_or(NO_SUCH_CALL as i64, |f| unsafe { f(number, a, b, c, d, e) });
+    if is_main && number != g::__NR_seccomp as i64 {
+        follow::ask();
+    }
+    result
 }
 
 extern "C" fn no_such_call() -> i64 {
@@ -135,15 +196,22 @@ mod tests {
 
     #[test]
     fn only_what_takes_something_away_asks_for_an_engine() {
-        for (number, first, expected) in [
-            (g::__NR_seccomp, 1, true),
-            (g::__NR_prctl, PR_SET_SECCOMP, true),
-            (g::__NR_prctl, 15, false),
-            (g::__NR_chroot, 0, true),
-            (g::__NR_gettid, 0, false),
-            (g::__NR_futex, PR_SET_SECCOMP, false),
+        for (number, expected) in [
+            (g::__NR_seccomp, true),
+            (g::__NR_setfsuid, true),
+            (g::__NR_chroot, true),
+            (g::__NR_gettid, false),
+            (g::__NR_futex, false),
         ] {
-            assert_eq!(gives_up(number, first), expected, "{number} {first}");
+            assert_eq!(gives_up(number), expected, "{number}");
+        }
+        for (option, argument, expected) in [
+            (PR_SET_SECCOMP, 2, true),
+            (PR_SET_DUMPABLE, 0, true),
+            (PR_SET_DUMPABLE, 1, false),
+            (15, 0, false),
+        ] {
+            assert_eq!(gives_up_by_prctl(option, argument), expected, "{option} {argument}");
         }
     }
 }

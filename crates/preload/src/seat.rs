@@ -133,6 +133,11 @@ impl Seat {
         self.rest_ns = (2 * self.rest_ns).min(REST_NS[1]);
     }
 
+    /// Whoever took one could not leave it again.
+    pub fn bar(&mut self) {
+        self.barred = true;
+    }
+
     /// True while the engine runs only when nobody else wants to.
     pub fn is_taken(&self) -> bool {
         self.taken.is_some()

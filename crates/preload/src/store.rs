@@ -3,7 +3,7 @@
 //! The pool is the engine's alone. Workers get addresses and give bytes, and hold nothing that could be left locked.
 
 use crate::board::{Answer, Board, Work};
-use crate::pool::PoolMemory;
+use crate::pool::{Means, PoolMemory};
 use crate::{crew, heritage, words};
 use alloc::collections::VecDeque;
 use core::sync::atomic::Ordering::Relaxed;
@@ -48,9 +48,15 @@ pub struct Counter {
 }
 
 impl Counter {
-    /// An empty store.
-    pub fn new(board: Board, codec: Codec, stat: &'static Stat, damage_every: u32) -> Counter {
-        Counter::over(Cache::new(PoolMemory::open()), board, codec, stat, damage_every)
+    /// An empty store, whose pool moves pages by these `means`.
+    pub fn new(
+        means: Option<Means>,
+        board: Board,
+        codec: Codec,
+        stat: &'static Stat,
+        damage_every: u32,
+    ) -> Counter {
+        Counter::over(Cache::new(PoolMemory::new(means)), board, codec, stat, damage_every)
     }
 
     fn over(

@@ -1,7 +1,11 @@
 //! The program, as its engine watches it: whether it is gone, what it holds and may hold, how it calls itself.
 
 use crate::control::{CONTROL, Order};
+use crate::creds;
+use crate::filter::{self, Company, Stage};
+use crate::follow::{self, Follower};
 use crate::footprint::footprint;
+use crate::keys::Keys;
 use crate::share::{self, Coordinator, Copies};
 use crate::tasks;
 use crate::words::Line;
@@ -25,6 +29,12 @@ pub struct Watch {
     pub copies: Copies,
     /// The engine's process id.
     pub own_pid: u32,
+    /// What it may do.
+    rights: Follower,
+    /// What was opened before it gave something up.
+    keys: Option<Keys>,
+    /// The engine was born with a filter.
+    was_filtered: bool,
     cpu_ns: u64,
 }
 
@@ -45,7 +55,67 @@ impl Watch {
             order.slot.share.excess_bytes.store(bytes as u64, Relaxed);
         }
         let copies = Copies::of(order.pid, inherits);
-        Ok(Watch { order, program, statm, comm, comm_due_ns: 0, coordinator, copies, own_pid, cpu_ns: 0 })
+        let rights = Follower::open(seen, true);
+        Ok(Watch {
+            order,
+            program,
+            statm,
+            comm,
+            comm_due_ns: 0,
+            coordinator,
+            copies,
+            own_pid,
+            rights,
+            keys: None,
+            was_filtered: creds::is_filtered(),
+            cpu_ns: 0,
+        })
+    }
+
+    /// Sees to it that the engine has no more rights than the program, now and then and when a thread asks for it: where there is something to give up, `act` does it.
+    pub fn follow(&mut self, now_ns: u64, act: impl FnOnce(&Follower)) {
+        self.look_at_rights(now_ns, |watch| act(&watch.rights));
+    }
+
+    /// The same for an engine that sleeps, or has no work: what it would need to awake is opened before.
+    pub fn follow_asleep(&mut self, now_ns: u64) {
+        if follow::asked().is_some() {
+            self.open_keys();
+        }
+        self.look_at_rights(now_ns, |watch| {
+            watch.open_keys();
+            watch.rights.follow();
+        });
+    }
+
+    fn look_at_rights(&mut self, now_ns: u64, act: impl FnOnce(&mut Watch)) {
+        let asked = follow::asked();
+        if asked.is_none() && !self.rights.is_due(now_ns) {
+            return;
+        }
+        if self.rights.has_changed(now_ns) {
+            act(self);
+        }
+        asked.into_iter().for_each(follow::answer);
+    }
+
+    fn open_keys(&mut self) {
+        if self.keys.is_none() {
+            self.keys = Some(Keys::open());
+            self.filter(Stage::Bound);
+        }
+    }
+
+    /// The engine makes the calls of this stage alone from now on. One that was born with a filter has another only when all else has been found to go.
+    pub fn filter(&self, stage: Stage) {
+        if !self.was_filtered || stage == Stage::Manages {
+            filter::enter(stage, Company { program: self.order.pid, engine: self.own_pid });
+        }
+    }
+
+    /// What an engine needs to awake.
+    pub fn keys(&mut self) -> Keys {
+        self.keys.take().unwrap_or_else(Keys::open)
     }
 
     /// The program has ended, or executes another one in a memory of its own.

@@ -9,6 +9,9 @@
 
 use crate::birth::Kept;
 use crate::board::{Board, Reply, Work};
+use crate::creds;
+use crate::filter::{self, Company, Stage};
+use crate::follow::Follower;
 use crate::footprint::footprint;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -73,6 +76,7 @@ struct Watch<'a> {
     looked_ns: u64,
     /// This process's own /proc/PID/statm, where its memory is its own.
     statm: Option<Fd>,
+    rights: Follower,
 }
 
 impl Watch<'_> {
@@ -85,6 +89,18 @@ impl Watch<'_> {
             if let Some(statm) = &self.statm {
                 self.duty.board.head().private[self.duty.number].store(footprint(statm), Relaxed);
             }
+        }
+    }
+
+    /// Gives up what the program has given up, when the engine says so.
+    fn follow(&mut self) {
+        let Duty { board, number, .. } = self.duty;
+        if board.is_to_follow(*number) {
+            board.follow(*number, || {
+                if self.rights.has_changed(sys::now_ns()) {
+                    self.rights.follow();
+                }
+            });
         }
     }
 
@@ -170,6 +186,8 @@ pub extern "C" fn main(duty: usize) -> ! {
     let (true, Ok(codec), (Ok(engine), Ok(program))) = (is_alone, codec, watched) else { sys::exit(1) };
     let mut bench = Bench { codec, bytes: vec![0; PARCEL_MAX_BYTES] };
     if duty.kept.is_some() {
+        // It has pages of the program's, and descriptors by which to read the others: these are not for whoever may look at a process of this user.
+        creds::forbid_looks();
         // Here and not in the engine: a device works in the address space of whoever opened it, which is to be neither the program's nor one that a child of
         // fork takes over. What the engine reads back itself it reads in software.
         bench.codec.attach_device();
@@ -182,10 +200,13 @@ pub extern "C" fn main(duty: usize) -> ! {
         cpu_ns: 0,
         looked_ns: 0,
         statm: duty.kept.as_ref().and_then(|_| sys::open(b"/proc/self/statm\0", O_RDONLY).ok()),
+        rights: Follower::open(Some(duty.program), duty.kept.is_none()),
     };
     let (board, head, number, mut parcel) = (duty.board, duty.board.head(), duty.number, None);
+    filter::enter(Stage::Works, Company { program: duty.program, engine: duty.engine });
     board.report_ready();
     while head.stop.load(SeqCst) == 0 {
+        watch.follow();
         if board.serve(&mut parcel, |work, parcel| bench.act(&mut watch, work, parcel)) {
             continue;
         }

@@ -144,6 +144,13 @@ pub fn want_descriptors(count: u64) {
     }
 }
 
+/// Up to which priority this process may raise others of its user (RLIMIT_NICE).
+pub fn nice_limit() -> u64 {
+    let mut limits = [0u64; 2];
+    let _ = call!(__NR_prlimit64, 0, g::RLIMIT_NICE, 0, limits.as_mut_ptr());
+    limits[0]
+}
+
 /// Reads at an offset.
 pub fn pread(fd: &Fd, buffer: &mut [u8], offset: usize) -> Result<usize> {
     call!(__NR_pread64, fd.0, buffer.as_mut_ptr(), buffer.len(), offset)
@@ -412,6 +419,14 @@ pub fn robust_list(tid: u32) -> Result<usize> {
     let (mut head, mut len) = (0usize, 0usize);
     call!(__NR_get_robust_list, tid, &mut head as *mut usize, &mut len as *mut usize)?;
     Ok(head)
+}
+
+/// The word that the kernel clears and wakes as the calling thread ends. Not every kernel says it.
+pub fn tid_address() -> Result<usize> {
+    const PR_GET_TID_ADDRESS: u32 = 40;
+    let mut word = 0usize;
+    call!(__NR_prctl, PR_GET_TID_ADDRESS, &mut word as *mut usize, 0, 0, 0)?;
+    Ok(word)
 }
 
 /// Copies a process's memory from `at`. What is missing there is waited for, as a touch would; who must not wait reads /proc/self/mem.

@@ -3,6 +3,7 @@
 // It starts by the oldest version of glibc's start-up code, so that it runs with any glibc since 2.2.5, whichever it was linked with.
 
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -69,9 +70,49 @@ static void heap(void)
 	printf("mmap: %s\n", mmap(NULL, 0, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == MAP_FAILED ? "refuses" : "?");
 }
 
+/* How many processes beside this one have this program. An engine has its program's, and is to end when that executes another. */
+static int others(void)
+{
+	char own[4096] = "", path[300], other[4096];
+	int found = 0;
+	DIR *proc = opendir("/proc");
+
+	if (!proc || readlink("/proc/self/exe", own, sizeof(own) - 1) < 0)
+		return -1;
+	for (struct dirent *entry; (entry = readdir(proc));) {
+		snprintf(path, sizeof(path), "/proc/%s/exe", entry->d_name);
+		ssize_t length = readlink(path, other, sizeof(other) - 1);
+		other[length < 0 ? 0 : length] = 0;
+		found += atoi(entry->d_name) > 0 && atoi(entry->d_name) != getpid() && strcmp(own, other) == 0;
+	}
+	closedir(proc);
+	return found;
+}
+
+/* Executes the program anew, by the same loader. */
+static void again(const char *program)
+{
+	char loader[4096] = "", folder[4096];
+
+	if (readlink("/proc/self/exe", loader, sizeof(loader) - 1) < 0)
+		return;
+	strcpy(folder, loader);
+	*strrchr(folder, '/') = 0;
+	execl(loader, loader, "--library-path", folder, program, "others", (char *)NULL);
+	printf("execl fails\n");
+}
+
 static int run(int count, char **words)
 {
-	(void)words;
+	if (count > 1 && strcmp(words[1], "others") == 0) {
+		int left = others();
+
+		for (int i = 0; i < 50 && left != 0; i++, left = others())
+			usleep(100000);
+		printf("left: %d\n", left);
+		fflush(stdout);
+		_exit(7);
+	}
 	child(1);
 	heap();
 	if (count > 1) {
@@ -92,6 +133,8 @@ static int run(int count, char **words)
 	child(3);
 	printf("wrong: %lu\n", wrong());
 	fflush(stdout);
+	if (count > 1)
+		again(words[0]);
 	_exit(7);
 }
 
