@@ -49,7 +49,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         }
         let (began, mut pauses) = (self.index.get(fault.at).kind(), 0);
         let extent = self.readahead.fault(fault.at);
-        if began == Kind::Stored && !fault.write && self.is_common(fault.at) {
+        if self.shares && began == Kind::Stored && !fault.write && self.is_common(fault.at) {
             self.stat.common_read.fetch_add(1, Relaxed);
         }
         loop {

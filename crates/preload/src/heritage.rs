@@ -143,9 +143,9 @@ pub fn begin(memcg: &Memcg, slot: &Slot, is_heir: bool) {
     WRITABLE.store(0, Relaxed);
     CLOSED.0.store(0, Relaxed);
     WRITING.store(false, Relaxed);
+    let is_kin = is_heir || slot.family.load(SeqCst) != 0;
     for log in LOG.iter().filter(|log| log.at.load(Relaxed) != 0) {
         arena::adopt(log.range());
-        let is_kin = is_heir || slot.family.load(SeqCst) != 0;
         let is_same =
             is_kin && log.head().is_some_and(|head| head.emptied.load(SeqCst) == log.emptied.load(Relaxed));
         if !is_same {
@@ -194,11 +194,10 @@ fn create(size: usize) -> Result<(usize, usize), Errno> {
     let mut path = Line::default();
     let _ = write!(path, "/proc/self/fd/{}\0", file.raw());
     let reader = sys::open(path.as_str().as_bytes(), O_RDONLY)?;
-    let write = map(size, PROT_READ | PROT_WRITE, &file)?;
-    let _ = sys::madvise_keep(write, size, MADV_DONTFORK);
+    let write = map(size, PROT_READ | PROT_WRITE, MADV_DONTFORK, &file)?;
     // SAFETY: mapped a moment ago, and nobody else's.
     unsafe { (*(write as *const Head)).len.store(PAGE as u64, Release) };
-    match map(size, PROT_READ, &reader) {
+    match map(size, PROT_READ, MADV_DOFORK, &reader) {
         Ok(read) => Ok((read, write)),
         Err(errno) => {
             // SAFETY: as above.
@@ -208,11 +207,14 @@ fn create(size: usize) -> Result<(usize, usize), Errno> {
     }
 }
 
-fn map(size: usize, prot: u32, file: &Fd) -> Result<usize, Errno> {
+/// Maps a log, for children too or not.
+fn map(size: usize, prot: u32, children: u32, file: &Fd) -> Result<usize, Errno> {
     // Without access first: mlockall(MCL_FUTURE) would fill it with pages.
     let at = sys::mmap(size, PROT_NONE, MAP_SHARED | MAP_NORESERVE, Some(file))?;
     arena::adopt(at..at + size);
     let _ = sys::munlock(at, size);
+    // Before there is access, since another thread may fork this moment.
+    let _ = sys::madvise_keep(at, size, children);
     let _ = sys::madvise_keep(at, size, MADV_DONTDUMP);
     // SAFETY: new, and nobody else's.
     unsafe { sys::mprotect(at, size, prot) }?;

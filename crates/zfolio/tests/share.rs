@@ -221,10 +221,13 @@ fn a_daemon_goes_on_within_its_share_when_the_command_has_ended() {
 #[test]
 fn pages_that_forked_children_only_read_are_counted_once() {
     let _alone = one_at_a_time();
-    let mut run = Run::new("forked", "400M", "$N 150 fill fork 8 read 1500 verify");
-    let (status, out, err) = run.end();
-    assert_eq!((status, out.matches("right\n").count()), (Some(0), 9), "{err}");
-    let peak = run.summary()["memory"]["peak_bytes"].as_u64().unwrap();
-    // Nine times as much where each counted for itself. On a busy machine one of them may count in full for a moment, until its page tables have been walked.
-    assert!((150 * MIB..400 * MIB).contains(&peak), "{} MiB", peak / MIB);
+    let peak = || {
+        let mut run = Run::new("forked", "400M", "$N 150 fill fork 8 read 1500 verify");
+        let (status, out, err) = run.end();
+        assert_eq!((status, out.matches("right\n").count()), (Some(0), 9), "{err}");
+        run.summary()["memory"]["peak_bytes"].as_u64().unwrap()
+    };
+    // On a busy machine one of them may count in full for a moment, until its page tables have been walked; where each counts for itself no run is right.
+    let peaks: Vec<u64> = (0..3).map(|_| peak() / MIB).collect();
+    assert!(peaks.iter().any(|peak| (150..300).contains(peak)), "{peaks:?} MiB");
 }
