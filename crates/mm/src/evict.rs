@@ -256,6 +256,14 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         self.enroll_took_ns = self.enrolled_ns - now;
     }
 
+    /// Registers all there is because the program is about to fill what it has mapped, also below the mark from which on that is done anyway.
+    pub fn enroll_now(&mut self) {
+        let mut pauses = 0;
+        while !self.enroll_each() && pauses < TRIES {
+            self.wait_for_events(&mut pauses);
+        }
+    }
+
     /// Tries once to register each mapping; false where some must wait for an event.
     pub(crate) fn enroll_each(&mut self) -> bool {
         let (mut at, mut is_all) = (0, true);

@@ -28,6 +28,8 @@ pub struct Control {
     pub guards: AtomicU32,
     /// The page to touch for an answer; 0 before there is one.
     pub doorbell: AtomicUsize,
+    /// What the program has mapped since all of it was registered, in bytes; and how much that may be before the engine must be told, 0 while it need not be.
+    pub fresh_bytes: (AtomicUsize, AtomicUsize),
     /// What a thread of the program asks for by the doorbell ([`Wish`]); 0 when it is done.
     pub wish: AtomicU32,
     /// The range that the wish is about.
@@ -101,6 +103,8 @@ pub enum Wish {
     LetGo = 2,
     /// The thread is about to fork, and the child is to take over what is out.
     Fork = 3,
+    /// Memory has been mapped that could be filled faster than the engine looks: it is to be registered.
+    Enroll = 4,
 }
 
 /// The only one.
@@ -126,6 +130,7 @@ impl Control {
             home: AtomicU32::new(0),
             guards: AtomicU32::new(0),
             doorbell: AtomicUsize::new(0),
+            fresh_bytes: (AtomicUsize::new(0), AtomicUsize::new(0)),
             wish: AtomicU32::new(0),
             range: (AtomicUsize::new(0), AtomicUsize::new(0)),
             spared: (AtomicUsize::new(0), AtomicUsize::new(0)),
@@ -197,6 +202,7 @@ impl Control {
         self.forks.store(0, Relaxed);
         self.home.store(0, Relaxed);
         self.doorbell.store(0, Relaxed);
+        self.fresh_bytes.1.store(0, Relaxed);
         self.wish.store(0, Relaxed);
         self.spare(0..0);
         self.guarding.store(0, Relaxed);

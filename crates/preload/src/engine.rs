@@ -395,6 +395,10 @@ fn look_ns(marks: &Watermarks) -> u64 {
     ((marks.limit - marks.high) as u64 / 32).clamp(100_000, 250_000)
 }
 
+/// So much may be mapped and not be registered: one part in so many of what the process may still grow by, and this in any case.
+const FRESH_PART: usize = 2;
+const FRESH_LEAST: usize = 1 << 20;
+
 /// How often figures are published.
 const PUBLISH_NS: u64 = 2_000_000;
 
@@ -446,6 +450,8 @@ fn run(watch: &mut Watch, board: Board, workers: &[u32], pager: &mut Engine) {
             excess = watch.excess(footprint);
             own = footprint - excess;
             pager.mapped(mapped);
+            let room = if evict_all { 0 } else { pager.marks().limit.saturating_sub(own) };
+            CONTROL.fresh_bytes.1.store((room / FRESH_PART).max(FRESH_LEAST), Relaxed);
         }
         let rests_now = evict_all && now < rests.until_ns;
         pager.paused = !CONTROL.is_forkless() || rests_now;
@@ -554,6 +560,11 @@ fn answer(watch: &Watch, pager: &mut Engine) {
         pager.disown(range);
     } else if wish == Wish::LetGo as u32 {
         pager.let_go(range);
+    } else if wish == Wish::Enroll as u32 {
+        CONTROL.fresh_bytes.0.store(0, Relaxed);
+        if CONTROL.is_forkless() {
+            pager.enroll_now();
+        }
     }
     CONTROL.wish.store(0, Release);
     if CONTROL.forks.load(SeqCst) > 0 {

@@ -14,6 +14,7 @@
 //! our being told: it counts for good. What a library's own data takes, or a mapping that libc did not make, is noticed at the next look.
 
 use crate::birth;
+use crate::control::{CONTROL, Wish};
 use crate::footprint;
 use crate::hook;
 use crate::loaded::Program;
@@ -124,7 +125,13 @@ pub enum Growth {
 /// So many bytes of private memory have been mapped.
 #[unsafe(link_section = ".text.startup.zfolio")]
 pub fn grown(bytes: usize, growth: Growth) {
-    if bytes == 0 || !WATCHING.load(Relaxed) {
+    if bytes == 0 {
+        return;
+    }
+    if !WATCHING.load(Relaxed) {
+        if growth != Growth::Reserve {
+            tell(bytes);
+        }
         return;
     }
     if growth == Growth::Reserve {
@@ -152,6 +159,22 @@ fn hook_all() {
         start();
     }
     sys::signal_mask(mask);
+}
+
+/// The process has an engine, or will never have one: has all memory registered before more has been mapped than there is room for. A thread fills memory at 3 MiB in a
+/// millisecond, and the engine may not get a processor for many of those; what is registered faults to it, and can be made to wait.
+fn tell(bytes: usize) {
+    let (mapped, most) = (&CONTROL.fresh_bytes.0, CONTROL.fresh_bytes.1.load(Relaxed));
+    let is_due = || mapped.load(Relaxed) >= most;
+    if most == 0 || mapped.fetch_add(bytes, Relaxed) + bytes < most || !is_own_memory() {
+        return;
+    }
+    hook::with_bell(|| {
+        // Another thread may have asked meanwhile.
+        if is_due() {
+            hook::ask(Wish::Enroll, 0..0);
+        }
+    });
 }
 
 /// brk says that the heap ends here.

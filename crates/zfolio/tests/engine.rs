@@ -95,8 +95,8 @@ fn children_of(parent: u32, name: &str) -> Vec<i32> {
 }
 
 /// A program that has filled its memory and waits for a word; its process id.
-fn waiting(options: &[&str]) -> (Child, BufReader<std::process::ChildStdout>, i32) {
-    let mut child = start(options, &["turns"]);
+fn waiting(options: &[&str], what: &[&str]) -> (Child, BufReader<std::process::ChildStdout>, i32) {
+    let mut child = start(options, what);
     let mut out = BufReader::new(child.stdout.take().unwrap());
     let mut line = String::new();
     out.read_line(&mut line).unwrap();
@@ -163,7 +163,7 @@ fn a_locked_mapping_stays_one_mapping_as_it_moves_and_grows() {
 
 /// Kills a process of the engine's while the program waits, and lets the program go on.
 fn is_loud(victim: impl FnOnce(i32) -> i32, message: &str) {
-    let (mut child, mut out, _) = waiting(EVICT_ALL);
+    let (mut child, mut out, _) = waiting(EVICT_ALL, &["turns"]);
     signal(victim(engine_of(child.id())), libc::SIGKILL);
     let _ = child.stdin.take().unwrap().write_all(b"go\n");
     let output = end(child);
@@ -225,7 +225,7 @@ fn a_killed_worker_stops_the_program_loudly() {
 
 #[test]
 fn a_stopped_program_goes_on_where_it_was() {
-    let (mut child, mut out, pid) = waiting(EVICT_ALL);
+    let (mut child, mut out, pid) = waiting(EVICT_ALL, &["turns"]);
     for _ in 0..3 {
         signal(pid, libc::SIGSTOP);
         std::thread::sleep(Duration::from_millis(200));
@@ -234,6 +234,27 @@ fn a_stopped_program_goes_on_where_it_was() {
         signal(child.id() as i32, libc::SIGCONT);
     }
     child.stdin.take().unwrap().write_all(b"go\n").unwrap();
+    let output = end(child);
+    let mut said = String::new();
+    out.read_to_string(&mut said).unwrap();
+    let err = String::from_utf8(output.stderr).unwrap();
+    assert_eq!((output.status.code(), said.as_str(), err.as_str()), (Some(0), "right\n", ""));
+}
+
+/// The engine does not get a processor while the program maps and fills twice as much as there is room for.
+#[test]
+fn what_is_mapped_while_the_engine_cannot_look_waits_for_it() {
+    let (mut child, mut out, pid) = waiting(&["--memory", "96M"], &["burst", "64"]);
+    let engine = engine_of(child.id());
+    // It is awake as soon as there are workers.
+    child_of(engine as u32, "(zfolio-worker)");
+    signal(engine, libc::SIGSTOP);
+    child.stdin.take().unwrap().write_all(b"go\n").unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    let statm = std::fs::read_to_string(format!("/proc/{pid}/statm")).unwrap();
+    let pages: usize = statm.split(' ').nth(1).unwrap().parse().unwrap();
+    signal(engine, libc::SIGCONT);
+    assert!(pages < 96 << 20 >> 12, "{} MiB", pages >> 8);
     let output = end(child);
     let mut said = String::new();
     out.read_to_string(&mut said).unwrap();

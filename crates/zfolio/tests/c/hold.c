@@ -144,6 +144,17 @@ static void lend(void)
 		exit(84);
 }
 
+/* Says when it is ready, and waits for a line. */
+static void await_word(void)
+{
+	char line[8];
+
+	printf("ready %d\n", (int)getpid());
+	fflush(stdout);
+	if (!fgets(line, sizeof line, stdin))
+		exit(96);
+}
+
 /*
  * Locks memory that has left, and has it move and grow again and again: each time it must be one mapping,
  * or the next mremap says EFAULT.
@@ -228,12 +239,10 @@ int main(int argc, char **argv)
 	} else if (strcmp(what, "locked") == 0) {
 		grow_locked();
 	} else if (strcmp(what, "turns") == 0) {
-		/* Says when it is ready, and verifies until it is told to end. */
-		char line[8];
-		printf("ready %d\n", (int)getpid());
-		fflush(stdout);
-		if (!fgets(line, sizeof line, stdin))
-			exit(96);
+		await_word();
+	} else if (strcmp(what, "burst") == 0) {
+		await_word();
+		fill(2 * mib, 0);
 	}
 	verify("end");
 	printf("right\n");
