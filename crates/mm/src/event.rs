@@ -45,7 +45,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
 
     pub(crate) fn apply(&mut self, message: Message) {
         match message {
-            Message::Fault { at, .. } if at == self.config.doorbell => self.rang = true,
+            Message::Fault { at, .. } if self.bell(at) != 0 => self.rang |= self.bell(at),
             Message::Fault { at, write, protected, .. } => {
                 let since_ns = self.kernel.now_ns();
                 self.faults.push_back(Fault { at, write, protected, since_ns });

@@ -262,6 +262,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         while !self.enroll_each() && pauses < TRIES {
             self.wait_for_events(&mut pauses);
         }
+        self.enrolled_ns = self.kernel.now_ns();
     }
 
     /// Tries once to register each mapping; false where some must wait for an event.

@@ -31,7 +31,7 @@ pub struct Config {
     pub nursery: usize,
     /// Engine memory that is not registered, for fresh memory on its way to the program: an address and bytes, zeros or no page.
     pub fresh: (usize, usize),
-    /// A registered page of the engine's own: a touch of it by a thread of the program is a request (see `Pager::rang`).
+    /// A registered window of the engine's own, whose pages are bells: a touch of one by a thread of the program is a request (see `Pager::has_rung`).
     pub doorbell: usize,
     /// Test mode: everything goes out all the time.
     pub evict_all: bool,
@@ -111,8 +111,8 @@ pub struct Pager<'a, K, S> {
     pub(crate) pool_full: bool,
     /// When the last fault was served.
     served_ns: u64,
-    /// A thread of the program has touched the doorbell and waits; set to false once answered with `answer`.
-    pub rang: bool,
+    /// Bells that threads of the program have touched, by bit.
+    pub(crate) rang: u16,
     /// One thread alone misses: a single page is moved in from stock instead of being copied. A move interrupts every CPU on which another thread of
     /// the program runs, and so costs less only where the others sleep. And its fault is served before more messages are read.
     pub alone: bool,
@@ -177,7 +177,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
             in_flight_pages: 0,
             pool_full: false,
             served_ns: 0,
-            rang: false,
+            rang: 0,
             alone: false,
             paused: false,
         }
@@ -395,16 +395,34 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
         self.kernel.zero(self.config.nursery, PAGE).stop != Some(uffd::Errno::EAGAIN)
     }
 
-    /// Answers the doorbell: the thread that touched it goes on.
+    /// The bell at this address, as a bit; 0 where there is none.
+    pub(crate) fn bell(&self, at: usize) -> u16 {
+        let offset = at.wrapping_sub(self.config.doorbell);
+        if offset < WINDOW { bits(offset / PAGE, 1) } else { 0 }
+    }
+
+    /// When all there was has been registered last, in nanoseconds.
+    pub fn enrolled_ns(&self) -> u64 {
+        self.enrolled_ns
+    }
+
+    /// True when a thread of the program has touched a bell, and waits for the answer.
+    pub fn has_rung(&self) -> bool {
+        self.rang != 0
+    }
+
+    /// Answers: whoever has rung goes on. A bell stays full until others have been answered: emptied at once it would be touched again by a thread that had to wait for a CPU.
     pub fn answer(&mut self) {
-        self.rang = false;
-        let (bell, mut pauses) = (self.config.doorbell, 0);
-        while self.kernel.zero(bell, PAGE).stop == Some(uffd::Errno::EAGAIN) {
-            self.wait_for_events(&mut pauses);
+        let (rang, mut pauses) = (core::mem::take(&mut self.rang), 0);
+        for bell in (0..WINDOW_PAGES).filter(|&bell| rang & bits(bell, 1) != 0) {
+            let [at, far] =
+                [bell, bell + WINDOW_PAGES / 2].map(|bell| self.config.doorbell + bell % WINDOW_PAGES * PAGE);
+            while self.kernel.zero(at, PAGE).stop == Some(uffd::Errno::EAGAIN) {
+                self.wait_for_events(&mut pauses);
+            }
+            self.kernel.wake(at..at + PAGE);
+            self.kernel.discard(far, PAGE);
         }
-        self.kernel.wake(bell..bell + PAGE);
-        // Empty again, for the next one.
-        self.kernel.discard(bell, PAGE);
     }
 
     /// Changes the number of pages that have no other copy than the pool's.

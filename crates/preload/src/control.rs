@@ -26,8 +26,10 @@ pub struct Control {
     pub home: AtomicU32,
     /// 1 when the program has ever made a guard region, which a copy would overwrite.
     pub guards: AtomicU32,
-    /// The page to touch for an answer; 0 before there is one.
+    /// The window of which a page is to be touched for an answer; 0 before there is one.
     pub doorbell: AtomicUsize,
+    /// How often that was done: each time it is the next page.
+    pub rings: AtomicUsize,
     /// What the program has mapped since all of it was registered, in bytes; and how much that may be before the engine must be told, 0 while it need not be.
     pub fresh_bytes: (AtomicUsize, AtomicUsize),
     /// What a thread of the program asks for by the doorbell ([`Wish`]); 0 when it is done.
@@ -130,6 +132,7 @@ impl Control {
             home: AtomicU32::new(0),
             guards: AtomicU32::new(0),
             doorbell: AtomicUsize::new(0),
+            rings: AtomicUsize::new(0),
             fresh_bytes: (AtomicUsize::new(0), AtomicUsize::new(0)),
             wish: AtomicU32::new(0),
             range: (AtomicUsize::new(0), AtomicUsize::new(0)),

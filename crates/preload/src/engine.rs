@@ -318,7 +318,7 @@ fn stand_still(watch: &Watch, pager: &mut Engine) {
     // What answers the bell empties it again, and the thread may not have been fast enough to see it full.
     let serve = || {
         pager.settle();
-        if pager.rang {
+        if pager.has_rung() {
             pager.answer();
         }
     };
@@ -455,7 +455,12 @@ fn run(watch: &mut Watch, board: Board, workers: &[u32], pager: &mut Engine) {
         }
         let rests_now = evict_all && now < rests.until_ns;
         pager.paused = !CONTROL.is_forkless() || rests_now;
+        let (fresh_bytes, enrolled_ns) = (CONTROL.fresh_bytes.0.load(Relaxed), pager.enrolled_ns());
         let mut busy = pager.turn(own);
+        if pager.enrolled_ns() != enrolled_ns {
+            // What was mapped during the turn may have been missed.
+            CONTROL.fresh_bytes.0.fetch_sub(fresh_bytes, Relaxed);
+        }
         // Who has asked for it has rung.
         watch.follow(now, |rights| {
             // Who may not leave SCHED_IDLE any more afterwards would be it for ever.
@@ -466,7 +471,7 @@ fn run(watch: &mut Watch, board: Board, workers: &[u32], pager: &mut Engine) {
             }
             board.have_followed();
         });
-        if pager.rang {
+        if pager.has_rung() {
             answer(watch, pager);
             // Faults may have been read meanwhile, and nobody tells of them again.
             busy = true;
@@ -561,10 +566,11 @@ fn answer(watch: &Watch, pager: &mut Engine) {
     } else if wish == Wish::LetGo as u32 {
         pager.let_go(range);
     } else if wish == Wish::Enroll as u32 {
-        CONTROL.fresh_bytes.0.store(0, Relaxed);
+        let fresh_bytes = CONTROL.fresh_bytes.0.load(Relaxed);
         if CONTROL.is_forkless() {
             pager.enroll_now();
         }
+        CONTROL.fresh_bytes.0.fetch_sub(fresh_bytes, Relaxed);
     }
     CONTROL.wish.store(0, Release);
     if CONTROL.forks.load(SeqCst) > 0 {
@@ -611,7 +617,7 @@ fn stand_by(watch: &mut Watch, pager: &mut Engine, done: impl Fn() -> bool) -> b
         }
         pager.turn(0);
         watch.follow(sys::now_ns(), Follower::follow);
-        if pager.rang {
+        if pager.has_rung() {
             answer(watch, pager);
         }
         let _ = sys::poll([pager.kernel.fd(), &watch.program], STAND_BY_NS);

@@ -22,6 +22,7 @@ use memcg::{Memcg, Slot};
 use uffd::sites::Site;
 use uffd::sys::{self, consts::*};
 use uffd::{Errno, Mutex, PAGE};
+use vmscan::WINDOW;
 
 /// The shared page of the run, once start-up has found it.
 #[unsafe(link_section = ".data.zfolio")]
@@ -312,8 +313,9 @@ pub(crate) unsafe fn real<F: Copy>(call: Call) -> Option<F> {
 pub(crate) fn ring() {
     let bell = CONTROL.doorbell.load(Acquire);
     if bell != 0 {
+        let at = bell + CONTROL.rings.fetch_add(1, Relaxed) * PAGE % WINDOW;
         // SAFETY: the engine's own page, mapped as long as the process lives; the read waits until the engine answers.
-        unsafe { (bell as *const u8).read_volatile() };
+        unsafe { (at as *const u8).read_volatile() };
     }
 }
 

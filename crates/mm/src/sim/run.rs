@@ -28,7 +28,7 @@ use vmscan::{PAGE, WINDOW};
 const STAGE: usize = 0x70_0000_0000;
 const NURSERY: usize = 0x71_0000_0000;
 const FRESH: usize = 0x72_0000_0000;
-const DOORBELL: usize = 0x73_0000_0000;
+pub const DOORBELL: usize = 0x73_0000_0000;
 
 const FRESH_BYTES: usize = 3 * WINDOW;
 
@@ -163,7 +163,7 @@ fn map_engine(memory: &mut Memory, plan: &Plan) {
     memory.map(STAGE..STAGE + plan.stage * WINDOW, Vma { silent: true, ..engine(true) });
     memory.map(NURSERY..NURSERY + WINDOW, engine(false));
     memory.map(FRESH..FRESH + FRESH_BYTES, engine(false));
-    memory.map(DOORBELL..DOORBELL + PAGE, engine(true));
+    memory.map(DOORBELL..DOORBELL + WINDOW, engine(true));
 }
 
 /// The marks of a process that holds `pages` pages: more than half of it must be out.

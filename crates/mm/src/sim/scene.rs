@@ -3,11 +3,11 @@
 use super::Shared;
 use super::memory::{Access, Content, Marker, Task};
 use super::program::{BASE, Habit};
-use super::run::{self, Plan, Simulated};
+use super::run::{self, DOORBELL, Plan, Simulated};
 use super::store::WORKERS;
 use crate::event::{covers, subtract};
 use crate::index::Kind;
-use crate::kernel::Message;
+use crate::kernel::{Message, WINDOW_PAGES};
 use crate::stage::Use;
 use memcg::Stat;
 use std::cell::RefCell;
@@ -394,9 +394,30 @@ fn the_doorbell_is_answered_while_mremap_waits_for_its_own_fill() {
     let mut scene = Scene::new();
     scene.write(pages(0..2));
     scene.go_on();
+    assert_eq!(scene.world.borrow_mut().memory.access(SOMEBODY, DOORBELL, None), Access::Fault);
+    scene.pager.settle();
     mremap_fills_first(&mut scene);
     scene.pager.answer();
     assert_eq!(scene.world.borrow().memory.changing, 0);
+}
+
+/// Who is woken may come to its read of the bell much later.
+#[test]
+fn a_bell_stays_full_for_who_has_rung_and_is_empty_for_the_next() {
+    let mut scene = Scene::new();
+    for ring in 0..3 * WINDOW_PAGES {
+        let bell = |ring: usize| DOORBELL + ring % WINDOW_PAGES * PAGE;
+        let touch =
+            |scene: &mut Scene, ring| scene.world.borrow_mut().memory.access(SOMEBODY, bell(ring), None);
+        assert_eq!(touch(&mut scene, ring), Access::Fault);
+        scene.pager.settle();
+        assert!(scene.pager.has_rung());
+        scene.pager.answer();
+        assert!(!scene.pager.has_rung());
+        for late in ring - ring.min(3)..=ring {
+            assert_eq!(touch(&mut scene, late), Access::Done(0), "ring {late} at ring {ring}");
+        }
+    }
 }
 
 #[test]
