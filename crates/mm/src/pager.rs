@@ -86,13 +86,12 @@ pub struct Pager<'a, K, S> {
     pub(crate) pack_next_ns: u64,
     /// How many pages have gone to the stage.
     pub(crate) evictions: usize,
-    /// When all mappings were registered last, and how long that took; whether the address space has changed its size since, and by how much it
-    /// has grown.
+    /// When all mappings were registered last, and how long that took; whether the address space has grown since unheard, and by how much.
     pub(crate) enrolled_ns: u64,
     pub(crate) enroll_took_ns: u64,
     pub(crate) mapped_more: bool,
     pub(crate) grown: usize,
-    mapped: usize,
+    mapped: (usize, usize),
     pub(crate) pins: Vec<usize>,
     pub(crate) footprint: usize,
     pub(crate) stored_pages: usize,
@@ -164,7 +163,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
             enroll_took_ns: 0,
             mapped_more: true,
             grown: 0,
-            mapped: 0,
+            mapped: (0, 0),
             pins: Vec::new(),
             footprint: 0,
             stored_pages: 0,
@@ -204,11 +203,13 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
         &self.marks
     }
 
-    /// The size of the address space in bytes: where it changes there may be mappings that nobody has told of.
-    pub fn mapped(&mut self, bytes: usize) {
-        let before = core::mem::replace(&mut self.mapped, bytes);
-        self.mapped_more |= before != bytes;
-        self.grown += bytes.saturating_sub(before);
+    /// The size of the address space in bytes; and how much was mapped, ever, of which the pager is told before it may be filled (`enroll_now`). Where it has grown by
+    /// more than that there are mappings that nobody has told of.
+    pub fn mapped(&mut self, bytes: usize, told: usize) {
+        let (before, told_before) = core::mem::replace(&mut self.mapped, (bytes, told));
+        let untold = bytes.saturating_sub(before).saturating_sub(told.wrapping_sub(told_before));
+        self.mapped_more |= untold > 0;
+        self.grown += untold;
     }
 
     /// One turn. `footprint` is what the process holds now, in bytes. True when there may be more to do at once.

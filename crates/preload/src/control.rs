@@ -30,8 +30,12 @@ pub struct Control {
     pub doorbell: AtomicUsize,
     /// How often that was done: each time it is the next page.
     pub rings: AtomicUsize,
-    /// What the program has mapped since all of it was registered, in bytes; and how much that may be before the engine must be told, 0 while it need not be.
-    pub fresh_bytes: (AtomicUsize, AtomicUsize),
+    /// How much the program has mapped, as far as that passes the library, in bytes, ever; and how much it had when all there was had been registered.
+    pub mapped_bytes: AtomicUsize,
+    /// See `mapped_bytes`.
+    pub enrolled_bytes: AtomicUsize,
+    /// How much one may be ahead of the other before the engine must be asked to register it; 0 while it need not be.
+    pub ahead_bytes: AtomicUsize,
     /// What a thread of the program asks for by the doorbell ([`Wish`]); 0 when it is done.
     pub wish: AtomicU32,
     /// The range that the wish is about.
@@ -133,7 +137,9 @@ impl Control {
             guards: AtomicU32::new(0),
             doorbell: AtomicUsize::new(0),
             rings: AtomicUsize::new(0),
-            fresh_bytes: (AtomicUsize::new(0), AtomicUsize::new(0)),
+            mapped_bytes: AtomicUsize::new(0),
+            enrolled_bytes: AtomicUsize::new(0),
+            ahead_bytes: AtomicUsize::new(0),
             wish: AtomicU32::new(0),
             range: (AtomicUsize::new(0), AtomicUsize::new(0)),
             spared: (AtomicUsize::new(0), AtomicUsize::new(0)),
@@ -205,7 +211,7 @@ impl Control {
         self.forks.store(0, Relaxed);
         self.home.store(0, Relaxed);
         self.doorbell.store(0, Relaxed);
-        self.fresh_bytes.1.store(0, Relaxed);
+        self.ahead_bytes.store(0, Relaxed);
         self.wish.store(0, Relaxed);
         self.spare(0..0);
         self.guarding.store(0, Relaxed);

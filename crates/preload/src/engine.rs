@@ -11,6 +11,7 @@ use crate::footprint::{data, footprint, sizes};
 use crate::fork::{self, Cradle};
 use crate::heritage;
 use crate::live::{self, Live};
+use crate::nap::{self, Nap};
 use crate::pool::Means;
 use crate::seat::{Faults, Seat};
 use crate::share;
@@ -396,8 +397,8 @@ fn look_ns(marks: &Watermarks) -> u64 {
 }
 
 /// So much may be mapped and not be registered: one part in so many of what the process may still grow by, and this in any case.
-const FRESH_PART: usize = 2;
-const FRESH_LEAST: usize = 1 << 20;
+const AHEAD_PART: usize = 2;
+const AHEAD_LEAST: usize = 1 << 20;
 
 /// How often figures are published.
 const PUBLISH_NS: u64 = 2_000_000;
@@ -438,6 +439,7 @@ fn run(watch: &mut Watch, board: Board, workers: &[u32], pager: &mut Engine) {
     let mut rests = Rests::new(memcg.settings.seed);
     let mut seat = Seat::new(workers, CONTROL.may_yield.load(Relaxed) != 0);
     let mut tidied = Tidied::default();
+    let mut nap = Nap::default();
     let mut unseen = Unseen::default();
     let mut teller = Teller::default();
     loop {
@@ -449,17 +451,17 @@ fn run(watch: &mut Watch, board: Board, workers: &[u32], pager: &mut Engine) {
             let footprint = private + board.apart_bytes();
             excess = watch.excess(footprint);
             own = footprint - excess;
-            pager.mapped(mapped);
+            pager.mapped(mapped.saturating_sub(arena::mapped_bytes()), CONTROL.mapped_bytes.load(Relaxed));
             let room = if evict_all { 0 } else { pager.marks().limit.saturating_sub(own) };
-            CONTROL.fresh_bytes.1.store((room / FRESH_PART).max(FRESH_LEAST), Relaxed);
+            CONTROL.ahead_bytes.store((room / AHEAD_PART).max(AHEAD_LEAST), Relaxed);
         }
         let rests_now = evict_all && now < rests.until_ns;
         pager.paused = !CONTROL.is_forkless() || rests_now;
-        let (fresh_bytes, enrolled_ns) = (CONTROL.fresh_bytes.0.load(Relaxed), pager.enrolled_ns());
+        // What is mapped during the turn may be missed.
+        let (mapped, enrolled_ns) = (CONTROL.mapped_bytes.load(Relaxed), pager.enrolled_ns());
         let mut busy = pager.turn(own);
         if pager.enrolled_ns() != enrolled_ns {
-            // What was mapped during the turn may have been missed.
-            CONTROL.fresh_bytes.0.fetch_sub(fresh_bytes, Relaxed);
+            CONTROL.enrolled_bytes.store(mapped, Relaxed);
         }
         // Who has asked for it has rung.
         watch.follow(now, |rights| {
@@ -528,7 +530,7 @@ fn run(watch: &mut Watch, board: Board, workers: &[u32], pager: &mut Engine) {
         } else if !busy && (now - last_fault_ns > SPIN_NS || !seat.is_apart() || is_crowded(memcg)) {
             let urgent = pager.waiting_since_ns().is_some() || pager.paused;
             let room = watch.limit(own).saturating_sub(own) as u64;
-            let time = if urgent { 500_000 } else { (room / 4).clamp(500_000, 20_000_000) };
+            let time = if urgent { nap::LEAST_NS } else { nap.next(room, own, faults) };
             seat.follow(now, || pager.kernel.cpu_of(thread));
             let wants = pager.wants_results();
             head.pager_wants.store(wants as u32, SeqCst);
@@ -566,11 +568,11 @@ fn answer(watch: &Watch, pager: &mut Engine) {
     } else if wish == Wish::LetGo as u32 {
         pager.let_go(range);
     } else if wish == Wish::Enroll as u32 {
-        let fresh_bytes = CONTROL.fresh_bytes.0.load(Relaxed);
+        let mapped = CONTROL.mapped_bytes.load(Relaxed);
         if CONTROL.is_forkless() {
             pager.enroll_now();
         }
-        CONTROL.fresh_bytes.0.fetch_sub(fresh_bytes, Relaxed);
+        CONTROL.enrolled_bytes.store(mapped, Relaxed);
     }
     CONTROL.wish.store(0, Release);
     if CONTROL.forks.load(SeqCst) > 0 {

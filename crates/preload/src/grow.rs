@@ -164,9 +164,13 @@ fn hook_all() {
 /// The process has an engine, or will never have one: has all memory registered before more has been mapped than there is room for. A thread fills memory at 3 MiB in a
 /// millisecond, and the engine may not get a processor for many of those; what is registered faults to it, and can be made to wait.
 fn tell(bytes: usize) {
-    let (mapped, most) = (&CONTROL.fresh_bytes.0, CONTROL.fresh_bytes.1.load(Relaxed));
-    let is_due = || mapped.load(Relaxed) >= most;
-    if most == 0 || mapped.fetch_add(bytes, Relaxed) + bytes < most || !is_own_memory() {
+    CONTROL.mapped_bytes.fetch_add(bytes, Relaxed);
+    let most = CONTROL.ahead_bytes.load(Relaxed);
+    let is_due = || {
+        let ahead = CONTROL.mapped_bytes.load(Relaxed).wrapping_sub(CONTROL.enrolled_bytes.load(Relaxed));
+        ahead >= most
+    };
+    if most == 0 || !is_due() || !is_own_memory() {
         return;
     }
     hook::with_bell(|| {

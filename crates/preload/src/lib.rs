@@ -17,7 +17,7 @@
 //! - [`live`]: the pager's kernel, [`tasks`]: what it knows of threads; [`store`]: its store; [`pool`]: its memory; [`board`]: the jobs that workers take
 //! - [`control`]: what the program's threads and the engine tell each other; [`words`]: what is said to the user
 //! - [`grow`]: when an engine is started; [`patch`]: libc's system calls that pass us; [`loaded`]: what the loader has loaded
-//! - [`engine`], [`worker`]: the processes; [`watch`]: the program as the engine sees it; [`birth`], [`crew`]: how they are made; [`seat`]: on which CPU they run;
+//! - [`engine`], [`worker`]: the processes; [`watch`]: the program as the engine sees it; [`birth`], [`crew`]: how they are made; [`seat`]: on which CPU they run; [`nap`]: how long they sleep;
 //!   [`share`]: what of the limit is theirs
 //! - [`fork`]: how a child takes over; [`clone`]: the calls that make one; [`unseen`]: those that nobody saw; [`smaps`]: what it finds empty;
 //!   [`heritage`]: what a family stores once; [`telling`]: how that comes to be
@@ -56,6 +56,7 @@ pub mod live;
 pub mod loaded;
 pub mod loan;
 pub mod locked;
+pub mod nap;
 pub mod patch;
 pub mod pool;
 pub mod rights;
