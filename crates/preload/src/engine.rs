@@ -190,8 +190,8 @@ impl Parts {
         let bell = sys::eventfd().map_err(|e| ("eventfd", e))?;
         let board = Board::map(stage.1 / WINDOW, bell).ok_or(no_memory)?;
         let (file, engine) = (memcg.dictionary(), watch.own_pid);
-        let crew = Crew { board, compressor, seed, file, slot, engine, program: pid };
         let evict_all = memcg.settings.evict_all != 0;
+        let crew = Crew { board, compressor, seed, file, evict_all, slot, engine, program: pid };
         let config = Config { stage, nursery, fresh: (fresh, FRESH_BYTES), doorbell, evict_all };
         Ok(Parts { live, config, means, board, crew, limit })
     }

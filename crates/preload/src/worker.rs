@@ -41,6 +41,8 @@ pub struct Duty {
     pub seed: u64,
     /// The user's dictionary.
     pub file: &'static [u8],
+    /// Test mode: everything goes out all the time.
+    pub evict_all: bool,
     /// The process's slot.
     pub slot: &'static Slot,
     /// The engine's process.
@@ -219,7 +221,7 @@ pub extern "C" fn main(duty: usize) -> ! {
     let shelf = duty.board.shelf();
     // One is enough to look for dictionaries.
     let is_tutor = duty.number == 0 && duty.compressor.source() == Source::Auto;
-    let lessons = is_tutor.then(|| Lessons::new(shelf));
+    let lessons = is_tutor.then(|| Lessons::new(shelf, duty.evict_all));
     let mut bench = Bench { codec, shelf, lessons, bytes: vec![0; PARCEL_MAX_BYTES] };
     if duty.kept.is_some() {
         // It has pages of the program's, and descriptors by which to read the others: these are not for whoever may look at a process of this user.

@@ -33,6 +33,9 @@ const TRAIN_MAX_BYTES: usize = 1 << 20;
 const REST_BYTES: usize = 64 << 20;
 const REST_MAX_BYTES: usize = 1 << 30;
 
+/// In the test mode it gathers so much, and rests no longer.
+const HASTY_BYTES: usize = 1 << 20;
+
 /// A dictionary is kept if the sample is so many hundredths smaller with it, and used as long as it is so many.
 const KEPT_PERCENT: usize = 2;
 const USED_PERCENT: usize = 1;
@@ -135,6 +138,7 @@ pub struct Tutor {
     /// Bytes of single pages and of windows, of which no sample was taken yet; and how many were.
     unsampled: [usize; 2],
     samples: usize,
+    is_hasty: bool,
 }
 
 impl Default for Tutor {
@@ -147,11 +151,17 @@ impl Default for Tutor {
             held: Held::default(),
             unsampled: [0; 2],
             samples: 0,
+            is_hasty: false,
         }
     }
 }
 
 impl Tutor {
+    /// For a test mode: whatever is trained is kept, and given up at the next test, so that there are always new ones.
+    pub fn hasty() -> Tutor {
+        Tutor { stage: Stage::Gather(HASTY_BYTES), is_hasty: true, ..Tutor::default() }
+    }
+
     /// Is told of what was packed: `packed`, in objects of up to `unit` pages, from `window`.
     pub fn see(&mut self, window: &[u8], unit: usize, packed: &Packed, with: With) {
         if self.is_busy() {
@@ -179,7 +189,9 @@ impl Tutor {
         let bytes = pages.len() * PAGE;
         match &mut self.stage {
             Stage::Rest(left) if *left > bytes => *left -= bytes,
-            Stage::Rest(_) => self.stage = Stage::Gather(GATHER_BYTES),
+            Stage::Rest(_) => {
+                self.stage = Stage::Gather(if self.is_hasty { HASTY_BYTES } else { GATHER_BYTES });
+            }
             Stage::Gather(left) => {
                 *left = left.saturating_sub(bytes);
                 let unsampled = &mut self.unsampled[(pages.len() > 1) as usize];
@@ -281,7 +293,7 @@ impl Tutor {
         let (subject, sample) = (*subject, *sample);
         Some(match subject {
             Subject::Candidate { place } => {
-                let uses = sample.uses(KEPT_PERCENT);
+                let uses = if self.is_hasty { Uses::ALL } else { sample.uses(KEPT_PERCENT) };
                 if uses.is_none() {
                     self.rest_longer()
                 } else {
@@ -290,7 +302,7 @@ impl Tutor {
                 Verdict::Trained { place, sample, uses }
             }
             Subject::Used { with, .. } => {
-                let uses = sample.uses(USED_PERCENT);
+                let uses = if self.is_hasty { Uses::default() } else { sample.uses(USED_PERCENT) };
                 self.rest(if uses.is_none() { 0 } else { REST_BYTES });
                 Verdict::Tested { with: With { uses, ..with }, sample }
             }
@@ -304,11 +316,8 @@ impl Tutor {
 
     /// Gives back what was gathered.
     fn rest(&mut self, bytes: usize) {
-        *self = Tutor {
-            stage: Stage::Rest(bytes),
-            rest_bytes: self.rest_bytes,
-            used: self.used,
-            ..Tutor::default()
-        };
+        let bytes = if self.is_hasty { bytes.min(HASTY_BYTES) } else { bytes };
+        let Tutor { rest_bytes, used, is_hasty, .. } = *self;
+        *self = Tutor { stage: Stage::Rest(bytes), rest_bytes, used, is_hasty, ..Tutor::default() };
     }
 }
