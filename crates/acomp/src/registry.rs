@@ -23,6 +23,9 @@ pub static ALGORITHMS: &[&Algorithm] = &[
     &nx842::ALGORITHM,
 ];
 
+/// A stream, if there is memory for it.
+type Opened = Result<Box<dyn Stream>, Error>;
+
 /// What is known of an algorithm before any stream of it is opened.
 pub struct Algorithm {
     /// The name by which a user asks for it: the kernel's.
@@ -37,7 +40,7 @@ pub struct Algorithm {
     /// Bytes of workspace of a stream at this level for units of up to this many bytes.
     pub(crate) workspace_bytes: fn(i32, usize) -> usize,
     /// Opens a stream at this level for units of up to this many bytes.
-    pub(crate) open: fn(i32, usize) -> Result<Box<dyn Stream>, Error>,
+    pub(crate) open: fn(i32, usize) -> Opened,
     /// The same for streams that have room for dictionaries of this source, if it takes any.
     pub(crate) with_dictionary: Option<WithDictionary>,
 }
@@ -47,7 +50,7 @@ pub(crate) struct WithDictionary {
     /// Bytes of workspace, as for [`Algorithm`], with room for dictionaries.
     pub(crate) workspace_bytes: fn(i32, usize, Source) -> usize,
     /// Opens a stream, as for [`Algorithm`], with room for dictionaries.
-    pub(crate) open: fn(i32, usize, Source) -> Result<Box<dyn Stream>, Error>,
+    pub(crate) open: fn(i32, usize, Source) -> Opened,
 }
 
 /// An algorithm's number: how hard it tries.
