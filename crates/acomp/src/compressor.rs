@@ -1,36 +1,81 @@
-//! A compressor as a user names it: an algorithm and a level, `zstd:1`.
+//! A compressor as a user names it: an algorithm, a level, and where its dictionary comes from, `zstd:1,dict=auto`.
 
 use core::fmt;
 
 use crate::registry::{ALGORITHMS, Algorithm};
 
-/// An algorithm and a level. Small and `Copy`; it holds no memory of the algorithm's.
+/// Where the dictionaries of a compressor's contexts come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// There are none.
+    None,
+    /// They are trained from what is compressed: at most [`TRAINED_MAX`] at a time, of at most [`TRAINED_BYTES`].
+    Auto,
+    /// There is one, of at most [`FILE_MAX_BYTES`], which the user has in a file.
+    File,
+}
+
+/// The most bytes of a dictionary that is trained: more gains little.
+pub const TRAINED_BYTES: usize = 16 << 10;
+
+/// How many of these a context has room for.
+pub const TRAINED_MAX: usize = 3;
+
+/// The most bytes of a dictionary that the user gives: `zstd --train` makes 110 KiB unless it is told otherwise.
+pub const FILE_MAX_BYTES: usize = 128 << 10;
+
+impl Source {
+    /// How many dictionaries a context has room for, and of how many bytes each.
+    pub fn room(self) -> (usize, usize) {
+        match self {
+            Source::None => (0, 0),
+            Source::Auto => (TRAINED_MAX, TRAINED_BYTES),
+            Source::File => (1, FILE_MAX_BYTES),
+        }
+    }
+}
+
+/// What comes before the parameter's value.
+const DICTIONARY: &str = "dict=";
+const AUTO: &str = "auto";
+
+/// An algorithm, a level and a source of dictionaries. Small and `Copy`; it holds no memory of the algorithm's.
 #[derive(Clone, Copy)]
 pub struct Compressor {
     pub(crate) algorithm: &'static Algorithm,
     level: i32,
+    source: Source,
 }
 
 impl Compressor {
     /// Every algorithm there is, for help texts and for tests that try them all.
     pub const ALL: &'static [&'static Algorithm] = ALGORITHMS;
 
-    /// Reads `NAME` or `NAME:LEVEL`, such as `lz4`, `lz4:4`, `zstd:-1`, `lzo-rle`.
+    /// Reads `NAME` or `NAME:LEVEL`, such as `lz4`, `lz4:4`, `zstd:-1`, `lzo-rle`; and behind either, where the algorithm takes dictionaries,
+    /// `,dict=auto` or `,dict=FILE`. Which file that is says [`Compressor::dictionary_file`].
     ///
     /// # Errors
     ///
-    /// The name is none of [`Compressor::ALL`], or what follows the colon is no number that the
-    /// algorithm accepts.
+    /// The name is none of [`Compressor::ALL`], what follows the colon is no number that the algorithm accepts, or what follows the comma
+    /// is no parameter of it.
     pub fn parse(text: &str) -> Result<Compressor, ParseError> {
-        let (name, level) = match text.split_once(':') {
-            Some((name, level)) => (name, Some(level)),
-            None => (text, None),
+        let (head, parameter) = split(text, ',');
+        let (name, level) = split(head, ':');
+        let algorithm = *Self::ALL.iter().find(|a| a.name == name).ok_or(ParseError::Name)?;
+        let source = match parameter.map(|parameter| parameter.strip_prefix(DICTIONARY)) {
+            None => Source::None,
+            Some(Some(value)) if algorithm.with_dictionary.is_some() && !value.is_empty() => {
+                if value == AUTO { Source::Auto } else { Source::File }
+            }
+            Some(_) => return Err(ParseError::Parameter(algorithm)),
         };
-        let algorithm = *Self::ALL.iter().find(|a| a.name == name).ok_or(ParseError { algorithm: None })?;
-        match algorithm.level(level) {
-            Some(level) => Ok(Compressor { algorithm, level }),
-            None => Err(ParseError { algorithm: Some(algorithm) }),
-        }
+        let level = algorithm.level(level).ok_or(ParseError::Level(algorithm))?;
+        Ok(Compressor { algorithm, level, source })
+    }
+
+    /// The file that a text names of which [`Compressor::parse`] says that it has one ([`Source::File`]).
+    pub fn dictionary_file(text: &str) -> Option<&str> {
+        split(text, ',').1?.strip_prefix(DICTIONARY)
     }
 
     /// The algorithm's name without the level.
@@ -43,6 +88,11 @@ impl Compressor {
         self.level
     }
 
+    /// Where its dictionaries come from.
+    pub fn source(&self) -> Source {
+        self.source
+    }
+
     /// True when it gives up on noise by itself, in a small part of the time that it takes for what shrinks: a look beforehand would take about
     /// as long.
     pub fn gives_up_early(&self) -> bool {
@@ -53,26 +103,41 @@ impl Compressor {
     ///
     /// Memory that is never needed is never touched: a context that only decompresses leaves most of it unbacked.
     pub fn workspace_bytes(&self, unit_max: usize) -> usize {
-        (self.algorithm.workspace_bytes)(self.level, unit_max)
+        match &self.algorithm.with_dictionary {
+            Some(with) if self.source != Source::None => {
+                (with.workspace_bytes)(self.level, unit_max, self.source)
+            }
+            _ => (self.algorithm.workspace_bytes)(self.level, unit_max),
+        }
     }
 }
 
 impl PartialEq for Compressor {
     fn eq(&self, other: &Compressor) -> bool {
-        self.name() == other.name() && self.level == other.level
+        (self.name(), self.level, self.source) == (other.name(), other.level, other.source)
     }
 }
 
 impl Eq for Compressor {}
 
-/// Prints what [`Compressor::parse`] reads back: `zstd:1`, `lzo`.
+/// Prints what [`Compressor::parse`] reads back: `zstd:1`, `lzo`, `zstd:1,dict=auto`; and `zstd:1,dict=FILE`, whatever the file is.
 impl fmt::Display for Compressor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.algorithm.parameter {
-            Some(_) => write!(f, "{}:{}", self.name(), self.level),
-            None => f.write_str(self.name()),
+        f.write_str(self.name())?;
+        if self.algorithm.parameter.is_some() {
+            write!(f, ":{}", self.level)?;
+        }
+        match self.source {
+            Source::None => Ok(()),
+            Source::Auto => write!(f, ",{DICTIONARY}{AUTO}"),
+            Source::File => write!(f, ",{DICTIONARY}FILE"),
         }
     }
+}
+
+/// What comes before the first `mark`, and what comes behind it, if it is there.
+fn split(text: &str, mark: char) -> (&str, Option<&str>) {
+    text.split_once(mark).map_or((text, None), |(before, behind)| (before, Some(behind)))
 }
 
 impl fmt::Debug for Compressor {
@@ -83,19 +148,31 @@ impl fmt::Debug for Compressor {
 
 /// The text names no compressor. It prints as one line that says what is accepted.
 #[derive(Clone, Copy)]
-pub struct ParseError {
-    /// The algorithm whose level was not understood; none if the name was not.
-    algorithm: Option<&'static Algorithm>,
+pub enum ParseError {
+    /// There is no algorithm of this name.
+    Name,
+    /// This algorithm has no such level.
+    Level(&'static Algorithm),
+    /// This algorithm has no such parameter behind the comma.
+    Parameter(&'static Algorithm),
 }
 
 impl fmt::Display for ParseError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(algorithm) = self.algorithm {
-            let name = algorithm.name;
-            return match &algorithm.parameter {
-                Some(parameter) => write!(f, "no such {} of {name}: accepted is {algorithm}", parameter.name),
-                None => write!(f, "{name} takes no number: accepted is {algorithm}"),
-            };
+        match *self {
+            ParseError::Name => {}
+            ParseError::Level(algorithm) => {
+                let name = algorithm.name;
+                return match &algorithm.parameter {
+                    Some(parameter) => {
+                        write!(f, "no such {} of {name}: accepted is {algorithm}", parameter.name)
+                    }
+                    None => write!(f, "{name} takes no number: accepted is {algorithm}"),
+                };
+            }
+            ParseError::Parameter(algorithm) => {
+                return write!(f, "no such parameter of {}: accepted is {algorithm}", algorithm.name);
+            }
         }
         f.write_str("no such compressor: accepted are ")?;
         for (index, algorithm) in Compressor::ALL.iter().enumerate() {
@@ -136,16 +213,43 @@ mod tests {
     }
 
     #[test]
+    fn dictionaries_print_and_parse_back() {
+        for (text, source, file, printed) in [
+            ("zstd:3", Source::None, None, "zstd:3"),
+            ("zstd,dict=auto", Source::Auto, Some("auto"), "zstd:1,dict=auto"),
+            ("zstd:-5,dict=./auto", Source::File, Some("./auto"), "zstd:-5,dict=FILE"),
+            ("zstd:9,dict=a,b:c=d", Source::File, Some("a,b:c=d"), "zstd:9,dict=FILE"),
+        ] {
+            let compressor = Compressor::parse(text).unwrap();
+            assert_eq!((compressor.source(), Compressor::dictionary_file(text)), (source, file));
+            assert_eq!(compressor.to_string(), printed);
+            assert_eq!(Compressor::parse(printed).unwrap(), compressor);
+        }
+        assert_ne!(Compressor::parse("zstd").unwrap(), Compressor::parse("zstd,dict=auto").unwrap());
+    }
+
+    #[test]
     fn nonsense_gets_one_line_with_the_list() {
         let unknown = "no such compressor: accepted are lz4[:ACCELERATION] (ACCELERATION 1 to 65537, default 1), \
-                       lz4hc[:LEVEL] (LEVEL 3 to 12, default 9), zstd[:LEVEL] (LEVEL -7 to 22, default 1), \
+                       lz4hc[:LEVEL] (LEVEL 3 to 12, default 9), zstd[:LEVEL][,dict=auto|FILE] (LEVEL -7 to 22, default 1), \
                        deflate[:LEVEL] (LEVEL 1 to 12, default 1), deflate-iaa, lzo, lzo-rle, 842";
         for text in ["", ":", ":1", "gzip", "ZSTD", "zstd ", " lz4", "lz4h", "lzo-", "rle", "84", "zstd-1"] {
             assert_eq!(Compressor::parse(text).unwrap_err().to_string(), unknown, "{text:?}");
         }
-        let level = "no such LEVEL of zstd: accepted is zstd[:LEVEL] (LEVEL -7 to 22, default 1)";
+        let level =
+            "no such LEVEL of zstd: accepted is zstd[:LEVEL][,dict=auto|FILE] (LEVEL -7 to 22, default 1)";
         for text in ["zstd:", "zstd:23", "zstd:-8", "zstd:1:2", "zstd:fast", "zstd: 1", "zstd:99999999999"] {
             assert_eq!(Compressor::parse(text).unwrap_err().to_string(), level, "{text:?}");
+        }
+        let parameter = "no such parameter of zstd: accepted is zstd[:LEVEL][,dict=auto|FILE] (LEVEL -7 to 22, default 1)";
+        for text in
+            ["zstd,", "zstd:1,dict", "zstd:1,dict=", "zstd:1, dict=auto", "zstd:1,dic=auto", "zstd:1,level=3"]
+        {
+            assert_eq!(Compressor::parse(text).unwrap_err().to_string(), parameter, "{text:?}");
+        }
+        for text in ["lz4,dict=auto", "lz4:1,dict=auto", "842,dict=x", "deflate:1,"] {
+            let line = Compressor::parse(text).unwrap_err().to_string();
+            assert!(line.starts_with("no such parameter of "), "{line}");
         }
         for text in ["lzo:", "lzo:1", "lzo:0"] {
             assert_eq!(

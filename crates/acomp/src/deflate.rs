@@ -26,6 +26,7 @@ pub(crate) static ALGORITHM: Algorithm = Algorithm {
     gives_up_early: |_| false,
     workspace_bytes: |level, unit_max| compressor_bytes(level) + Inflate::workspace_bytes(unit_max),
     open: |level, unit_max| Ok(Box::new(Deflate::open(level, unit_max)?)),
+    with_dictionary: None,
 };
 
 // As in libdeflate.h of the version that libdeflate-sys carries, whose archive build.rs links: its bindings need std.

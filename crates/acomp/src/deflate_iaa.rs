@@ -23,6 +23,7 @@ pub(crate) static ALGORITHM: Algorithm = Algorithm {
     open: |_, unit_max| {
         Ok(Box::new(DeflateIaa { cpu: Cpu(Inflate::open(unit_max)?), unit_max, device: None }))
     },
+    with_dictionary: None,
 };
 
 /// Descriptors of a context: as many as a device has engines.

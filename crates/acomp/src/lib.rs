@@ -17,6 +17,10 @@
 //!     in Rust: lzo, lzo-rle, 842, deflate-iaa
 //! ```
 //!
+//! A *dictionary* is bytes that units are likely to have in common: what is compressed with it refers to it, and can be read with the same one alone.
+//! A context of a compressor that has a [`Source`] of them has a few places, a dictionary is put into one ([`Context::learn`]), and each
+//! request names the place it wants. Whose dictionary lies where is the caller's to know.
+//!
 //! To add an algorithm: one file that implements the stream and describes itself as an [`Algorithm`],
 //! and one line in the registry. One that works on many units at once (a device) takes whole batches: the stream's `submit` and `poll`.
 //!
@@ -27,7 +31,7 @@
 //! The crate needs no libc: `tests/symbols.rs` holds the C libraries to `memcpy`, `memmove`, `memset` and
 //! `memcmp`, and `tests/no_malloc.rs` shows that `malloc`, `calloc` and `free`, which they also name, are not reached.
 //!
-//! - [`mod@compressor`]: a name and a level, parsed and printed
+//! - [`mod@compressor`]: a name, a level and where dictionaries come from, parsed and printed
 //! - [`mod@context`]: a worker's context
 //! - [`mod@request`]: a unit of work in a batch, its outcome, errors
 //! - [`mod@pending`]: a batch under way
@@ -35,6 +39,8 @@
 //! - `stream`: what an algorithm implements
 //! - `workspace`: the memory that an algorithm works in
 //! - `lz4`, `lz4hc`, `zstd`, `deflate`: the algorithms over a C library
+//! - `zstd_dictionary`: the dictionaries of a zstd context
+//! - [`mod@train`]: dictionaries made from samples
 //! - `deflate_iaa`: deflate by Intel's accelerator, or as it does it
 //! - `lzo`, with `lzo_encode` and `lzo_decode`: LZO1X and the kernel's variant with runs of zeros
 //! - `nx842`, with `nx842_encode` and `nx842_decode`: IBM's 842
@@ -60,10 +66,12 @@ pub mod pending;
 mod registry;
 pub mod request;
 mod stream;
+pub mod train;
 mod workspace;
 mod zstd;
+mod zstd_dictionary;
 
-pub use compressor::{Compressor, ParseError};
+pub use compressor::{Compressor, FILE_MAX_BYTES, ParseError, Source, TRAINED_BYTES, TRAINED_MAX};
 pub use context::Context;
 pub use deflate_iaa::{QUEUES_MAX, open_device};
 pub use pending::{Batch, Pending};

@@ -24,6 +24,7 @@ pub(crate) static ALGORITHM: Algorithm = Algorithm {
     gives_up_early: |_| true,
     workspace_bytes: |_, _| Workspace::bytes([state_bytes()]),
     open: |acceleration, _| Ok(Box::new(Lz4::open(acceleration)?)),
+    with_dictionary: None,
 };
 
 // As in lz4.h of the version that lz4-sys carries. `LZ4_compress_fast_extState_fastReset` stands in its

@@ -24,6 +24,7 @@ pub(crate) static ALGORITHM: Algorithm = Algorithm {
     gives_up_early: |_| false,
     workspace_bytes: |_, _| Workspace::bytes([state_bytes()]),
     open: |level, _| Ok(Box::new(Lz4Hc::open(level)?)),
+    with_dictionary: None,
 };
 
 // As in lz4hc.h of the version that lz4-sys carries, which `lz4` links. `LZ4_compress_HC_extStateHC_fastReset` stands in

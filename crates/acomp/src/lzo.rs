@@ -35,6 +35,7 @@ pub(crate) static ALGORITHM: Algorithm = Algorithm {
     gives_up_early: |_| true,
     workspace_bytes: |_, _| TABLE_BYTES,
     open: |_, _| Ok(Box::new(Lzo(Encoder::new(Version::Original)?))),
+    with_dictionary: None,
 };
 
 /// LZO-RLE's line in the registry.
@@ -45,6 +46,7 @@ pub(crate) static ALGORITHM_RLE: Algorithm = Algorithm {
     gives_up_early: |_| true,
     workspace_bytes: |_, _| TABLE_BYTES,
     open: |_, _| Ok(Box::new(Lzo(Encoder::new(Version::Rle)?))),
+    with_dictionary: None,
 };
 
 /// Versions of the format. Either's streams are read by the same decoder.

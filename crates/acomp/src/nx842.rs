@@ -37,6 +37,7 @@ pub(crate) static ALGORITHM: Algorithm = Algorithm {
     gives_up_early: |_| false,
     workspace_bytes: |_, _| TABLES_BYTES,
     open: |_, _| Ok(Box::new(Nx842(Encoder::new()?))),
+    with_dictionary: None,
 };
 
 /// Bytes of a group.

@@ -6,6 +6,7 @@ use alloc::boxed::Box;
 use core::fmt;
 use core::ops::RangeInclusive;
 
+use crate::compressor::Source;
 use crate::request::Error;
 use crate::stream::Stream;
 use crate::{deflate, deflate_iaa, lz4, lz4hc, lzo, nx842, zstd};
@@ -22,6 +23,9 @@ pub static ALGORITHMS: &[&Algorithm] = &[
     &nx842::ALGORITHM,
 ];
 
+/// A stream, if there is memory for it.
+type Opened = Result<Box<dyn Stream>, Error>;
+
 /// What is known of an algorithm before any stream of it is opened.
 pub struct Algorithm {
     /// The name by which a user asks for it: the kernel's.
@@ -36,7 +40,17 @@ pub struct Algorithm {
     /// Bytes of workspace of a stream at this level for units of up to this many bytes.
     pub(crate) workspace_bytes: fn(i32, usize) -> usize,
     /// Opens a stream at this level for units of up to this many bytes.
-    pub(crate) open: fn(i32, usize) -> Result<Box<dyn Stream>, Error>,
+    pub(crate) open: fn(i32, usize) -> Opened,
+    /// The same for streams that have room for dictionaries of this source, if it takes any.
+    pub(crate) with_dictionary: Option<WithDictionary>,
+}
+
+/// How an algorithm is opened that takes dictionaries.
+pub(crate) struct WithDictionary {
+    /// Bytes of workspace, as for [`Algorithm`], with room for dictionaries.
+    pub(crate) workspace_bytes: fn(i32, usize, Source) -> usize,
+    /// Opens a stream, as for [`Algorithm`], with room for dictionaries.
+    pub(crate) open: fn(i32, usize, Source) -> Opened,
 }
 
 /// An algorithm's number: how hard it tries.
@@ -63,13 +77,14 @@ impl Algorithm {
     }
 }
 
-/// Prints the form that is accepted: `zstd[:LEVEL]`, followed by the numbers.
+/// Prints the form that is accepted: `zstd[:LEVEL][,dict=auto|FILE]`, followed by the numbers.
 impl fmt::Display for Algorithm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name)?;
         let Some(Parameter { name, accepted, default }) = &self.parameter else { return Ok(()) };
         let (first, last) = (accepted.start(), accepted.end());
-        write!(f, "[:{name}] ({name} {first} to {last}, default {default})")
+        let dictionary = if self.with_dictionary.is_some() { "[,dict=auto|FILE]" } else { "" };
+        write!(f, "[:{name}]{dictionary} ({name} {first} to {last}, default {default})")
     }
 }
 

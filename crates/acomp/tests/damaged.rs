@@ -8,13 +8,15 @@ use acomp::Error;
 use samples::fence::{Bench, mutate};
 use samples::{Random, context, object, seed};
 
-const COMPRESSORS: [&str; 12] = [
+const COMPRESSORS: [&str; 14] = [
     "lz4",
     "lz4hc",
     "zstd:-5",
     "zstd:1",
     "zstd:9",
     "zstd:19",
+    "zstd:1,dict=auto",
+    "zstd:9,dict=FILE",
     "deflate:1",
     "deflate:10",
     "deflate-iaa",

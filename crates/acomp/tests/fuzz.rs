@@ -61,6 +61,7 @@ formats! {
     lz4: "lz4",
     lz4hc: "lz4hc:12",
     zstd: "zstd:3",
+    zstd_with_dictionary: "zstd:1,dict=FILE",
     deflate: "deflate:6",
     deflate_iaa: "deflate-iaa",
     lzo: "lzo",

@@ -9,7 +9,7 @@ use std::ffi::c_void;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use acomp::Context;
-use samples::{Random, compress, decompress, object};
+use samples::{Random, compress, decompress, decompress_prefix, object};
 
 static CALLS: AtomicUsize = AtomicUsize::new(0);
 
@@ -84,6 +84,9 @@ fn main() {
         "zstd:13",
         "zstd:19",
         "zstd:22",
+        "zstd:1,dict=auto",
+        "zstd:19,dict=auto",
+        "zstd:1,dict=FILE",
         "deflate:1",
         "deflate:6",
         "deflate:10",
@@ -106,9 +109,9 @@ fn main() {
                 compress(&mut context, &unit, &mut dst).unwrap();
                 let _ = compress(&mut context, &unit, &mut dst[..len.div_ceil(4)]);
                 decompress(&mut context, &object, &mut dst[..len]).unwrap();
-                context.decompress_prefix(&object, &mut dst[..len.div_ceil(3)], len).unwrap();
+                decompress_prefix(&mut context, &object, &mut dst[..len.div_ceil(3)], len).unwrap();
                 let _ = decompress(&mut context, &damaged, &mut dst[..len]);
-                let _ = context.decompress_prefix(&damaged, &mut dst[..len.div_ceil(3)], len);
+                let _ = decompress_prefix(&mut context, &damaged, &mut dst[..len.div_ceil(3)], len);
                 decompress(&mut context, &object[..object.len() - 1], &mut dst[..len]).unwrap_err();
             });
             assert_eq!(count, 0, "{text}, a unit of {len} bytes: {count} calls of the allocator");

@@ -5,40 +5,7 @@
 
 mod samples;
 
-use std::io::Write;
-use std::process::{Command, Stdio};
-
-use samples::{Random, context, decompress, object, seed};
-
-/// What a program makes of its input.
-fn filter(program: &str, arguments: &[&str], input: &[u8]) -> Vec<u8> {
-    let mut child = Command::new(program)
-        .args(arguments)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap_or_else(|e| panic!("{program}: {e}"));
-    let mut stdin = child.stdin.take().unwrap();
-    let output = std::thread::scope(|scope| {
-        // It may have written more than a pipe holds before it has read all; one that fails need not read all.
-        scope.spawn(move || drop(stdin.write_all(input)));
-        child.wait_with_output().unwrap()
-    });
-    assert!(output.status.success(), "{program} {arguments:?}: {}", output.status);
-    output.stdout
-}
-
-/// Whether a program can be run. If not, that is said, also where a test's output is held back.
-fn is_installed(program: &str, package: &str) -> bool {
-    let found = Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
-    if found.is_err() {
-        let _ = writeln!(
-            std::io::stderr(),
-            "skipped: {program} is not installed (apt-get install {package}): its streams were not compared"
-        );
-    }
-    found.is_ok()
-}
+use samples::{Random, context, decompress, filter, is_installed, object, seed};
 
 /// Units of every kind, of one byte to 2 MiB.
 fn units() -> Vec<Vec<u8>> {

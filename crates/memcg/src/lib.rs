@@ -43,7 +43,7 @@ use hist::Histogram;
 use share::{Division, Share};
 
 /// "zfolio" and the version of this layout; both sides refuse any other.
-pub const MAGIC: u64 = 0x7a66_6f6c_696f_0002;
+pub const MAGIC: u64 = 0x7a66_6f6c_696f_0003;
 
 /// How many processes of a run can be managed at the same time. The file is sparse: what was never used takes no memory.
 pub const SLOTS: usize = 512;
@@ -56,6 +56,9 @@ pub const ORDERS: usize = 10;
 
 /// What [`Memcg::unseen_copy`] is when the user has been told.
 pub const SAID: u32 = u32::MAX;
+
+/// The most bytes of the dictionary that the user has in a file.
+pub const DICTIONARY_MAX_BYTES: usize = 128 << 10;
 
 /// The name of the environment variable that holds the path of the mapped file.
 pub const ENV: &str = "ZFOLIO_MEMCG";
@@ -159,6 +162,14 @@ pub struct Stat {
     pub common_out: AtomicU64,
     /// See `common_out`.
     pub common_read: AtomicU64,
+    /// Dictionaries that were trained; those of them that were kept; and those of these that were given up, since the data had become others.
+    pub trained: AtomicU64,
+    /// See `trained`.
+    pub trained_kept: AtomicU64,
+    /// See `trained`.
+    pub trained_dropped: AtomicU64,
+    /// What the samples came to that they were tested on, in bytes: single pages without and with them, windows without and with them.
+    pub tested_bytes: [AtomicU64; 4],
 }
 
 /// State of a slot.
@@ -285,6 +296,9 @@ pub struct Memcg {
     free_hint: AtomicU32,
     /// How the limit is divided.
     pub division: Division,
+    /// The user's dictionary, written before the first process starts: its length, and its bytes.
+    dictionary_bytes: u32,
+    dictionary: [u8; DICTIONARY_MAX_BYTES],
 }
 
 impl Stat {
@@ -438,6 +452,22 @@ impl Memcg {
         self.settings = settings;
         self.max_bytes.store(max_bytes, Relaxed);
         self.magic.store(MAGIC, Release);
+    }
+
+    /// Takes the user's dictionary in, before anybody else has the page.
+    ///
+    /// # Panics
+    ///
+    /// If it is longer than [`DICTIONARY_MAX_BYTES`].
+    pub fn set_dictionary(&mut self, bytes: &[u8]) {
+        // What is not written takes no memory in the file.
+        self.dictionary[..bytes.len()].copy_from_slice(bytes);
+        self.dictionary_bytes = bytes.len() as u32;
+    }
+
+    /// The user's dictionary; empty where there is none.
+    pub fn dictionary(&self) -> &[u8] {
+        &self.dictionary[..(self.dictionary_bytes as usize).min(DICTIONARY_MAX_BYTES)]
     }
 
     /// The slots that were ever used.

@@ -20,13 +20,14 @@
 //!    some: who has posted finds either that the slot is not listed, or that a worker will look at its cell after this.
 
 use crate::arena;
+use crate::shelf::Shelf;
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::ops::Range;
 use core::slice;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
 use uffd::{Fd, PAGE, sys};
-use zswap::{PARCEL_MAX_BYTES, Packed, Priors};
+use zswap::{PARCEL_MAX_BYTES, Packed, Priors, With};
 
 const IDLE: u32 = 0;
 const QUEUED: u32 = 1;
@@ -61,6 +62,8 @@ pub enum Work {
         unit: usize,
         /// What they were when they were loaded.
         priors: Priors,
+        /// The dictionary that the objects are made with.
+        with: With,
     },
     /// To load pages of an object.
     Unpack {
@@ -179,6 +182,7 @@ pub struct Board {
     fetches: Ring,
     stores: Ring,
     parcels: usize,
+    shelf: &'static Shelf,
     bytes: usize,
 }
 
@@ -193,6 +197,7 @@ struct Layout {
     fetches: usize,
     stores: usize,
     parcels: usize,
+    shelf: usize,
     bytes: usize,
     ring: usize,
 }
@@ -204,7 +209,8 @@ impl Layout {
         let fetches = cells + slots * size_of::<Cell>();
         let stores = fetches + ring * size_of::<AtomicU32>();
         let parcels = (stores + ring * size_of::<AtomicU32>()).next_multiple_of(PAGE);
-        Layout { cells, fetches, stores, parcels, bytes: parcels + PARCELS * PARCEL_BYTES, ring }
+        let shelf = parcels + PARCELS * PARCEL_BYTES;
+        Layout { cells, fetches, stores, parcels, shelf, bytes: shelf + size_of::<Shelf>(), ring }
     }
 }
 
@@ -246,6 +252,7 @@ impl Board {
                 fetches: ring(layout.fetches, &head.fetches),
                 stores: ring(layout.stores, &head.stores),
                 parcels: at + layout.parcels,
+                shelf: &*((at + layout.shelf) as *const Shelf),
                 bytes: layout.bytes,
             })
         }
@@ -254,6 +261,11 @@ impl Board {
     /// The words that engine and workers tell each other.
     pub fn head(&self) -> &'static Head {
         self.head
+    }
+
+    /// The dictionaries that they have.
+    pub fn shelf(&self) -> &'static Shelf {
+        self.shelf
     }
 
     /// Its addresses.
@@ -269,7 +281,8 @@ impl Board {
 
     /// Bytes that are in no private memory of the engine's: the board itself, and what the workers have.
     pub fn apart_bytes(&self) -> usize {
-        self.bytes + self.head.private.iter().map(|p| p.load(Relaxed)).sum::<usize>()
+        let written = self.bytes - size_of::<Shelf>() + self.shelf.bytes();
+        written + self.head.private.iter().map(|p| p.load(Relaxed)).sum::<usize>()
     }
 
     /// The pager puts work up for a slot that has none.
@@ -479,7 +492,10 @@ mod tests {
     /// A job by its number: even ones are packed, odd ones unpacked.
     fn work(number: usize) -> Work {
         match number % 2 {
-            0 => Work::Pack { at: number, pages: 1, unit: 1, priors: Priors::default() },
+            0 => {
+                let (priors, with) = (Priors::default(), With::default());
+                Work::Pack { at: number, pages: 1, unit: 1, priors, with }
+            }
             _ => Work::Unpack { object: number, bytes: 0, fingerprint: 0, first: 0, pages: 0, to: 0 },
         }
     }

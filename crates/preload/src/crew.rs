@@ -16,6 +16,10 @@ pub struct Crew {
     pub compressor: acomp::Compressor,
     /// What keys their hashes.
     pub seed: u64,
+    /// The user's dictionary.
+    pub file: &'static [u8],
+    /// Test mode: everything goes out all the time.
+    pub evict_all: bool,
     /// The process's slot.
     pub slot: &'static Slot,
     /// The engine's process, which is the calling one.
@@ -42,7 +46,7 @@ impl Crew {
 
     /// Starts one, and waits until it is ready.
     fn start_one(&self, memory: &Memory, number: usize, place: Place) -> Result<u32, (&'static str, Errno)> {
-        let &Crew { board, compressor, seed, slot, engine, program } = self;
+        let &Crew { board, compressor, seed, file, evict_all, slot, engine, program } = self;
         // One is enough to look out.
         let lookout = (number == 0).then(Lookout::open).and_then(Result::ok);
         let duty = Duty {
@@ -52,6 +56,8 @@ impl Crew {
             memory: memory.share(),
             compressor,
             seed,
+            file,
+            evict_all,
             slot,
             engine,
             program,

@@ -190,8 +190,9 @@ impl Parts {
             .map_err(|e| ("UFFDIO_REGISTER", e))?;
         let bell = sys::eventfd().map_err(|e| ("eventfd", e))?;
         let board = Board::map(stage.1 / WINDOW, bell).ok_or(no_memory)?;
-        let crew = Crew { board, compressor, seed, slot, engine: watch.own_pid, program: pid };
+        let (file, engine) = (memcg.dictionary(), watch.own_pid);
         let evict_all = memcg.settings.evict_all != 0;
+        let crew = Crew { board, compressor, seed, file, evict_all, slot, engine, program: pid };
         let config = Config { stage, nursery, fresh: (fresh, FRESH_BYTES), doorbell, evict_all };
         Ok(Parts { live, config, means, board, crew, limit })
     }
@@ -215,8 +216,9 @@ fn awake(watch: &mut Watch) -> Result<(), (&'static str, Errno)> {
     let seed = CONTROL.seed.load(Relaxed);
     heritage::read_anew();
     let Parts { live, config, means, board, crew, limit } = Parts::open(watch, seed)?;
-    let codec = Codec::new(crew.compressor, seed).map_err(|_| ("mmap", Errno::ENOMEM))?;
-    let store = Counter::new(means, board, codec, &slot.stat, memcg.settings.damage_every);
+    let codec = Codec::new(crew.compressor, seed, crew.file).map_err(|_| ("mmap", Errno::ENOMEM))?;
+    let source = crew.compressor.source();
+    let store = Counter::new(means, board, codec, source, &slot.stat, memcg.settings.damage_every);
     // In the heap, where a child finds it.
     let mut pager = Box::new(Pager::new(live, store, &slot.stat, config, limit));
     announce(watch, &mut pager);
@@ -488,6 +490,7 @@ fn run(watch: &mut Watch, board: Board, workers: &[u32], pager: &mut Engine) {
             pager.set_limit(watch.limit(own), share::processes_per_cpu(memcg));
             watch.count_cpu();
             watch.note_name(now);
+            pager.store.tend();
             unseen.look(memcg, watch.order.pid);
             if watch.gone() {
                 unseen.look(memcg, watch.order.pid);

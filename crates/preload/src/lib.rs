@@ -15,6 +15,7 @@
 //!
 //! - [`arena`]: the engine's own memory, and which addresses it has
 //! - [`live`]: the pager's kernel, [`tasks`]: what it knows of threads; [`store`]: its store; [`pool`]: its memory; [`board`]: the jobs that workers take
+//! - [`shelf`]: the dictionaries that engine and workers have; [`lexicon`]: what the engine knows of them; [`lessons`]: the worker that looks for them
 //! - [`control`]: what the program's threads and the engine tell each other; [`words`]: what is said to the user
 //! - [`grow`]: when an engine is started; [`patch`]: libc's system calls that pass us; [`loaded`]: what the loader has loaded
 //! - [`engine`], [`worker`]: the processes; [`watch`]: the program as the engine sees it; [`birth`], [`crew`]: how they are made; [`seat`]: on which CPU they run; [`nap`]: how long they sleep;
@@ -52,6 +53,8 @@ pub mod heritage;
 pub mod hook;
 pub mod image;
 pub mod keys;
+pub mod lessons;
+pub mod lexicon;
 pub mod live;
 pub mod loaded;
 pub mod loan;
@@ -62,6 +65,7 @@ pub mod pool;
 pub mod rights;
 pub mod seat;
 pub mod share;
+pub mod shelf;
 pub mod smaps;
 pub mod store;
 pub mod tasks;

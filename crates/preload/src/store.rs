@@ -3,6 +3,7 @@
 //! The pool is the engine's alone. Workers get addresses and give bytes, and hold nothing that could be left locked.
 
 use crate::board::{Answer, Board, Work};
+use crate::lexicon::Lexicon;
 use crate::pool::{Means, PoolMemory};
 use crate::{crew, heritage, words};
 use alloc::collections::VecDeque;
@@ -12,7 +13,7 @@ use mm::kernel::{Body, Damaged, Done, Fetch, Job, Prior, Spare, Store, WINDOW_PA
 use uffd::sys;
 use vmscan::PAGE;
 use zsmalloc::Handle;
-use zswap::{Cache, Codec, LoadError, New, Packed, Priors};
+use zswap::{Cache, Codec, LoadError, Name, New, Packed, Priors, dictionary_of};
 
 /// How much compaction moves at a time, in bytes: somebody may fault meanwhile.
 const COMPACT_BYTES: usize = 64 << 10;
@@ -25,6 +26,8 @@ const LOOK_EVERY: u32 = 1000;
 struct Given {
     slot: u32,
     unit: usize,
+    /// The dictionary that it makes objects with.
+    with: Name,
     /// What it loads, if it does: pinned, since a worker has its address.
     loads: Option<Handle>,
 }
@@ -35,6 +38,7 @@ pub struct Counter {
     cache: Cache<PoolMemory>,
     /// For what the pager loads itself.
     codec: Codec,
+    lexicon: Lexicon,
     stat: &'static Stat,
     /// In the order in which they were given.
     given: VecDeque<Given>,
@@ -53,16 +57,19 @@ impl Counter {
         means: Option<Means>,
         board: Board,
         codec: Codec,
+        source: acomp::Source,
         stat: &'static Stat,
         damage_every: u32,
     ) -> Counter {
-        Counter::over(Cache::new(PoolMemory::new(means)), board, codec, stat, damage_every)
+        let lexicon = Lexicon::new(source, board.shelf());
+        Counter::over(Cache::new(PoolMemory::new(means)), board, codec, lexicon, stat, damage_every)
     }
 
     fn over(
         cache: Cache<PoolMemory>,
         board: Board,
         codec: Codec,
+        lexicon: Lexicon,
         stat: &'static Stat,
         damage_every: u32,
     ) -> Counter {
@@ -70,6 +77,7 @@ impl Counter {
             board,
             cache,
             codec,
+            lexicon,
             stat,
             given: VecDeque::new(),
             in_vain: 0,
@@ -85,9 +93,10 @@ impl Counter {
     /// `parents` must be the copy of a store that the parent's engine had when it stood still for the fork, and never be used again.
     pub unsafe fn take_over(parents: *const Counter, board: Board, stat: &'static Stat) -> Counter {
         // SAFETY: the caller's contract; the copy's own fields are never dropped.
-        let Counter { cache, codec, damage_every, stored, .. } = unsafe { parents.read() };
+        let Counter { cache, codec, lexicon, damage_every, stored, .. } = unsafe { parents.read() };
         cache.pool().backing().reopen();
-        Counter { stored, ..Counter::over(cache, board, codec, stat, damage_every) }
+        let lexicon = Lexicon::take_over(lexicon, board.shelf(), &codec);
+        Counter { stored, ..Counter::over(cache, board, codec, lexicon, stat, damage_every) }
     }
 
     /// With nothing better to do, compacts the pool a little where holes take a thirty-second of it, or an eighth while a stream comes in, which leaves
@@ -104,10 +113,17 @@ impl Counter {
         compacted.objects_moved > 0
     }
 
-    /// Makes one object of those pages of `window` that `pages` names by bit, at the beginning of `parcel`: its pages, fingerprint and bytes. `None` where that would
+    /// Goes on with dictionaries, when there is something new of them.
+    pub fn tend(&mut self) {
+        let Counter { lexicon, codec, given, stat, .. } = self;
+        lexicon.tend(codec, |name| given.iter().any(|given| given.with == name), stat);
+    }
+
+    /// Makes one object, which all of the family can read, of those pages of `window` that `pages` names by bit, at the beginning of `parcel`: its pages, fingerprint and bytes. `None` where that would
     /// save little.
     pub fn pack(&mut self, window: &[u8], pages: u16, parcel: &mut [u8]) -> Option<(u16, u32, usize)> {
-        let packed = self.codec.pack(window, pages, WINDOW_PAGES, &Priors::default(), parcel);
+        let with = self.lexicon.used_in_common();
+        let packed = self.codec.pack(window, pages, WINDOW_PAGES, &Priors::default(), with, parcel);
         match packed.objects[0] {
             Some(New::Blob { fingerprint, bytes, compressed: true }) => {
                 Some((packed.in_objects, fingerprint, bytes as usize))
@@ -146,6 +162,7 @@ impl Counter {
                     at += bytes as usize;
                     self.damage(object);
                     self.cache.store(object).map(|handle| {
+                        self.lexicon.note(dictionary_of(object));
                         self.stat.compressed_in_bytes.fetch_add((pages * PAGE) as u64, Relaxed);
                         self.stat.compressed_out_bytes.fetch_add(bytes as u64, Relaxed);
                         self.stat.incompressible.fetch_add(!compressed as u64, Relaxed);
@@ -189,6 +206,7 @@ fn damaged(error: LoadError) -> Damaged {
         LoadError::Stream => Damaged::Stream,
         LoadError::Checksum => Damaged::Checksum,
         LoadError::Object => Damaged::Object,
+        LoadError::Dictionary => Damaged::Dictionary,
     }
 }
 
@@ -202,7 +220,9 @@ impl Store for Counter {
         }
         let Job { slot, at, pages, unit, fewest, .. } = job;
         priors.want(fewest);
-        self.put_up(Given { slot, unit, loads: None }, Work::Pack { at, pages, unit, priors });
+        let with = self.lexicon.used();
+        let given = Given { slot, unit, with: with.name, loads: None };
+        self.put_up(given, Work::Pack { at, pages, unit, priors, with });
     }
 
     fn fetch(&mut self, fetch: Fetch) {
@@ -215,7 +235,7 @@ impl Store for Counter {
         let pinned = loads.map(|handle| self.cache.pool().pin(handle));
         let (object, bytes) = pinned.map_or((0, 0), |(at, bytes)| (at.addr().get(), bytes));
         let work = Work::Unpack { object, bytes, fingerprint, first, pages, to };
-        self.put_up(Given { slot, unit: WINDOW_PAGES, loads }, work);
+        self.put_up(Given { slot, unit: WINDOW_PAGES, with: 0, loads }, work);
     }
 
     fn withdraw(&mut self, slot: u32) -> bool {
@@ -275,6 +295,9 @@ impl Store for Counter {
         if let Body::Blob { handle, .. } = body
             && let Some(handle) = Handle::from_raw(handle)
         {
+            if self.lexicon.is_counted() {
+                self.lexicon.forget(self.cache.dictionary(handle));
+            }
             self.cache.invalidate(handle);
         }
     }

@@ -13,6 +13,9 @@ use crate::creds;
 use crate::filter::{self, Company, Stage};
 use crate::follow::Follower;
 use crate::footprint::footprint;
+use crate::lessons::Lessons;
+use crate::shelf::Shelf;
+use acomp::Source;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::*;
@@ -20,7 +23,7 @@ use memcg::Slot;
 use uffd::sys::{self, CpuSet, consts::*};
 use uffd::{Fd, Memory};
 use vmscan::{PAGE, WINDOW};
-use zswap::{Codec, PARCEL_MAX_BYTES, WINDOW_PAGES};
+use zswap::{Codec, Name, PARCEL_MAX_BYTES, WINDOW_PAGES, dictionary_of};
 
 /// What a worker is started with.
 pub struct Duty {
@@ -36,6 +39,10 @@ pub struct Duty {
     pub compressor: acomp::Compressor,
     /// What keys their hashes.
     pub seed: u64,
+    /// The user's dictionary.
+    pub file: &'static [u8],
+    /// Test mode: everything goes out all the time.
+    pub evict_all: bool,
     /// The process's slot.
     pub slot: &'static Slot,
     /// The engine's process.
@@ -142,15 +149,34 @@ impl Watch<'_> {
 /// What a worker works with.
 struct Bench {
     codec: Codec,
+    shelf: &'static Shelf,
+    lessons: Option<Lessons>,
     /// A window, or an object.
     bytes: Vec<u8>,
 }
 
 impl Bench {
+    /// Has the dictionary of this name at hand, if it is one that the process has.
+    fn prepare(&mut self, name: Name) {
+        if name != 0
+            && self.codec.place(name).is_none()
+            && let Some(place) = self.shelf.place(name)
+        {
+            self.codec.learn(place, name, self.shelf.at(place));
+        }
+    }
+
+    /// Looks for dictionaries a little, and says how long until it wants to do so again, at most `most_ns`.
+    fn turn(&mut self, most_ns: u64) -> u64 {
+        let Some(lessons) = &mut self.lessons else { return most_ns };
+        lessons.turn(&mut self.codec);
+        lessons.rest_ns(most_ns)
+    }
+
     fn act(&mut self, watch: &mut Watch<'_>, work: &Work, parcel: &mut [u8]) -> Reply {
         let memory = &watch.duty.memory;
         match *work {
-            Work::Pack { at, pages, unit, ref priors } => {
+            Work::Pack { at, pages, unit, ref priors, with } => {
                 let mut from = 0;
                 while let Some(first) = (from..WINDOW_PAGES).find(|p| pages & 1 << p != 0) {
                     from = (first..WINDOW_PAGES).find(|p| pages & 1 << p == 0).unwrap_or(WINDOW_PAGES);
@@ -160,12 +186,20 @@ impl Bench {
                         sys::sleep_ns(AGAIN_NS);
                     }
                 }
-                Reply::Packed(self.codec.pack(&self.bytes[..WINDOW], pages, unit, priors, parcel))
+                self.prepare(with.name);
+                let window = &self.bytes[..WINDOW];
+                let packed = self.codec.pack(window, pages, unit, priors, with, parcel);
+                if let Some(lessons) = &mut self.lessons {
+                    lessons.see(window, unit, &packed, with);
+                }
+                Reply::Packed(packed)
             }
             Work::Unpack { object, bytes, fingerprint, first, pages, to } => {
-                let (object_bytes, plain) = (&mut self.bytes[..bytes], &mut parcel[..pages as usize * PAGE]);
-                let sound = memory.read(object, object_bytes)
-                    && self.codec.unpack(object_bytes, fingerprint, first as usize, plain).is_ok()
+                let plain = &mut parcel[..pages as usize * PAGE];
+                let read = memory.read(object, &mut self.bytes[..bytes]);
+                self.prepare(dictionary_of(&self.bytes[..bytes]));
+                let sound = read
+                    && self.codec.unpack(&self.bytes[..bytes], fingerprint, first as usize, plain).is_ok()
                     // SAFETY: a slot of the stage that is this job's.
                     && unsafe { memory.write(to, plain) };
                 Reply::Unpacked(sound)
@@ -181,10 +215,14 @@ pub extern "C" fn main(duty: usize) -> ! {
     let _ = sys::set_name(PR_SET_NAME, c"zfolio-worker".as_ptr().cast());
     // SAFETY: this process was made apart, and uses nothing of the engine's but what is kept.
     let is_alone = duty.kept.as_ref().is_none_or(|kept| unsafe { kept.leave_the_rest() });
-    let codec = Codec::new(duty.compressor, duty.seed);
+    let codec = Codec::new(duty.compressor, duty.seed, duty.file);
     let watched = (sys::pidfd_open(duty.engine), sys::pidfd_open(duty.program));
     let (true, Ok(codec), (Ok(engine), Ok(program))) = (is_alone, codec, watched) else { sys::exit(1) };
-    let mut bench = Bench { codec, bytes: vec![0; PARCEL_MAX_BYTES] };
+    let shelf = duty.board.shelf();
+    // One is enough to look for dictionaries.
+    let is_tutor = duty.number == 0 && duty.compressor.source() == Source::Auto;
+    let lessons = is_tutor.then(|| Lessons::new(shelf, duty.evict_all));
+    let mut bench = Bench { codec, shelf, lessons, bytes: vec![0; PARCEL_MAX_BYTES] };
     if duty.kept.is_some() {
         // It has pages of the program's, and descriptors by which to read the others: these are not for whoever may look at a process of this user.
         creds::forbid_looks();
@@ -207,6 +245,7 @@ pub extern "C" fn main(duty: usize) -> ! {
     board.report_ready();
     while head.stop.load(SeqCst) == 0 {
         watch.follow();
+        let rest_ns = bench.turn(LOOK_NS);
         if board.serve(&mut parcel, |work, parcel| bench.act(&mut watch, work, parcel)) {
             continue;
         }
@@ -222,7 +261,7 @@ pub extern "C" fn main(duty: usize) -> ! {
                 }
                 board.wait(number, parcel.is_some(), LOOK_OUT_NS);
             }
-            _ => board.wait(number, parcel.is_some(), LOOK_NS),
+            _ => board.wait(number, parcel.is_some(), rest_ns),
         }
     }
     watch.count_cpu();

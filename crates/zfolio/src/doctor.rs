@@ -330,7 +330,7 @@ fn procmap_query() -> Check {
 
 /// The directory that libzfolio.so is loaded from, created for a trial.
 fn library() -> Check {
-    let (found, verdict) = match RunDir::create(0, Settings::default()) {
+    let (found, verdict) = match RunDir::create(0, Settings::default(), &[]) {
         Ok(dir) => (format!("loads from {}", dir.parent().display()), Verdict::Ok),
         Err(e) => (format!("{e:#}"), Verdict::Missing),
     };

@@ -10,6 +10,7 @@
 //! - [`args`], [`size`], [`cgroup`]: the command line, sizes of memory, and what they are a share of
 //! - [`probe`], [`doctor`]: what the kernel allows, and what to do about what it does not
 //! - [`program`], [`elf`]: CMD, found and looked at before it runs; [`glibc`]: the machine's libc
+//! - [`mod@dictionary`]: the one that the user has in a file
 //! - [`rundir`]: the directory with the library and the shared page; [`blank`]: a library of nothing, for 32-bit descendants
 //! - [`supervise`]: signals, job control, descendants, the end
 //! - [`coordinator`], [`descendants`]: the limit divided among the processes, and which there are; [`unmanaged`]: those without an engine
@@ -29,6 +30,7 @@ mod blank;
 mod cgroup;
 mod coordinator;
 mod descendants;
+mod dictionary;
 mod doctor;
 mod elf;
 mod families;

@@ -4,6 +4,7 @@ use crate::accelerator;
 use crate::args::Run;
 use crate::cgroup::Memory;
 use crate::coordinator::Coordinator;
+use crate::dictionary;
 use crate::doctor;
 use crate::program;
 use crate::progress::Progress;
@@ -118,6 +119,8 @@ fn start(args: &Run) -> Result<u8, Refusal> {
     let memory = Memory::of_this_process();
     let max_bytes = args.memory_bytes(&memory).map_err(Refusal::usage)?;
     let compressor = compressor(args)?;
+    let dictionary =
+        dictionary::read(&args.compressor.to_string_lossy(), compressor).map_err(Refusal::usage)?;
     let settings = settings(args, compressor);
     if let Some(limit) = memory.cgroup.as_ref().filter(|limit| limit.bytes < max_bytes) {
         let (mine, its) = (Bytes(max_bytes), Bytes(limit.bytes));
@@ -154,7 +157,8 @@ fn start(args: &Run) -> Result<u8, Refusal> {
 
     // From here on no signal ends this process, so that the directory goes with the run.
     let inherited = sys::take_over_signals();
-    let mut dir = RunDir::create(max_bytes, settings).map_err(|e| Refusal(CANNOT, format!("{e:#}")))?;
+    let mut dir =
+        RunDir::create(max_bytes, settings, &dictionary).map_err(|e| Refusal(CANNOT, format!("{e:#}")))?;
     let own = std::env::vars_os();
     // What is tried out in a test is tried out in every process.
     let page = dir.page(settings.evict_all != 0 || settings.damage_every != 0);

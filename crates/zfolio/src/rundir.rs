@@ -45,12 +45,12 @@ pub struct RunDir {
 }
 
 impl RunDir {
-    /// Creates the directory with the library and a page of this limit and these settings.
-    pub fn create(max_bytes: u64, settings: Settings) -> Result<RunDir> {
+    /// Creates the directory with the library and a page of this limit, these settings and this dictionary of the user's.
+    pub fn create(max_bytes: u64, settings: Settings, dictionary: &[u8]) -> Result<RunDir> {
         let parents = parents();
         let mut refusals = Vec::new();
         for parent in &parents {
-            match RunDir::create_in(parent, max_bytes, settings) {
+            match RunDir::create_in(parent, max_bytes, settings, dictionary) {
                 Ok(dir) => return Ok(dir),
                 Err(e) => refusals.push(format!("{}: {e:#}", parent.display())),
             }
@@ -58,7 +58,7 @@ impl RunDir {
         bail!("no directory for libzfolio.so ({})", refusals.join("; "))
     }
 
-    fn create_in(parent: &Path, max_bytes: u64, settings: Settings) -> Result<RunDir> {
+    fn create_in(parent: &Path, max_bytes: u64, settings: Settings, dictionary: &[u8]) -> Result<RunDir> {
         if !sys::allows_code(parent) {
             bail!("not there, or mounted noexec");
         }
@@ -86,6 +86,7 @@ impl RunDir {
         };
         match fill() {
             Ok((lock, memcg)) => {
+                memcg.set_dictionary(dictionary);
                 memcg.init(max_bytes, settings);
                 Ok(RunDir { path, memcg, _lock: lock, kept: false })
             }
@@ -288,7 +289,7 @@ mod tests {
 
     #[test]
     fn a_run_directory_holds_its_files_and_goes_when_dropped() {
-        let dir = RunDir::create(1 << 28, Settings { seed: 7, ..Settings::default() }).unwrap();
+        let dir = RunDir::create(1 << 28, Settings { seed: 7, ..Settings::default() }, b"words").unwrap();
         let path = dir.path.clone();
         let library_of = |platform: &str| {
             let file = dir.library().to_str().unwrap().replace(memcg::PLATFORM, platform);
@@ -306,14 +307,14 @@ mod tests {
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o755);
         assert_eq!(fs::metadata(dir.page(false)).unwrap().mode() & 0o777, 0o666);
         assert_eq!(fs::canonicalize(dir.page(true)).unwrap(), fs::canonicalize(dir.page(false)).unwrap());
-        assert_eq!(dir.memcg.settings.seed, 7);
+        assert_eq!((dir.memcg.settings.seed, dir.memcg.dictionary()), (7, &b"words"[..]));
         drop(dir);
         assert!(!path.exists());
     }
 
     #[test]
     fn a_dead_run_is_swept_away_and_a_living_one_is_not() {
-        let living = RunDir::create(1 << 28, Settings::default()).unwrap();
+        let living = RunDir::create(1 << 28, Settings::default(), &[]).unwrap();
         // What is left of a run that was killed: nobody has the page's lock, nor the path in the environment.
         let parent = living.path.parent().unwrap().to_path_buf();
         let path = parent.join(format!("{PREFIX}{}-dead", std::process::id()));

@@ -78,6 +78,14 @@ pub struct Figures {
     pub compressed_in_bytes: u64,
     /// See `compressed_in_bytes`.
     pub compressed_out_bytes: u64,
+    /// Dictionaries that were trained; those of them that were kept; and those of these that were given up later.
+    pub trained: u64,
+    /// See `trained`.
+    pub trained_kept: u64,
+    /// See `trained`.
+    pub trained_dropped: u64,
+    /// What samples came to, to test them: single pages without and with a dictionary, windows without and with.
+    pub tested_bytes: [u64; 4],
     /// Faults on memory that was out.
     pub faults: u64,
     /// Faults on fresh memory that was gated.
@@ -143,6 +151,10 @@ impl Figures {
             wrong_noise: load(&stat.wrong_noise),
             compressed_in_bytes: load(&stat.compressed_in_bytes),
             compressed_out_bytes: load(&stat.compressed_out_bytes),
+            trained: load(&stat.trained),
+            trained_kept: load(&stat.trained_kept),
+            trained_dropped: load(&stat.trained_dropped),
+            tested_bytes: stat.tested_bytes.each_ref().map(load),
             faults: load(&stat.faults),
             fresh_faults: load(&stat.fresh_faults),
             fault_p50_ns: latency.quantile(0.50),
@@ -199,6 +211,13 @@ impl Figures {
             "squeezed",
             format_args!("{} into {} at the peak{ratio} with {with}", Bytes(stored), Bytes(pool)),
         )?;
+        if self.trained > 0 {
+            let (trained, kept, dropped) = (self.trained, self.trained_kept, self.trained_dropped);
+            line(
+                "dictionary",
+                format_args!("{trained} trained, {kept} kept, {dropped} given up{}", self.gains()),
+            )?;
+        }
         line("folios out", format_args!("{}", by_size(&self.zswpout)))?;
         line("folios in", format_args!("{}", by_size(&self.zswpin)))?;
         let pages = |count: u64| Bytes(count * 4096);
@@ -227,6 +246,20 @@ impl Figures {
         line("engine", format_args!("{} of CPU", Time(self.engine_cpu_ns)))?;
         self.write_processes(out)?;
         self.write_unmanaged(out)
+    }
+
+    /// By how much dictionaries made samples smaller: `; pages 3.2 %, windows 0.4 % smaller`.
+    fn gains(&self) -> String {
+        let [pages, pages_with, windows, windows_with] = self.tested_bytes;
+        let kinds = [("pages", pages, pages_with), ("windows", windows, windows_with)];
+        let gains: Vec<String> = kinds
+            .iter()
+            .filter(|(_, without, _)| *without > 0)
+            .map(|&(kind, without, with)| {
+                format!("{kind} {:.1} %", 100.0 - with as f64 * 100.0 / without as f64)
+            })
+            .collect();
+        if gains.is_empty() { String::new() } else { format!("; {} smaller", gains.join(", ")) }
     }
 
     /// The same for programs.
@@ -275,6 +308,17 @@ impl Figures {
                 "out_bytes": self.compressed_out_bytes,
                 "incompressible_objects": self.incompressible,
                 "noise_objects": { "kept": self.believed_noise, "tried": self.tried_noise, "wrong": self.wrong_noise },
+                "dictionaries": {
+                    "trained": self.trained,
+                    "kept": self.trained_kept,
+                    "given_up": self.trained_dropped,
+                    "sample_bytes": {
+                        "pages_without": self.tested_bytes[0],
+                        "pages_with": self.tested_bytes[1],
+                        "windows_without": self.tested_bytes[2],
+                        "windows_with": self.tested_bytes[3],
+                    },
+                },
                 "compacted_objects": self.compacted,
                 "packed_pages": self.packed,
             },
@@ -385,6 +429,9 @@ mod tests {
             clean_reused: 88_000,
             common_out: 9_000,
             common_read: 70,
+            trained: 2,
+            trained_kept: 1,
+            tested_bytes: [100_000, 96_800, 200_000, 199_200],
             faults: 20_211,
             fault_p50_ns: 21_000,
             fault_p99_ns: 92_400,
@@ -404,6 +451,7 @@ mod tests {
 zfolio: ran in 255 MiB instead of 1.21 GiB (21 %)
   footprint   peak 255 MiB of 256 MiB allowed; wanted 1.21 GiB
   squeezed    1.02 GiB into 172 MiB at the peak (6.1 to 1) with zstd:1
+  dictionary  2 trained, 1 kept, 0 given up; pages 3.2 %, windows 0.4 % smaller
   folios out  22,334, 1.37 GiB: 4K 310, 16K 12, 64K 22,000, 2M 12
   folios in   18,100, 1.10 GiB: 4K 100, 64K 18,000
   2nd chance  195 MiB touched on the stage, 10 % of what went there

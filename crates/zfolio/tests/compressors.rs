@@ -74,6 +74,117 @@ fn output_is_the_same_with_each_algorithm() {
     }
 }
 
+/// 80,000 objects of Python's own, looked at here and there: what is out is single pages too.
+const HEAP: &str = "
+import random, zlib
+r = random.Random(1)
+words = [bytes(r.choices(b'abcdefghijklmnopqrstuvwxyz', k=r.randrange(2, 10))).decode() for _ in range(3000)]
+rows = [{'id': i, 'name': r.choice(words) + ' ' + r.choice(words), 'tags': [r.choice(words), r.choice(words)], 'price': r.random()}
+        for i in range(80000)]
+for n in range(10000):
+    rows[r.randrange(len(rows))]['price'] += n
+print(zlib.crc32(repr(rows).encode()))
+";
+
+#[test]
+fn with_a_dictionary_output_is_the_same_and_it_is_counted() {
+    let expected = succeed(Command::new("python3").args(["-c", HEAP])).stdout;
+    let file = scratch("dictionary");
+    fs::write(&file, b"{'id': 'name': 'tags': 'price': abcdefgh".repeat(100)).unwrap();
+    let of_file = format!("zstd:1,dict={}", file.display());
+    for (compressor, printed) in [("zstd:1,dict=auto", "zstd:1,dict=auto"), (&of_file, "zstd:1,dict=FILE")] {
+        let json = scratch(&printed.replace(',', "-"));
+        let run = ["-k", "5", "300", ZFOLIO, "run", "--memory", "32M", "--compressor", compressor, "--json"];
+        let output =
+            succeed(Command::new("timeout").args(run).arg(&json).args(["--", "python3", "-c", HEAP]));
+        let figures: serde_json::Value = serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
+        fs::remove_file(json).unwrap();
+        assert!(output.stdout == expected, "{printed}: {output:?}");
+        assert_eq!(figures["compressor"], printed);
+        let compression = &figures["compression"];
+        let count = |what: &str| compression["dictionaries"][what].as_u64().unwrap();
+        println!("{printed}: {compression}");
+        assert!(compression["out_bytes"].as_u64().unwrap() < compression["in_bytes"].as_u64().unwrap() / 2);
+        assert!(count("kept") <= count("trained") && count("given_up") <= count("kept"));
+        if printed == "zstd:1,dict=auto" {
+            assert!(count("trained") > 0, "{compression}");
+            let said = String::from_utf8(output.stderr).unwrap();
+            assert!(said.contains(&format!("  dictionary  {} trained, ", count("trained"))), "{said}");
+        } else {
+            assert_eq!(count("trained"), 0);
+        }
+    }
+    fs::remove_file(file).unwrap();
+}
+
+#[test]
+fn a_file_that_is_no_dictionary_is_refused_in_one_line() {
+    for (name, why) in [
+        ("/dev/null", "an empty file is no dictionary"),
+        ("/dev/zero", "a dictionary has 128 KiB at most"),
+        ("/none", "No such file"),
+    ] {
+        let compressor = format!("zstd,dict={name}");
+        let output = Command::new(ZFOLIO)
+            .args(["run", "--compressor", &compressor, "--", "/bin/true"])
+            .output()
+            .unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.starts_with(&format!("zfolio: --compressor zstd,dict={name}: {name}: {why}")), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+    }
+}
+
+/// A program whose forked children read what their parent has out, and add to it: in the test mode dictionaries come and go all the while.
+const FORKS: &str = "
+import os, random, zlib
+r = random.Random(3)
+words = [bytes(r.choices(b'abcdefghijklmnop', k=r.randrange(2, 10))) for _ in range(500)]
+pieces = [b' '.join(r.choices(words, k=900)) * 4 for _ in range(400)]
+for generation in range(4):
+    pid = os.fork()
+    if pid:
+        _, status = os.waitpid(pid, 0)
+        os._exit(status >> 8)
+    for i in range(0, 400, 3):
+        pieces[i] = b' '.join(r.choices(words, k=900)) * 4
+    print(zlib.crc32(b''.join(pieces)), flush=True)
+";
+
+#[test]
+fn forked_children_have_the_dictionaries_of_what_they_inherit() {
+    let expected = succeed(Command::new("python3").args(["-c", FORKS])).stdout;
+    assert_eq!(expected.iter().filter(|byte| **byte == b'\n').count(), 4);
+    let json = scratch("forks");
+    let run = [
+        "-k",
+        "5",
+        "300",
+        ZFOLIO,
+        "run",
+        "--quiet",
+        "--evict-all",
+        "--memory",
+        "48M",
+        "--compressor",
+        "zstd:1,dict=auto",
+    ];
+    let run = Command::new("timeout")
+        .args(run)
+        .arg("--json")
+        .arg(&json)
+        .args(["--", "python3", "-c", FORKS])
+        .output()
+        .unwrap();
+    assert!(run.stdout == expected, "{run:?}");
+    let figures: serde_json::Value = serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
+    fs::remove_file(json).unwrap();
+    let dictionaries = &figures["compression"]["dictionaries"];
+    println!("{dictionaries}");
+    assert!(dictionaries["kept"].as_u64().unwrap() > 0, "{dictionaries}");
+}
+
 #[test]
 fn that_there_is_no_accelerator_is_said_in_one_line() {
     let has_device = fs::read_dir("/sys/bus/dsa/devices").is_ok_and(|mut devices| {

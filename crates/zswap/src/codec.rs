@@ -1,10 +1,11 @@
 //! Pages to objects, and back: what can be done without the pool, by whoever has the bytes.
 
+use crate::dictionary::{FILE, Name, PLACES, With};
 use crate::noise::{self, Guesses, Trust};
 use crate::object::{self, Format, View, prefix};
 use crate::page::{self, Hash};
 use crate::{PAGE, WINDOW_PAGES};
-use acomp::{CompressRequest, Compressor, Context, DecompressRequest, Outcome};
+use acomp::{CompressRequest, Compressor, Context, DecompressRequest, Outcome, Source};
 use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt;
@@ -17,6 +18,8 @@ pub struct Codec {
     context: Context,
     seed: u64,
     plain: Vec<u8>,
+    /// Which dictionaries the context has, by their place; 0 for none.
+    names: [Name; PLACES],
     /// For compressors that do not give up on noise by themselves.
     trust: Option<Trust>,
 }
@@ -96,6 +99,8 @@ pub enum LoadError {
     Checksum,
     /// It is another object.
     Object,
+    /// The dictionary that it was compressed with is not there.
+    Dictionary,
 }
 
 impl fmt::Display for LoadError {
@@ -104,16 +109,46 @@ impl fmt::Display for LoadError {
             LoadError::Stream => "the stored bytes are damaged",
             LoadError::Checksum => "the checksum does not match",
             LoadError::Object => "another object is in its place",
+            LoadError::Dictionary => "the dictionary that it was compressed with is not there",
         })
     }
 }
 
 impl Codec {
-    /// A codec for `compressor`; allocates all that it will ever need. `seed` keys the hashes: objects are read by codecs of the same seed.
-    pub fn new(compressor: Compressor, seed: u64) -> Result<Codec, acomp::Error> {
+    /// A codec for `compressor`; allocates all that it will ever need. `seed` keys the hashes: objects are read by codecs of the same seed. `file` is the
+    /// dictionary of a compressor that has one from a file.
+    pub fn new(compressor: Compressor, seed: u64, file: &[u8]) -> Result<Codec, acomp::Error> {
         let window = WINDOW_PAGES * PAGE;
         let trust = (!compressor.gives_up_early()).then(Trust::default);
-        Ok(Codec { context: Context::new(compressor, window)?, seed, plain: vec![0; window], trust })
+        let context = Context::new(compressor, window)?;
+        let mut codec = Codec { context, seed, plain: vec![0; window], names: [0; PLACES], trust };
+        if compressor.source() == Source::File && !codec.learn(0, FILE, file) {
+            return Err(acomp::Error::NoDictionary);
+        }
+        Ok(codec)
+    }
+
+    /// Takes a dictionary in, instead of the one that was at this place. False if it cannot be used: the place has none then.
+    pub fn learn(&mut self, place: usize, name: Name, dictionary: &[u8]) -> bool {
+        let is_there = self.context.learn(place, dictionary).is_ok();
+        self.names[place] = if is_there { name } else { 0 };
+        is_there
+    }
+
+    /// Where the dictionary of this name is; `None` where it is not, or is none.
+    pub fn place(&self, name: Name) -> Option<usize> {
+        self.names.iter().position(|own| name != 0 && *own == name)
+    }
+
+    /// The dictionary at a place.
+    pub fn dictionary(&self, place: usize) -> Option<&[u8]> {
+        self.context.dictionary(place)
+    }
+
+    /// How many bytes pages would come to with the dictionary at a place, or without one.
+    pub fn weigh(&mut self, pages: &[u8], place: Option<usize>) -> usize {
+        let Codec { context, plain, .. } = self;
+        shrink(context, pages, &mut plain[..pages.len()], place).0
     }
 
     /// Opens the device that the compressor is made for, if there is one, and has it do the work. Only where the calling process has an address space of
@@ -123,13 +158,14 @@ impl Codec {
     }
 
     /// Makes objects of up to `unit` pages out of those pages of `window` that `pages` names by bit, one after the other in `parcel`, which has
-    /// [`PARCEL_MAX_BYTES`].
+    /// [`PARCEL_MAX_BYTES`]. They are compressed with the dictionary that `with` says, if it is here.
     pub fn pack(
         &mut self,
         window: &[u8],
         pages: u16,
         unit: usize,
         priors: &Priors,
+        with: With,
         parcel: &mut [u8],
     ) -> Packed {
         let mut packed = Packed::default();
@@ -158,7 +194,10 @@ impl Codec {
         for (object, pages) in packed.objects.iter_mut().zip(fresh[..count].chunks(unit)) {
             let new = match pages[0].word {
                 Some(word) if pages.iter().all(|p| p.word == Some(word)) => New::Same(word),
-                _ => self.compress(window, pages, &mut parcel[at..], &mut packed.guesses),
+                _ => {
+                    let name = with.name_for(pages.len());
+                    self.compress(window, pages, name, &mut parcel[at..], &mut packed.guesses)
+                }
             };
             if let New::Blob { bytes, .. } = new {
                 at += bytes as usize;
@@ -169,7 +208,15 @@ impl Codec {
     }
 
     /// Makes one object of some pages at the beginning of `to`.
-    fn compress(&mut self, window: &[u8], pages: &[Fresh], to: &mut [u8], guesses: &mut Guesses) -> New {
+    fn compress(
+        &mut self,
+        window: &[u8],
+        pages: &[Fresh],
+        name: Name,
+        to: &mut [u8],
+        guesses: &mut Guesses,
+    ) -> New {
+        let place = self.place(name);
         let Codec { context, plain, trust, .. } = self;
         let len = pages.len() * PAGE;
         let first = pages[0].index;
@@ -188,7 +235,7 @@ impl Codec {
         });
         let is_believed = guess.as_mut().is_some_and(|trust| trust.believes());
         let (bytes, format) =
-            if is_believed { (len, Format::Plain) } else { shrink(context, plain, payload) };
+            if is_believed { (len, Format::Plain) } else { shrink(context, plain, payload, place) };
         if let Some(trust) = guess {
             let is_wrong = format == Format::Compressed;
             if !is_believed {
@@ -201,7 +248,8 @@ impl Codec {
         if format == Format::Plain {
             payload[..len].copy_from_slice(plain);
         }
-        object::write(head, format, pages.iter().map(|p| p.hash));
+        let is_with = place.is_some() && format == Format::Compressed;
+        object::write(head, format, if is_with { name } else { 0 }, pages.iter().map(|p| p.hash));
         New::Blob {
             fingerprint: object::fingerprint(pages.iter().map(|p| p.hash)),
             bytes: (head.len() + bytes) as u32,
@@ -225,11 +273,15 @@ impl Codec {
         if first + count > view.pages {
             return Err(LoadError::Stream);
         }
+        let place = self.place(view.dictionary);
+        if place.is_none() && view.dictionary != 0 {
+            return Err(LoadError::Dictionary);
+        }
         let (start, end) = (first * PAGE, first * PAGE + to.len());
         match view.format {
             Format::Plain => to.copy_from_slice(&view.payload[start..end]),
             Format::Compressed if count == view.pages => {
-                let mut batch = [DecompressRequest::new(view.payload, to)];
+                let mut batch = [DecompressRequest::new(view.payload, to).with(place)];
                 self.context.decompress(&mut batch);
                 batch[0].result.map_err(|_| LoadError::Stream)?;
             }
@@ -237,7 +289,8 @@ impl Codec {
                 // Only as far as the last page that is wanted.
                 let plain = &mut self.plain[..end];
                 let full = view.pages * PAGE;
-                self.context.decompress_prefix(view.payload, plain, full).map_err(|_| LoadError::Stream)?;
+                let read = self.context.decompress_prefix(view.payload, plain, full, place);
+                read.map_err(|_| LoadError::Stream)?;
                 to.copy_from_slice(&plain[start..]);
             }
         }
@@ -247,10 +300,10 @@ impl Codec {
     }
 }
 
-/// Compresses into a payload, as long as that saves a thirty-second: less is not worth a decompression.
-fn shrink(context: &mut Context, plain: &[u8], payload: &mut [u8]) -> (usize, Format) {
+/// Compresses into a payload with the dictionary at `place`, as long as that saves a thirty-second: less is not worth a decompression.
+fn shrink(context: &mut Context, plain: &[u8], payload: &mut [u8], place: Option<usize>) -> (usize, Format) {
     let len = plain.len();
-    let mut batch = [CompressRequest::new(plain, &mut payload[..len - len / 32])];
+    let mut batch = [CompressRequest::new(plain, &mut payload[..len - len / 32]).with(place)];
     context.compress(&mut batch);
     match batch[0].result {
         Ok(Outcome::Shrunk(bytes)) => (bytes, Format::Compressed),

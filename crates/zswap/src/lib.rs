@@ -16,6 +16,8 @@
 //! - [`cache`]: [`Cache`], the objects in the pool
 //! - [`object`]: the layout of an object
 //! - [`page`]: what can be said of a page without compressing it
+//! - [`dictionary`]: what objects say of the dictionary that they were compressed with
+//! - [`tutor`]: whether a process's memory profits from one, and from which
 //! - [`noise`]: what is not worth compressing, by a look at a part of it
 
 #![cfg_attr(not(test), no_std)]
@@ -25,12 +27,16 @@ extern crate alloc;
 
 pub mod cache;
 pub mod codec;
+pub mod dictionary;
 pub mod noise;
 pub mod object;
 pub mod page;
+pub mod tutor;
 
-pub use cache::{Cache, hash_in};
+pub use cache::{Cache, dictionary_of, hash_in};
 pub use codec::{Codec, LoadError, New, PARCEL_MAX_BYTES, Packed, Priors};
+pub use dictionary::{Name, PLACES, Uses, With};
+pub use tutor::{Tutor, Verdict};
 
 /// Bytes of a base page.
 pub const PAGE: usize = 4096;

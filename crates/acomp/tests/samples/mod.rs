@@ -4,7 +4,11 @@
 
 pub mod fence;
 
-use acomp::{CompressRequest, Compressor, Context, DecompressRequest, Error, Outcome};
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use acomp::{CompressRequest, Compressor, Context, DecompressRequest, Error, Outcome, Source};
 
 /// A generator of numbers from a seed (splitmix64, Steele et al. 2014).
 pub struct Random(pub u64);
@@ -79,14 +83,25 @@ impl Random {
     }
 }
 
-/// A context for `text`, such as `zstd:1`.
+/// A context for `text`, such as `zstd:1`. One that has room for dictionaries has one of text and heap, which is used for every unit.
 pub fn context(text: &str, unit_max: usize) -> Context {
-    Context::new(Compressor::parse(text).unwrap(), unit_max).unwrap()
+    let mut context = Context::new(Compressor::parse(text).unwrap(), unit_max).unwrap();
+    if let Some(place) = dictionary(&context) {
+        let mut random = Random(1);
+        let dictionary = [random.text(5000), random.heap(5000)].concat();
+        context.learn(place, &dictionary).unwrap();
+    }
+    context
+}
+
+/// The place of that dictionary.
+pub fn dictionary(context: &Context) -> Option<usize> {
+    (context.compressor().source() != Source::None).then_some(0)
 }
 
 /// Compresses one unit into a buffer of the length to which it must shrink.
 pub fn compress(context: &mut Context, src: &[u8], dst: &mut [u8]) -> Result<Outcome, Error> {
-    let mut batch = [CompressRequest::new(src, dst)];
+    let mut batch = [CompressRequest::new(src, dst).with(dictionary(context))];
     context.compress(&mut batch);
     batch[0].result
 }
@@ -108,9 +123,19 @@ pub fn object(context: &mut Context, src: &[u8]) -> Vec<u8> {
 
 /// Decompresses one object.
 pub fn decompress(context: &mut Context, src: &[u8], dst: &mut [u8]) -> Result<(), Error> {
-    let mut batch = [DecompressRequest::new(src, dst)];
+    let mut batch = [DecompressRequest::new(src, dst).with(dictionary(context))];
     context.decompress(&mut batch);
     batch[0].result
+}
+
+/// Decompresses the beginning of an object that holds `full_len` bytes.
+pub fn decompress_prefix(
+    context: &mut Context,
+    src: &[u8],
+    dst: &mut [u8],
+    full_len: usize,
+) -> Result<(), Error> {
+    context.decompress_prefix(src, dst, full_len, dictionary(context))
 }
 
 /// The seed of this run: `ACOMP_SEED`, or always the same one.
@@ -118,4 +143,41 @@ pub fn seed() -> u64 {
     let seed = std::env::var("ACOMP_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(20260101);
     println!("ACOMP_SEED={seed}");
     seed
+}
+
+/// What a program makes of its input.
+pub fn filter(program: &str, arguments: &[&str], input: &[u8]) -> Vec<u8> {
+    let mut child = Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap_or_else(|e| panic!("{program}: {e}"));
+    let mut stdin = child.stdin.take().unwrap();
+    let output = std::thread::scope(|scope| {
+        // It may have written more than a pipe holds before it has read all; one that fails need not read all.
+        scope.spawn(move || drop(stdin.write_all(input)));
+        child.wait_with_output().unwrap()
+    });
+    assert!(output.status.success(), "{program} {arguments:?}: {}", output.status);
+    output.stdout
+}
+
+/// Whether a program can be run. If not, that is said, also where a test's output is held back.
+pub fn is_installed(program: &str, package: &str) -> bool {
+    let found = Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    if found.is_err() {
+        let _ = writeln!(
+            std::io::stderr(),
+            "skipped: {program} is not installed (apt-get install {package}): its streams were not compared"
+        );
+    }
+    found.is_ok()
+}
+
+/// A new folder for a test's files, which removes it.
+pub fn scratch(name: &str) -> PathBuf {
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    folder
 }
