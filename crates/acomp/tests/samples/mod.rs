@@ -3,6 +3,7 @@
 #![allow(dead_code)] // Each test takes what it needs.
 
 pub mod fence;
+pub mod trials;
 
 use acomp::{CompressRequest, Compressor, Context, DecompressRequest, Error, Outcome};
 
