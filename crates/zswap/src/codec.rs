@@ -9,6 +9,10 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt;
 
+mod together;
+
+pub use together::{BATCH_MAX, Window};
+
 /// The most bytes that the objects of one window can have: each page kept as it is, in an object of its own.
 pub const PARCEL_MAX_BYTES: usize = WINDOW_PAGES * (PAGE + prefix(1));
 
@@ -19,6 +23,8 @@ pub struct Codec {
     plain: Vec<u8>,
     /// For compressors that do not give up on noise by themselves.
     trust: Option<Trust>,
+    /// Windows that are best packed together.
+    batch: usize,
 }
 
 /// The hashes that pages of a window had when they were loaded.
@@ -113,13 +119,34 @@ impl Codec {
     pub fn new(compressor: Compressor, seed: u64) -> Result<Codec, acomp::Error> {
         let window = WINDOW_PAGES * PAGE;
         let trust = (!compressor.gives_up_early()).then(Trust::default);
-        Ok(Codec { context: Context::new(compressor, window)?, seed, plain: vec![0; window], trust })
+        Ok(Codec {
+            context: Context::new(compressor, window)?,
+            seed,
+            plain: vec![0; window],
+            trust,
+            batch: 1,
+        })
     }
 
     /// Opens the device that the compressor is made for, if there is one, and has it do the work. Only where the calling process has an address space of
     /// its own, which no child takes over: the device works in it ([`Context::attach`]).
     pub fn attach_device(&mut self) -> bool {
-        self.context.attach(acomp::open_device)
+        self.attach(|context| context.attach(acomp::open_device))
+    }
+
+    /// The same with a device that `attach` comes by; false if it does not.
+    pub fn attach(&mut self, attach: impl FnOnce(&mut Context) -> bool) -> bool {
+        let attached = attach(&mut self.context);
+        if attached {
+            self.batch = self.context.batch_size().min(BATCH_MAX);
+        }
+        attached
+    }
+
+    /// How many windows are best packed together. One at a time where the CPU does the work: to have begun more than one gains nothing then, and
+    /// who wants a page of the last one waits for all.
+    pub fn batch_size(&self) -> usize {
+        self.batch
     }
 
     /// Makes objects of up to `unit` pages out of those pages of `window` that `pages` names by bit, one after the other in `parcel`, which has
@@ -132,8 +159,31 @@ impl Codec {
         priors: &Priors,
         parcel: &mut [u8],
     ) -> Packed {
-        let mut packed = Packed::default();
         let mut fresh = [Fresh::default(); WINDOW_PAGES];
+        let (mut packed, count) = self.sort(window, pages, priors, &mut fresh);
+        let mut at = 0;
+        for (object, pages) in packed.objects.iter_mut().zip(fresh[..count].chunks(unit)) {
+            let new = match pages[0].word {
+                Some(word) if pages.iter().all(|p| p.word == Some(word)) => New::Same(word),
+                _ => self.compress(window, pages, &mut parcel[at..], &mut packed.guesses),
+            };
+            if let New::Blob { bytes, .. } = new {
+                at += bytes as usize;
+            }
+            *object = Some(new);
+        }
+        packed
+    }
+
+    /// Tells what has to be made of a window's pages, and which of them go into new objects: the first so many of `fresh`.
+    fn sort(
+        &self,
+        window: &[u8],
+        pages: u16,
+        priors: &Priors,
+        fresh: &mut [Fresh; WINDOW_PAGES],
+    ) -> (Packed, usize) {
+        let mut packed = Packed::default();
         for index in (0..WINDOW_PAGES).filter(|i| pages & 1 << i != 0) {
             let bytes = &window[index * PAGE..][..PAGE];
             let word = page::same_filled(bytes);
@@ -154,18 +204,7 @@ impl Codec {
             fresh[count] = fresh[index];
             count += 1;
         }
-        let mut at = 0;
-        for (object, pages) in packed.objects.iter_mut().zip(fresh[..count].chunks(unit)) {
-            let new = match pages[0].word {
-                Some(word) if pages.iter().all(|p| p.word == Some(word)) => New::Same(word),
-                _ => self.compress(window, pages, &mut parcel[at..], &mut packed.guesses),
-            };
-            if let New::Blob { bytes, .. } = new {
-                at += bytes as usize;
-            }
-            *object = Some(new);
-        }
-        packed
+        (packed, count)
     }
 
     /// Makes one object of some pages at the beginning of `to`.

@@ -12,7 +12,7 @@
 //! The hashes are keyed with a seed of the process, and serve twice: what is loaded is checked against them, and a page that
 //! goes out again is recognised by them as unchanged, so that it need not be compressed again.
 //!
-//! - [`codec`]: [`Codec`], pages to objects and back, for those who have the bytes and not the pool
+//! - [`codec`]: [`Codec`], pages to objects and back, for those who have the bytes and not the pool; `together`, several windows as one batch
 //! - [`cache`]: [`Cache`], the objects in the pool
 //! - [`object`]: the layout of an object
 //! - [`page`]: what can be said of a page without compressing it
@@ -30,7 +30,7 @@ pub mod object;
 pub mod page;
 
 pub use cache::{Cache, hash_in};
-pub use codec::{Codec, LoadError, New, PARCEL_MAX_BYTES, Packed, Priors};
+pub use codec::{BATCH_MAX, Codec, LoadError, New, PARCEL_MAX_BYTES, Packed, Priors, Window};
 
 /// Bytes of a base page.
 pub const PAGE: usize = 4096;
