@@ -27,6 +27,9 @@ torture: build ## ten minutes of torture (SECONDS=600 SEED=1)
 
 soak: torture programs ## both
 
+fuzz: ## an hour of hostile input for every decompressor (SECONDS=3600; needs nightly Rust and g++)
+	nice -n 19 tools/fuzz $(or $(SECONDS),3600)
+
 bench: build ## against the kernel's own zswap, in one run
 	bench/run
 
@@ -39,4 +42,4 @@ fmt: ## formats the Rust code
 clean: ## removes what was built
 	$(CARGO) clean
 
-.PHONY: help demo test build install programs torture soak bench deny fmt clean
+.PHONY: help demo test build install programs torture soak fuzz bench deny fmt clean

@@ -9,7 +9,8 @@
 //! ```
 //!
 //! The objects that a worker makes lie in a parcel, of which there are a few. A worker has one before it takes a job, and gives it away with the
-//! result; the pager gives it back when it has taken the objects into the pool.
+//! result; the pager gives it back when it has taken the objects into the pool. Where a device works on several at a time a worker takes as many
+//! jobs at once, but no more than are its part of what is put up: all of them are BUSY then, and each has its parcel.
 //!
 //! This is safe because
 //! 1. a cell's work is written by the pager before QUEUED is stored, and read by the one worker that exchanges QUEUED for BUSY;
@@ -25,9 +26,9 @@ use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::ops::Range;
 use core::slice;
-use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use uffd::{Fd, PAGE, sys};
-use zswap::{PARCEL_MAX_BYTES, Packed, Priors, With};
+use zswap::{BATCH_MAX, PARCEL_MAX_BYTES, Packed, Priors, With};
 
 const IDLE: u32 = 0;
 const QUEUED: u32 = 1;
@@ -37,8 +38,18 @@ const DONE: u32 = 3;
 /// The most workers that a board has room for.
 pub const WORKERS_MAX: usize = 4;
 
-/// Two for each worker, so that it goes on while the pager takes the last one's objects in.
-const PARCELS: usize = 2 * WORKERS_MAX;
+/// For each worker one more than it works on, so that it goes on while the pager takes objects in.
+const PARCELS: usize = parcels(BATCH_MAX);
+
+/// As many where workers take so many jobs at a time; these are the first of them.
+const fn parcels(most: usize) -> usize {
+    WORKERS_MAX * (most + 1)
+}
+
+/// Those, by bit.
+const fn parcels_mask(most: usize) -> u64 {
+    (1 << parcels(most)) - 1
+}
 /// How long the pager waits for workers that are to give up rights, and how often it looks.
 const FOLLOW_NS: u64 = 50_000_000;
 const FOLLOW_LOOK_NS: u64 = 50_000;
@@ -97,6 +108,31 @@ pub enum Answer {
     Unpacked(bool),
 }
 
+/// A worker's own: how many jobs it takes at a time, and the parcel that it has for the next.
+pub struct Hand {
+    most: usize,
+    parcel: Option<u32>,
+}
+
+impl Hand {
+    /// For up to `most` jobs at a time.
+    pub fn new(most: usize) -> Hand {
+        Hand { most: most.clamp(1, BATCH_MAX), parcel: None }
+    }
+}
+
+/// A job that a worker has begun.
+pub struct Task<'a> {
+    /// What is asked for.
+    pub work: &'a Work,
+    /// Where objects go.
+    pub parcel: &'a mut [u8],
+    /// What has come of it: to be set.
+    pub reply: Reply,
+    slot: u32,
+    own: u32,
+}
+
 struct Cell {
     state: AtomicU32,
     /// 1 while the slot is in a ring.
@@ -139,6 +175,10 @@ impl Ring {
         }
     }
 
+    fn len(&self) -> usize {
+        self.ends.tail.load(Acquire).saturating_sub(self.ends.head.load(Acquire))
+    }
+
     fn is_empty(&self) -> bool {
         self.ends.head.load(Acquire) == self.ends.tail.load(Acquire)
     }
@@ -151,8 +191,9 @@ pub struct Head {
     starving: AtomicU32,
     /// How often each was called. It sleeps on this.
     calls: [AtomicU32; WORKERS_MAX],
-    /// Which parcels are nobody's, by bit.
-    free: AtomicU32,
+    /// Which parcels are nobody's, by bit; and how many have ever been somebody's, of which the first are taken first.
+    free: AtomicU64,
+    touched: AtomicU32,
     /// How many workers are ready.
     ready: AtomicU32,
     /// Above 0 while the pager sleeps in poll: after so many more results it wants `bell` rung.
@@ -224,7 +265,8 @@ impl Board {
             asleep: zero(0),
             starving: zero(0),
             calls: Default::default(),
-            free: zero((1 << PARCELS) - 1),
+            free: AtomicU64::new((1 << PARCELS) - 1),
+            touched: zero(0),
             ready: zero(0),
             pager_wants: zero(0),
             stop: zero(0),
@@ -281,8 +323,9 @@ impl Board {
 
     /// Bytes that are in no private memory of the engine's: the board itself, and what the workers have.
     pub fn apart_bytes(&self) -> usize {
-        let written = self.bytes - size_of::<Shelf>() + self.shelf.bytes();
-        written + self.head.private.iter().map(|p| p.load(Relaxed)).sum::<usize>()
+        let untouched = (PARCELS - self.head.touched.load(Relaxed) as usize) * PARCEL_BYTES;
+        let board = self.bytes - untouched - size_of::<Shelf>() + self.shelf.bytes();
+        board + self.head.private.iter().map(|p| p.load(Relaxed)).sum::<usize>()
     }
 
     /// The pager puts work up for a slot that has none.
@@ -320,8 +363,7 @@ impl Board {
             Answer::Packed { parcel, .. } => {
                 // SAFETY: the answer has made it the pager's.
                 let result = take(answer, unsafe { self.parcel(*parcel) });
-                self.head.free.fetch_or(1 << parcel, SeqCst);
-                self.call(self.head.starving.load(SeqCst));
+                self.free_parcel(*parcel);
                 result
             }
             Answer::Unpacked(_) => take(answer, &mut []),
@@ -342,43 +384,83 @@ impl Board {
         unsafe { slice::from_raw_parts_mut(at as *mut u8, PARCEL_BYTES) }
     }
 
-    fn take_parcel(&self) -> Option<u32> {
+    fn take_parcel(&self, most: usize) -> Option<u32> {
         loop {
             let free = self.head.free.load(Relaxed);
-            if free == 0 {
+            let mine = free & parcels_mask(most);
+            if mine == 0 {
                 return None;
             }
-            if self.head.free.compare_exchange(free, free & (free - 1), Acquire, Relaxed).is_ok() {
-                return Some(free.trailing_zeros());
+            let first = mine.trailing_zeros();
+            if self.head.free.compare_exchange(free, free & !(1 << first), Acquire, Relaxed).is_ok() {
+                self.head.touched.fetch_max(first + 1, Relaxed);
+                return Some(first);
             }
         }
     }
 
-    /// A worker's turn: takes one job and does it. `parcel` is the one that it has. False when there was no job, or no parcel.
-    pub fn serve(&self, parcel: &mut Option<u32>, act: impl FnOnce(&Work, &mut [u8]) -> Reply) -> bool {
-        *parcel = parcel.or_else(|| self.take_parcel());
-        let Some(own) = *parcel else { return false };
-        let Some(slot) = self.fetches.pop().or_else(|| self.stores.pop()) else { return false };
+    fn free_parcel(&self, parcel: u32) {
+        self.head.free.fetch_or(1 << parcel, SeqCst);
+        self.call(self.head.starving.load(SeqCst));
+    }
+
+    /// A worker begins the job of a slot, which came out of a ring; `None` when there is none.
+    fn begin(&self, slot: u32, own: u32) -> Option<Task<'_>> {
         let cell = &self.cells[slot as usize];
         cell.listed.swap(0, SeqCst);
-        if cell.state.compare_exchange(QUEUED, BUSY, SeqCst, Relaxed).is_err() {
-            return true;
-        }
+        cell.state.compare_exchange(QUEUED, BUSY, SeqCst, Relaxed).ok()?;
         // SAFETY: the cell is BUSY, so this worker's, and the pager has written the work.
         let work = unsafe { (*cell.work.get()).assume_init_ref() };
-        // SAFETY: this worker has taken it.
-        let answer = match act(work, unsafe { self.parcel(own) }) {
-            Reply::Packed(packed) => {
-                *parcel = None;
-                Answer::Packed { packed, parcel: own }
+        // SAFETY: the caller has taken the parcel.
+        Some(Task { work, parcel: unsafe { self.parcel(own) }, reply: Reply::Unpacked(false), slot, own })
+    }
+
+    /// A worker's turn: takes a job, or several where it works on several at a time, and has `act` do them. False when there was none, or no parcel.
+    pub fn serve(&self, hand: &mut Hand, act: impl FnOnce(&mut [Option<Task<'_>>])) -> bool {
+        hand.parcel = hand.parcel.or_else(|| self.take_parcel(hand.most));
+        let Some(own) = hand.parcel else { return false };
+        let Some(slot) = self.fetches.pop().or_else(|| self.stores.pop()) else { return false };
+        let Some(task) = self.begin(slot, own) else { return true };
+        hand.parcel = None;
+        let is_store = matches!(task.work, Work::Pack { .. });
+        let mut tasks = [const { None }; BATCH_MAX];
+        let (mut count, mut want) = (1, 1);
+        tasks[0] = Some(task);
+        if is_store && hand.most > 1 {
+            // Others are to have something to do too.
+            let workers = (self.head.ready.load(Relaxed) as usize).max(1);
+            want = (1 + self.stores.len()).div_ceil(workers).min(hand.most);
+        }
+        while count < want
+            && let Some(own) = hand.parcel.take().or_else(|| self.take_parcel(hand.most))
+        {
+            hand.parcel = Some(own);
+            let Some(slot) = self.stores.pop() else { break };
+            if let Some(task) = self.begin(slot, own) {
+                hand.parcel = None;
+                tasks[count] = Some(task);
+                count += 1;
             }
-            Reply::Unpacked(sound) => Answer::Unpacked(sound),
-        };
-        // SAFETY: as above.
-        unsafe { (*cell.answer.get()).write(answer) };
-        cell.state.store(DONE, SeqCst);
-        if self.head.pager_wants.fetch_update(SeqCst, SeqCst, |wants| wants.checked_sub(1)) == Ok(1) {
-            self.wake_pager();
+        }
+        act(&mut tasks);
+        for Task { reply, slot, own, .. } in tasks.into_iter().flatten() {
+            let answer = match reply {
+                Reply::Packed(packed) => Answer::Packed { packed, parcel: own },
+                Reply::Unpacked(sound) => {
+                    match hand.parcel {
+                        None => hand.parcel = Some(own),
+                        Some(_) => self.free_parcel(own),
+                    }
+                    Answer::Unpacked(sound)
+                }
+            };
+            let cell = &self.cells[slot as usize];
+            // SAFETY: the cell is BUSY, so this worker's.
+            unsafe { (*cell.answer.get()).write(answer) };
+            cell.state.store(DONE, SeqCst);
+            if self.head.pager_wants.fetch_update(SeqCst, SeqCst, |wants| wants.checked_sub(1)) == Ok(1) {
+                self.wake_pager();
+            }
         }
         true
     }
@@ -404,18 +486,18 @@ impl Board {
     }
 
     /// Worker `number` sleeps until there is work, or a parcel has come back for it if it has none, at most `timeout_ns`.
-    pub fn wait(&self, number: usize, has_parcel: bool, timeout_ns: u64) {
+    pub fn wait(&self, number: usize, hand: &Hand, timeout_ns: u64) {
         let (own, calls) = (1 << number, &self.head.calls[number]);
         let seen = calls.load(SeqCst);
         self.head.asleep.fetch_or(own, SeqCst);
         // Whoever posts from now on finds it asleep, and what was posted before is seen here.
         let idle = self.fetches.is_empty() && self.stores.is_empty();
-        let starves = !idle && !has_parcel;
+        let starves = !idle && hand.parcel.is_none();
         if starves {
             self.head.starving.fetch_or(own, SeqCst);
         }
-        let nothing_to_do =
-            (idle || starves && self.head.free.load(SeqCst) == 0) && !self.is_to_follow(number);
+        let has_none = || self.head.free.load(SeqCst) & parcels_mask(hand.most) == 0;
+        let nothing_to_do = (idle || starves && has_none()) && !self.is_to_follow(number);
         if nothing_to_do && self.head.stop.load(SeqCst) == 0 {
             let _ = sys::futex_wait(calls.as_ptr(), seen, Some(timeout_ns), true);
         }
@@ -481,117 +563,4 @@ pub enum Reply {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::collections::BTreeMap;
-
-    fn board(slots: usize) -> Board {
-        Board::map(slots, sys::eventfd().unwrap()).unwrap()
-    }
-
-    /// A job by its number: even ones are packed, odd ones unpacked.
-    fn work(number: usize) -> Work {
-        match number % 2 {
-            0 => {
-                let (priors, with) = (Priors::default(), With::default());
-                Work::Pack { at: number, pages: 1, unit: 1, priors, with }
-            }
-            _ => Work::Unpack { object: number, bytes: 0, fingerprint: 0, first: 0, pages: 0, to: 0 },
-        }
-    }
-
-    /// What a worker makes of it: the number, in its parcel.
-    fn act(work: &Work, parcel: &mut [u8]) -> Reply {
-        match *work {
-            Work::Pack { at, .. } => {
-                parcel[..8].copy_from_slice(&at.to_le_bytes());
-                Reply::Packed(Packed::default())
-            }
-            Work::Unpack { object, .. } => Reply::Unpacked(object.is_multiple_of(3)),
-        }
-    }
-
-    fn is_answer(number: usize, answer: &Answer, parcel: &[u8]) -> bool {
-        match answer {
-            Answer::Packed { .. } => number.is_multiple_of(2) && parcel[..8] == number.to_le_bytes(),
-            Answer::Unpacked(sound) => number % 2 == 1 && *sound == number.is_multiple_of(3),
-        }
-    }
-
-    #[test]
-    fn a_job_that_is_given_and_withdrawn_many_times_needs_no_worker() {
-        let board = board(4);
-        for number in 0..100 {
-            board.post(3, work(number));
-            assert!(board.withdraw(3));
-        }
-        board.post(3, work(100));
-        let mut parcel = None;
-        assert!(board.serve(&mut parcel, act));
-        assert!(!board.serve(&mut parcel, act), "it was listed once");
-        assert!(board.is_done(3) && !board.withdraw(3));
-        assert!(board.answer(3, |answer, parcel| is_answer(100, answer, parcel)));
-    }
-
-    #[test]
-    fn without_a_parcel_no_job_is_begun() {
-        let board = board(2 * PARCELS);
-        for slot in 0..=PARCELS {
-            board.post(slot as u32, work(2 * slot));
-        }
-        for _ in 0..PARCELS {
-            assert!(board.serve(&mut None, act));
-        }
-        assert!(!board.serve(&mut None, act));
-        assert!(board.withdraw(PARCELS as u32));
-        board.post(PARCELS as u32, work(2 * PARCELS));
-        assert!(board.answer(0, |answer, parcel| is_answer(0, answer, parcel)));
-        assert!(board.serve(&mut None, act));
-    }
-
-    #[test]
-    fn every_job_is_done_once_by_whoever_takes_it() {
-        const SLOTS: usize = 12;
-        // One that is not called would hold the test up.
-        const NEVER_NS: u64 = 3_600_000_000_000;
-        let board = board(SLOTS);
-        std::thread::scope(|scope| {
-            for number in 0..2 {
-                scope.spawn(move || {
-                    let mut parcel = None;
-                    while board.head().stop.load(SeqCst) == 0 {
-                        if !board.serve(&mut parcel, act) {
-                            board.wait(number, parcel.is_some(), NEVER_NS);
-                        }
-                    }
-                });
-            }
-            let (mut given, mut random, mut answered) = (BTreeMap::new(), 1u64, 0);
-            let mut next = 0;
-            while next < 100_000 || !given.is_empty() {
-                random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-                let slot = (random >> 33) as usize % SLOTS;
-                match given.get(&slot) {
-                    None if next < 100_000 => {
-                        next += 1;
-                        given.insert(slot, next);
-                        board.post(slot as u32, work(next));
-                    }
-                    Some(&number) if board.is_done(slot as u32) => {
-                        assert!(
-                            board.answer(slot as u32, |answer, parcel| is_answer(number, answer, parcel))
-                        );
-                        given.remove(&slot);
-                        answered += 1;
-                    }
-                    Some(_) if random >> 60 == 0 && board.withdraw(slot as u32) => {
-                        given.remove(&slot);
-                    }
-                    _ => std::thread::yield_now(),
-                }
-            }
-            board.end();
-            assert!(answered > 10_000, "{answered} of {next} were done");
-        });
-    }
-}
+mod tests;

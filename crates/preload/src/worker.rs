@@ -8,7 +8,7 @@
 //! the engine dies before the program, a worker stops the program with a message, and stays until it has gone.
 
 use crate::birth::Kept;
-use crate::board::{Board, Reply, Work};
+use crate::board::{Board, Hand, Reply, Task, Work};
 use crate::creds;
 use crate::filter::{self, Company, Stage};
 use crate::follow::Follower;
@@ -23,7 +23,7 @@ use memcg::Slot;
 use uffd::sys::{self, CpuSet, consts::*};
 use uffd::{Fd, Memory};
 use vmscan::{PAGE, WINDOW};
-use zswap::{Codec, Name, PARCEL_MAX_BYTES, WINDOW_PAGES, dictionary_of};
+use zswap::{BATCH_MAX, Codec, Name, PARCEL_MAX_BYTES, Packed, Priors, WINDOW_PAGES, Window, dictionary_of};
 
 /// What a worker is started with.
 pub struct Duty {
@@ -151,11 +151,16 @@ struct Bench {
     codec: Codec,
     shelf: &'static Shelf,
     lessons: Option<Lessons>,
-    /// A window, or an object.
+    /// As many windows as are packed together, or an object.
     bytes: Vec<u8>,
 }
 
 impl Bench {
+    fn new(codec: Codec, shelf: &'static Shelf, lessons: Option<Lessons>) -> Bench {
+        let bytes = vec![0; PARCEL_MAX_BYTES.max(codec.batch_size() * WINDOW)];
+        Bench { codec, shelf, lessons, bytes }
+    }
+
     /// Has the dictionary of this name at hand, if it is one that the process has.
     fn prepare(&mut self, name: Name) {
         if name != 0
@@ -173,37 +178,85 @@ impl Bench {
         lessons.rest_ns(most_ns)
     }
 
-    fn act(&mut self, watch: &mut Watch<'_>, work: &Work, parcel: &mut [u8]) -> Reply {
-        let memory = &watch.duty.memory;
-        match *work {
-            Work::Pack { at, pages, unit, ref priors, with } => {
-                let mut from = 0;
-                while let Some(first) = (from..WINDOW_PAGES).find(|p| pages & 1 << p != 0) {
-                    from = (first..WINDOW_PAGES).find(|p| pages & 1 << p == 0).unwrap_or(WINDOW_PAGES);
-                    // They are there; what keeps them from being read passes, or this process ends with the engine.
-                    while !memory.read(at + first * PAGE, &mut self.bytes[first * PAGE..from * PAGE]) {
-                        watch.look();
-                        sys::sleep_ns(AGAIN_NS);
+    /// Does what a worker has taken.
+    fn act(&mut self, watch: &mut Watch<'_>, tasks: &mut [Option<Task<'_>>]) {
+        if self.codec.batch_size() > 1 {
+            return self.act_together(watch, tasks);
+        }
+        for Task { work, parcel, reply, .. } in tasks.iter_mut().flatten() {
+            *reply = match work {
+                Work::Pack { at, pages, unit, priors, with } => {
+                    copy(watch, *at, *pages, &mut self.bytes);
+                    self.prepare(with.name);
+                    let window = &self.bytes[..WINDOW];
+                    let packed = self.codec.pack(window, *pages, *unit, priors, *with, parcel);
+                    if let Some(lessons) = &mut self.lessons {
+                        lessons.see(window, *unit, &packed, *with);
                     }
+                    Reply::Packed(packed)
                 }
-                self.prepare(with.name);
-                let window = &self.bytes[..WINDOW];
-                let packed = self.codec.pack(window, pages, unit, priors, with, parcel);
-                if let Some(lessons) = &mut self.lessons {
-                    lessons.see(window, unit, &packed, with);
-                }
-                Reply::Packed(packed)
+                Work::Unpack { .. } => self.unpack(watch, work, parcel),
+            };
+        }
+    }
+
+    /// The same, for all that is to be packed at once, by a device: it knows no dictionaries.
+    fn act_together(&mut self, watch: &mut Watch<'_>, tasks: &mut [Option<Task<'_>>]) {
+        for Task { work, parcel, reply, .. } in tasks.iter_mut().flatten() {
+            if let Work::Unpack { .. } = work {
+                *reply = self.unpack(watch, work, parcel);
             }
-            Work::Unpack { object, bytes, fingerprint, first, pages, to } => {
-                let plain = &mut parcel[..pages as usize * PAGE];
-                let read = memory.read(object, &mut self.bytes[..bytes]);
-                self.prepare(dictionary_of(&self.bytes[..bytes]));
-                let sound = read
-                    && self.codec.unpack(&self.bytes[..bytes], fingerprint, first as usize, plain).is_ok()
-                    // SAFETY: a slot of the stage that is this job's.
-                    && unsafe { memory.write(to, plain) };
-                Reply::Unpacked(sound)
-            }
+        }
+        let none = Priors::default();
+        let mut windows: [Window<'_>; BATCH_MAX] = core::array::from_fn(|_| Window {
+            bytes: &mut [],
+            pages: 0,
+            unit: 1,
+            priors: &none,
+            parcel: &mut [],
+            packed: Packed::default(),
+        });
+        let mut count = 0;
+        let places = self.bytes.chunks_exact_mut(WINDOW);
+        let mut replies = [const { None }; BATCH_MAX];
+        for (Task { work, parcel, reply, .. }, bytes) in tasks.iter_mut().flatten().zip(places) {
+            let Work::Pack { at, pages, unit, priors, .. } = work else { continue };
+            copy(watch, *at, *pages, bytes);
+            let (pages, unit) = (*pages, *unit);
+            windows[count] = Window { bytes, pages, unit, priors, parcel, packed: Packed::default() };
+            replies[count] = Some(reply);
+            count += 1;
+        }
+        self.codec.pack_together(&mut windows[..count]);
+        for (reply, window) in replies.into_iter().flatten().zip(windows) {
+            *reply = Reply::Packed(window.packed);
+        }
+    }
+
+    fn unpack(&mut self, watch: &Watch<'_>, work: &Work, parcel: &mut [u8]) -> Reply {
+        let Work::Unpack { object, bytes, fingerprint, first, pages, to } = *work else {
+            return Reply::Unpacked(false);
+        };
+        let (memory, plain) = (&watch.duty.memory, &mut parcel[..pages as usize * PAGE]);
+        let read = memory.read(object, &mut self.bytes[..bytes]);
+        self.prepare(dictionary_of(&self.bytes[..bytes]));
+        let sound = read
+            && self.codec.unpack(&self.bytes[..bytes], fingerprint, first as usize, plain).is_ok()
+            // SAFETY: a slot of the stage that is this job's.
+            && unsafe { memory.write(to, plain) };
+        Reply::Unpacked(sound)
+    }
+}
+
+/// Copies the pages of the window at `at` that are named by bit, each to its place.
+fn copy(watch: &mut Watch<'_>, at: usize, pages: u16, window: &mut [u8]) {
+    let mut from = 0;
+    while let Some(first) = (from..WINDOW_PAGES).find(|p| pages & 1 << p != 0) {
+        from = (first..WINDOW_PAGES).find(|p| pages & 1 << p == 0).unwrap_or(WINDOW_PAGES);
+        // They are there; what keeps them from being read passes, or this process ends with the engine.
+        while !watch.duty.memory.read(at + first * PAGE, &mut window[first * PAGE..from * PAGE]) {
+            watch.look();
+            sys::sleep_ns(AGAIN_NS);
         }
     }
 }
@@ -217,19 +270,19 @@ pub extern "C" fn main(duty: usize) -> ! {
     let is_alone = duty.kept.as_ref().is_none_or(|kept| unsafe { kept.leave_the_rest() });
     let codec = Codec::new(duty.compressor, duty.seed, duty.file);
     let watched = (sys::pidfd_open(duty.engine), sys::pidfd_open(duty.program));
-    let (true, Ok(codec), (Ok(engine), Ok(program))) = (is_alone, codec, watched) else { sys::exit(1) };
-    let shelf = duty.board.shelf();
-    // One is enough to look for dictionaries.
-    let is_tutor = duty.number == 0 && duty.compressor.source() == Source::Auto;
-    let lessons = is_tutor.then(|| Lessons::new(shelf, duty.evict_all));
-    let mut bench = Bench { codec, shelf, lessons, bytes: vec![0; PARCEL_MAX_BYTES] };
+    let (true, Ok(mut codec), (Ok(engine), Ok(program))) = (is_alone, codec, watched) else { sys::exit(1) };
     if duty.kept.is_some() {
         // It has pages of the program's, and descriptors by which to read the others: these are not for whoever may look at a process of this user.
         creds::forbid_looks();
         // Here and not in the engine: a device works in the address space of whoever opened it, which is to be neither the program's nor one that a child of
         // fork takes over. What the engine reads back itself it reads in software.
-        bench.codec.attach_device();
+        codec.attach_device();
     }
+    let shelf = duty.board.shelf();
+    // One is enough to look for dictionaries.
+    let is_tutor = duty.number == 0 && duty.compressor.source() == Source::Auto;
+    let lessons = is_tutor.then(|| Lessons::new(shelf, duty.evict_all));
+    let mut bench = Bench::new(codec, shelf, lessons);
     let mut watch = Watch {
         duty,
         engine,
@@ -240,13 +293,14 @@ pub extern "C" fn main(duty: usize) -> ! {
         statm: duty.kept.as_ref().and_then(|_| sys::open(b"/proc/self/statm\0", O_RDONLY).ok()),
         rights: Follower::open(Some(duty.program), duty.kept.is_none()),
     };
-    let (board, head, number, mut parcel) = (duty.board, duty.board.head(), duty.number, None);
+    let (board, head, number) = (duty.board, duty.board.head(), duty.number);
+    let mut hand = Hand::new(bench.codec.batch_size());
     filter::enter(Stage::Works, Company { program: duty.program, engine: duty.engine });
     board.report_ready();
     while head.stop.load(SeqCst) == 0 {
         watch.follow();
         let rest_ns = bench.turn(LOOK_NS);
-        if board.serve(&mut parcel, |work, parcel| bench.act(&mut watch, work, parcel)) {
+        if board.serve(&mut hand, |tasks| bench.act(&mut watch, tasks)) {
             continue;
         }
         watch.look_now_and_then();
@@ -259,9 +313,9 @@ pub extern "C" fn main(duty: usize) -> ! {
                     let _ = sys::sched_setaffinity(duty.engine, &lookout.cpus);
                     board.wake_pager();
                 }
-                board.wait(number, parcel.is_some(), LOOK_OUT_NS);
+                board.wait(number, &hand, LOOK_OUT_NS);
             }
-            _ => board.wait(number, parcel.is_some(), rest_ns),
+            _ => board.wait(number, &hand, rest_ns),
         }
     }
     watch.count_cpu();

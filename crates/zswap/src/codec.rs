@@ -10,6 +10,10 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt;
 
+mod together;
+
+pub use together::{BATCH_MAX, Window};
+
 /// The most bytes that the objects of one window can have: each page kept as it is, in an object of its own.
 pub const PARCEL_MAX_BYTES: usize = WINDOW_PAGES * (PAGE + prefix(1));
 
@@ -22,6 +26,8 @@ pub struct Codec {
     names: [Name; PLACES],
     /// For compressors that do not give up on noise by themselves.
     trust: Option<Trust>,
+    /// Windows that are best packed together.
+    batch: usize,
 }
 
 /// The hashes that pages of a window had when they were loaded.
@@ -121,7 +127,7 @@ impl Codec {
         let window = WINDOW_PAGES * PAGE;
         let trust = (!compressor.gives_up_early()).then(Trust::default);
         let context = Context::new(compressor, window)?;
-        let mut codec = Codec { context, seed, plain: vec![0; window], names: [0; PLACES], trust };
+        let mut codec = Codec { context, seed, plain: vec![0; window], names: [0; PLACES], trust, batch: 1 };
         if compressor.source() == Source::File && !codec.learn(0, FILE, file) {
             return Err(acomp::Error::NoDictionary);
         }
@@ -154,7 +160,22 @@ impl Codec {
     /// Opens the device that the compressor is made for, if there is one, and has it do the work. Only where the calling process has an address space of
     /// its own, which no child takes over: the device works in it ([`Context::attach`]).
     pub fn attach_device(&mut self) -> bool {
-        self.context.attach(acomp::open_device)
+        self.attach(|context| context.attach(acomp::open_device))
+    }
+
+    /// The same with a device that `attach` comes by; false if it does not.
+    pub fn attach(&mut self, attach: impl FnOnce(&mut Context) -> bool) -> bool {
+        let attached = attach(&mut self.context);
+        if attached {
+            self.batch = self.context.batch_size().min(BATCH_MAX);
+        }
+        attached
+    }
+
+    /// How many windows are best packed together. One at a time where the CPU does the work: to have begun more than one gains nothing then, and
+    /// who wants a page of the last one waits for all.
+    pub fn batch_size(&self) -> usize {
+        self.batch
     }
 
     /// Makes objects of up to `unit` pages out of those pages of `window` that `pages` names by bit, one after the other in `parcel`, which has
@@ -168,8 +189,34 @@ impl Codec {
         with: With,
         parcel: &mut [u8],
     ) -> Packed {
-        let mut packed = Packed::default();
         let mut fresh = [Fresh::default(); WINDOW_PAGES];
+        let (mut packed, count) = self.sort(window, pages, priors, &mut fresh);
+        let mut at = 0;
+        for (object, pages) in packed.objects.iter_mut().zip(fresh[..count].chunks(unit)) {
+            let new = match pages[0].word {
+                Some(word) if pages.iter().all(|p| p.word == Some(word)) => New::Same(word),
+                _ => {
+                    let name = with.name_for(pages.len());
+                    self.compress(window, pages, name, &mut parcel[at..], &mut packed.guesses)
+                }
+            };
+            if let New::Blob { bytes, .. } = new {
+                at += bytes as usize;
+            }
+            *object = Some(new);
+        }
+        packed
+    }
+
+    /// Tells what has to be made of a window's pages, and which of them go into new objects: the first so many of `fresh`.
+    fn sort(
+        &self,
+        window: &[u8],
+        pages: u16,
+        priors: &Priors,
+        fresh: &mut [Fresh; WINDOW_PAGES],
+    ) -> (Packed, usize) {
+        let mut packed = Packed::default();
         for index in (0..WINDOW_PAGES).filter(|i| pages & 1 << i != 0) {
             let bytes = &window[index * PAGE..][..PAGE];
             let word = page::same_filled(bytes);
@@ -190,21 +237,7 @@ impl Codec {
             fresh[count] = fresh[index];
             count += 1;
         }
-        let mut at = 0;
-        for (object, pages) in packed.objects.iter_mut().zip(fresh[..count].chunks(unit)) {
-            let new = match pages[0].word {
-                Some(word) if pages.iter().all(|p| p.word == Some(word)) => New::Same(word),
-                _ => {
-                    let name = with.name_for(pages.len());
-                    self.compress(window, pages, name, &mut parcel[at..], &mut packed.guesses)
-                }
-            };
-            if let New::Blob { bytes, .. } = new {
-                at += bytes as usize;
-            }
-            *object = Some(new);
-        }
-        packed
+        (packed, count)
     }
 
     /// Makes one object of some pages at the beginning of `to`.

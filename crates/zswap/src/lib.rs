@@ -12,7 +12,7 @@
 //! The hashes are keyed with a seed of the process, and serve twice: what is loaded is checked against them, and a page that
 //! goes out again is recognised by them as unchanged, so that it need not be compressed again.
 //!
-//! - [`codec`]: [`Codec`], pages to objects and back, for those who have the bytes and not the pool
+//! - [`codec`]: [`Codec`], pages to objects and back, for those who have the bytes and not the pool; `together`, several windows as one batch
 //! - [`cache`]: [`Cache`], the objects in the pool
 //! - [`object`]: the layout of an object
 //! - [`page`]: what can be said of a page without compressing it
@@ -34,7 +34,7 @@ pub mod page;
 pub mod tutor;
 
 pub use cache::{Cache, dictionary_of, hash_in};
-pub use codec::{Codec, LoadError, New, PARCEL_MAX_BYTES, Packed, Priors};
+pub use codec::{BATCH_MAX, Codec, LoadError, New, PARCEL_MAX_BYTES, Packed, Priors, Window};
 pub use dictionary::{Name, PLACES, Uses, With};
 pub use tutor::{Tutor, Verdict};
 

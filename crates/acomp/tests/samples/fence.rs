@@ -1,10 +1,11 @@
 //! Memory between fences, and objects that are damaged on purpose.
 
 use std::ptr::null_mut;
+use std::sync::OnceLock;
 
-use acomp::{Context, Error};
+use acomp::{Context, Error, Outcome};
 
-use super::{Random, context, decompress, decompress_prefix, grown_bytes};
+use super::{Random, compress, context, decompress, decompress_prefix, grown_bytes};
 
 mod sys {
     use std::ffi::c_void;
@@ -23,6 +24,9 @@ mod sys {
     }
 }
 
+/// Told of each part of a buffer that nobody is to touch from now on (true), or may again: by a sanitizer, where there is one.
+pub static HIDE: OnceLock<fn(&[u8], bool)> = OnceLock::new();
+
 /// Memory between two inaccessible pages, kept until the test ends.
 pub struct Fenced {
     memory: &'static mut [u8],
@@ -31,7 +35,8 @@ pub struct Fenced {
 impl Fenced {
     const PAGE: usize = 4096;
 
-    fn new(bytes: usize) -> Fenced {
+    /// Room for `bytes` bytes.
+    pub fn new(bytes: usize) -> Fenced {
         let bytes = bytes.next_multiple_of(Self::PAGE);
         // SAFETY: a new mapping, which nobody else knows, is fenced and then used as plain bytes.
         let memory = unsafe {
@@ -47,14 +52,24 @@ impl Fenced {
     }
 
     /// The last `len` bytes, right before the fence.
-    fn back(&mut self, len: usize) -> &mut [u8] {
-        let start = self.memory.len() - len;
-        &mut self.memory[start..]
+    pub fn back(&mut self, len: usize) -> &mut [u8] {
+        let (hidden, used) = self.memory.split_at_mut(self.memory.len() - len);
+        hide(hidden, used);
+        used
     }
 
     /// The first `len` bytes, right behind the other fence.
-    fn front(&mut self, len: usize) -> &mut [u8] {
-        &mut self.memory[..len]
+    pub fn front(&mut self, len: usize) -> &mut [u8] {
+        let (used, hidden) = self.memory.split_at_mut(len);
+        hide(hidden, used);
+        used
+    }
+}
+
+fn hide(hidden: &[u8], used: &[u8]) {
+    if let Some(hide) = HIDE.get() {
+        hide(hidden, true);
+        hide(used, false);
     }
 }
 
@@ -101,6 +116,21 @@ impl Bench {
             assert!(dst[..prefix] == self.expected, "the beginning is another than that of the whole");
         }
         result
+    }
+
+    /// Compresses a unit into `room` bytes, and reads back what came of it.
+    pub fn round_trip(&mut self, unit: &[u8], room: usize) {
+        let src = self.src.back(unit.len());
+        src.copy_from_slice(unit);
+        let dst = self.dst.back(room);
+        match compress(&mut self.context, src, dst) {
+            Ok(Outcome::Shrunk(bytes)) => {
+                let object = dst[..bytes].to_vec();
+                self.is_well(&object, unit);
+            }
+            Ok(Outcome::Incompressible) => assert!(room < grown_bytes(unit.len()), "there was room enough"),
+            Err(error) => panic!("{error}"),
+        }
     }
 
     /// The context still reads what is whole.

@@ -3,6 +3,7 @@
 #![allow(dead_code)] // Each test takes what it needs.
 
 pub mod fence;
+pub mod trials;
 
 use std::io::Write;
 use std::path::PathBuf;

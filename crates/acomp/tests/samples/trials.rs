@@ -1,0 +1,101 @@
+//! What is done with an input that the fuzzer found (`make fuzz`), there and in the test that replays them.
+//!
+//! ```text
+//!   [ level | kind | length, 2 | part, 2 | body ]
+//! ```
+//!
+//! The body is an object that is to come to so many bytes, of which a prefix is asked for too; or, where the kind's highest bit
+//! is set, what a unit of that length repeats, which is compressed at the level into room for a part of it. The kind's lowest bits make the length
+//! shorter: most are to be short, since long ones take long.
+
+use std::collections::BTreeMap;
+
+use acomp::Compressor;
+
+use super::fence::Bench;
+use super::{Random, grown_bytes, object};
+
+/// More than a block of zstd's, and more than lz4 reaches back.
+const UNIT_MAX_BYTES: usize = 256 << 10;
+
+/// The kind that asks for a round trip.
+const ROUND_TRIP: u8 = 0x80;
+
+/// The inputs that were kept for a target: each lies behind its length in two bytes.
+pub fn corpus(target: &str) -> Vec<Vec<u8>> {
+    let path = format!("{}/../../fuzz/corpus/{target}", env!("CARGO_MANIFEST_DIR"));
+    let packed = std::fs::read(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
+    let mut rest = &packed[..];
+    let mut inputs = Vec::new();
+    while let Some((length, behind)) = rest.split_first_chunk() {
+        let (input, behind) = behind.split_at(u16::from_le_bytes(*length) as usize);
+        inputs.push(input.to_vec());
+        rest = behind;
+    }
+    assert!(rest.is_empty() && inputs.len() > 20, "{path}: {} inputs", inputs.len());
+    inputs
+}
+
+/// One algorithm, and what was opened of it so far.
+pub struct Trials {
+    usual: Compressor,
+    benches: BTreeMap<i32, Bench>,
+}
+
+impl Trials {
+    /// Of the algorithm of this name.
+    pub fn new(name: &str) -> Trials {
+        Trials { usual: Compressor::parse(name).unwrap(), benches: BTreeMap::new() }
+    }
+
+    /// Tries one input. What the objects come to does not matter, only that nothing is touched that is nobody's business.
+    pub fn run(&mut self, input: &[u8]) {
+        let Some((&[level, kind, l0, l1, p0, p1], body)) = input.split_first_chunk() else { return };
+        let length = u16::from_le_bytes([l0, l1]) as usize;
+        let part = u16::from_le_bytes([p0, p1]) as usize + 1;
+        let len = 1 + ((length * 4 + 3) >> (kind & 15));
+        if kind & ROUND_TRIP == 0 {
+            let prefix = (len * part).div_ceil(1 << 16);
+            let _ = self.bench(self.usual.level()).survive(body, len, prefix);
+        } else if !body.is_empty() {
+            let mut unit = body.repeat(len.div_ceil(body.len()));
+            unit.truncate(len);
+            let room = (grown_bytes(len) * part).div_ceil(1 << 16);
+            let level = self.level(level);
+            self.bench(level).round_trip(&unit, room);
+        }
+    }
+
+    /// Inputs to begin with: objects of all levels, as they are.
+    pub fn first_inputs(&mut self, random: &mut Random) -> Vec<Vec<u8>> {
+        let mut inputs = Vec::new();
+        for number in 0..64 {
+            let len = 1 + random.below([20, 200, 2000, 20_000][number as usize % 4]);
+            let unit = random.memory(len);
+            let level = self.level(number);
+            let object = object(&mut self.bench(level).context, &unit);
+            let [l0, l1] = (len as u16 - 1).to_le_bytes();
+            inputs.push([&[number, 2, l0, l1, 0xff, 0x7f], &object[..]].concat());
+        }
+        inputs.push([&[0, ROUND_TRIP, 0xff, 0xff, 0xff, 0xff], &random.text(1000)[..]].concat());
+        inputs
+    }
+
+    fn level(&self, byte: u8) -> i32 {
+        let algorithm = Compressor::ALL.iter().find(|a| a.name == self.usual.name()).unwrap();
+        match &algorithm.parameter {
+            None => 0,
+            // lz4's acceleration.
+            Some(parameter) if *parameter.accepted.end() > 1000 => 1 << (byte % 17),
+            Some(parameter) => {
+                parameter.accepted.start() + byte as i32 % parameter.accepted.clone().count() as i32
+            }
+        }
+    }
+
+    fn bench(&mut self, level: i32) -> &mut Bench {
+        let name = self.usual.name();
+        let text = if level == self.usual.level() { name.to_string() } else { format!("{name}:{level}") };
+        self.benches.entry(level).or_insert_with(|| Bench::new(&text, UNIT_MAX_BYTES))
+    }
+}

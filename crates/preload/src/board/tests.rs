@@ -1,0 +1,164 @@
+//! Tests of the board.
+
+use super::*;
+use std::collections::BTreeMap;
+
+fn board(slots: usize) -> Board {
+    Board::map(slots, sys::eventfd().unwrap()).unwrap()
+}
+
+/// A job by its number: even ones are packed, odd ones unpacked.
+fn work(number: usize) -> Work {
+    match number % 2 {
+        0 => {
+            let (priors, with) = (Priors::default(), With::default());
+            Work::Pack { at: number, pages: 1, unit: 1, priors, with }
+        }
+        _ => Work::Unpack { object: number, bytes: 0, fingerprint: 0, first: 0, pages: 0, to: 0 },
+    }
+}
+
+/// What a worker makes of them: the number, in its parcel.
+fn act(tasks: &mut [Option<Task<'_>>]) {
+    for task in tasks.iter_mut().flatten() {
+        task.reply = match *task.work {
+            Work::Pack { at, .. } => {
+                task.parcel[..8].copy_from_slice(&at.to_le_bytes());
+                Reply::Packed(Packed::default())
+            }
+            Work::Unpack { object, .. } => Reply::Unpacked(object.is_multiple_of(3)),
+        };
+    }
+}
+
+fn one() -> Hand {
+    Hand::new(1)
+}
+
+fn is_answer(number: usize, answer: &Answer, parcel: &[u8]) -> bool {
+    match answer {
+        Answer::Packed { .. } => number.is_multiple_of(2) && parcel[..8] == number.to_le_bytes(),
+        Answer::Unpacked(sound) => number % 2 == 1 && *sound == number.is_multiple_of(3),
+    }
+}
+
+#[test]
+fn a_job_that_is_given_and_withdrawn_many_times_needs_no_worker() {
+    let board = board(4);
+    for number in 0..100 {
+        board.post(3, work(number));
+        assert!(board.withdraw(3));
+    }
+    board.post(3, work(100));
+    let mut hand = one();
+    assert!(board.serve(&mut hand, act));
+    assert!(!board.serve(&mut hand, act), "it was listed once");
+    assert!(board.is_done(3) && !board.withdraw(3));
+    assert!(board.answer(3, |answer, parcel| is_answer(100, answer, parcel)));
+}
+
+#[test]
+fn without_a_parcel_no_job_is_begun() {
+    let parcels = parcels(1);
+    let board = board(2 * parcels);
+    for slot in 0..=parcels {
+        board.post(slot as u32, work(2 * slot));
+    }
+    for _ in 0..parcels {
+        assert!(board.serve(&mut one(), act));
+    }
+    assert!(!board.serve(&mut one(), act));
+    assert!(board.withdraw(parcels as u32));
+    board.post(parcels as u32, work(2 * parcels));
+    assert!(board.answer(0, |answer, parcel| is_answer(0, answer, parcel)));
+    assert!(board.serve(&mut one(), act));
+}
+
+/// How many jobs a worker takes of those in these slots.
+fn taken(board: &Board, hand: &mut Hand) -> Vec<u32> {
+    let mut slots = Vec::new();
+    board.serve(hand, |tasks| {
+        slots.extend(tasks.iter().flatten().map(|task| task.slot));
+        act(tasks);
+    });
+    slots
+}
+
+#[test]
+fn several_jobs_are_taken_at_a_time_and_others_find_some() {
+    let board = board(64);
+    let untouched = board.apart_bytes();
+    (0..20).for_each(|slot| board.post(slot, work(2 * slot as usize)));
+    // A load, which somebody waits for, is done first and alone.
+    board.post(40, work(1));
+    let mut hand = Hand::new(8);
+    assert_eq!(taken(&board, &mut hand), [40]);
+    // Whoever is the only worker takes as many as it can.
+    assert_eq!(taken(&board, &mut hand), [0, 1, 2, 3, 4, 5, 6, 7]);
+    assert_eq!(board.apart_bytes(), untouched + 8 * PARCEL_BYTES);
+    // Of twelve, one of three workers takes four; and passes over what was withdrawn.
+    (0..3).for_each(|_| board.report_ready());
+    assert!(board.withdraw(9));
+    assert_eq!(taken(&board, &mut hand), [8, 10, 11, 12]);
+    assert!(board.is_done(8) && !board.is_done(13) && board.withdraw(13));
+    for slot in [0, 1, 7, 8, 10, 12] {
+        let number = 2 * slot as usize;
+        assert!(board.answer(slot, |answer, parcel| is_answer(number, answer, parcel)));
+    }
+    // All parcels but those of jobs that nobody has taken the answer of are there again.
+    assert_eq!(board.head.free.load(SeqCst).count_ones() as usize, PARCELS - 6);
+}
+
+#[test]
+fn every_job_is_done_once_by_whoever_takes_it() {
+    do_every_job_once(1);
+}
+
+#[test]
+fn every_job_is_done_once_where_several_are_taken_at_a_time() {
+    do_every_job_once(BATCH_MAX);
+}
+
+fn do_every_job_once(most: usize) {
+    const SLOTS: usize = 12;
+    // One that is not called would hold the test up.
+    const NEVER_NS: u64 = 3_600_000_000_000;
+    let board = board(SLOTS);
+    std::thread::scope(|scope| {
+        for number in 0..2 {
+            scope.spawn(move || {
+                let mut hand = Hand::new(most);
+                board.report_ready();
+                while board.head().stop.load(SeqCst) == 0 {
+                    if !board.serve(&mut hand, act) {
+                        board.wait(number, &hand, NEVER_NS);
+                    }
+                }
+            });
+        }
+        let (mut given, mut random, mut answered) = (BTreeMap::new(), 1u64, 0);
+        let mut next = 0;
+        while next < 100_000 || !given.is_empty() {
+            random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            let slot = (random >> 33) as usize % SLOTS;
+            match given.get(&slot) {
+                None if next < 100_000 => {
+                    next += 1;
+                    given.insert(slot, next);
+                    board.post(slot as u32, work(next));
+                }
+                Some(&number) if board.is_done(slot as u32) => {
+                    assert!(board.answer(slot as u32, |answer, parcel| is_answer(number, answer, parcel)));
+                    given.remove(&slot);
+                    answered += 1;
+                }
+                Some(_) if random >> 60 == 0 && board.withdraw(slot as u32) => {
+                    given.remove(&slot);
+                }
+                _ => std::thread::yield_now(),
+            }
+        }
+        board.end();
+        assert!(answered > 10_000, "{answered} of {next} were done");
+    });
+}

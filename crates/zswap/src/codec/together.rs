@@ -1,0 +1,146 @@
+//! Several windows at a time: all that is to be compressed of them is one batch, so that a device has as much of it as it can work on.
+
+use super::{Codec, Fresh, New, Packed, Priors};
+use crate::noise;
+use crate::object::{self, Format, prefix};
+use crate::{PAGE, WINDOW_PAGES};
+use acomp::{CompressRequest, Outcome};
+use core::mem::take;
+
+/// The most windows that are packed together.
+pub const BATCH_MAX: usize = 8;
+
+/// A window that is packed together with others.
+pub struct Window<'a> {
+    /// It. Pages that become one object are brought together in it.
+    pub bytes: &'a mut [u8],
+    /// Which of its pages, by bit.
+    pub pages: u16,
+    /// How many an object holds at most.
+    pub unit: usize,
+    /// What they were when they were loaded.
+    pub priors: &'a Priors,
+    /// Where the objects go: [`PARCEL_MAX_BYTES`](super::PARCEL_MAX_BYTES).
+    pub parcel: &'a mut [u8],
+    /// What has become of it.
+    pub packed: Packed,
+}
+
+/// What an object is to be.
+#[derive(Clone, Copy, Default)]
+enum Plan {
+    /// One word.
+    Same(u64),
+    /// Its pages as they are: they look like noise.
+    #[default]
+    Plain,
+    /// What comes of this request; whether that looks like noise too.
+    Compressed(usize, bool),
+}
+
+impl Codec {
+    /// Packs up to [`BATCH_MAX`] windows as [`pack`](Codec::pack) packs each, in one batch, and without dictionaries. Guesses at noise do not know what came of those before
+    /// them in the batch.
+    pub fn pack_together(&mut self, windows: &mut [Window<'_>]) {
+        let mut fresh = [[Fresh::default(); WINDOW_PAGES]; BATCH_MAX];
+        let mut counts = [0; BATCH_MAX];
+        let mut plans = [[Plan::default(); WINDOW_PAGES]; BATCH_MAX];
+        for ((window, fresh), count) in windows.iter_mut().zip(&mut fresh).zip(&mut counts) {
+            (window.packed, *count) = self.sort(window.bytes, window.pages, window.priors, fresh);
+            for pages in fresh[..*count].chunks(window.unit) {
+                gather(window.bytes, pages);
+            }
+        }
+
+        let mut requests: [CompressRequest<'_>; BATCH_MAX * WINDOW_PAGES] =
+            core::array::from_fn(|_| CompressRequest::new(&[], &mut []));
+        let mut wanted = 0;
+        for (at, window) in windows.iter_mut().enumerate() {
+            let (bytes, mut parcel) = (&*window.bytes, &mut *window.parcel);
+            let guesses = &mut window.packed.guesses;
+            for (plan, pages) in plans[at].iter_mut().zip(fresh[at][..counts[at]].chunks(window.unit)) {
+                let plain = &bytes[pages[0].index * PAGE..][..pages.len() * PAGE];
+                if let Some(word) = pages[0].word
+                    && pages.iter().all(|page| page.word == Some(word))
+                {
+                    *plan = Plan::Same(word);
+                    continue;
+                }
+                let (room, rest) = take(&mut parcel).split_at_mut(prefix(pages.len()) + plain.len());
+                parcel = rest;
+                let guess = self.trust.as_mut().filter(|_| {
+                    noise::looks_like_noise(plain) && !noise::any_twice(pages.iter().map(|page| page.hash))
+                });
+                let is_noise = guess.is_some();
+                if guess.is_some_and(|trust| trust.believes()) {
+                    guesses.believed += 1;
+                    continue;
+                }
+                // As long as that saves a thirty-second, as in `shrink`.
+                let room = &mut room[prefix(pages.len())..][..plain.len() - plain.len() / 32];
+                requests[wanted] = CompressRequest::new(plain, room);
+                *plan = Plan::Compressed(wanted, is_noise);
+                wanted += 1;
+            }
+        }
+        self.context.compress(&mut requests[..wanted]);
+        let results = requests.map(|request| match request.result {
+            Ok(Outcome::Shrunk(bytes)) => Some(bytes),
+            Ok(Outcome::Incompressible) | Err(_) => None,
+        });
+
+        for (at, window) in windows.iter_mut().enumerate() {
+            // Where the next object goes, and where the room for it begins.
+            let (mut to, mut from) = (0, 0);
+            for (number, pages) in fresh[at][..counts[at]].chunks(window.unit).enumerate() {
+                let (head, len) = (prefix(pages.len()), pages.len() * PAGE);
+                let shrunk = match plans[at][number] {
+                    Plan::Same(word) => {
+                        window.packed.objects[number] = Some(New::Same(word));
+                        continue;
+                    }
+                    Plan::Plain => None,
+                    Plan::Compressed(request, is_noise) => {
+                        let shrunk = results[request];
+                        if is_noise && let Some(trust) = &mut self.trust {
+                            trust.tried(shrunk.is_none());
+                            window.packed.guesses.tried += 1;
+                            window.packed.guesses.wrong += shrunk.is_some() as u8;
+                        }
+                        shrunk
+                    }
+                };
+                // Never behind its own room, so that what comes later is not touched.
+                let (format, bytes) = match shrunk {
+                    Some(bytes) => {
+                        window.parcel.copy_within(from + head..from + head + bytes, to + head);
+                        (Format::Compressed, bytes)
+                    }
+                    None => {
+                        let plain = &window.bytes[pages[0].index * PAGE..][..len];
+                        window.parcel[to + head..][..len].copy_from_slice(plain);
+                        (Format::Plain, len)
+                    }
+                };
+                object::write(&mut window.parcel[to..], format, 0, pages.iter().map(|page| page.hash));
+                window.packed.objects[number] = Some(New::Blob {
+                    fingerprint: object::fingerprint(pages.iter().map(|page| page.hash)),
+                    bytes: (head + bytes) as u32,
+                    compressed: format == Format::Compressed,
+                });
+                to += head + bytes;
+                from += head + len;
+            }
+        }
+    }
+}
+
+/// Brings the pages of an object together behind its first one. They are in order, so that none is overwritten before it has moved, nor one of another
+/// object's.
+fn gather(window: &mut [u8], pages: &[Fresh]) {
+    for (page, place) in pages.iter().zip(pages[0].index..) {
+        if page.index != place {
+            window.copy_within(page.index * PAGE..(page.index + 1) * PAGE, place * PAGE);
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! Windows that are packed together become what each becomes alone.
+
+use acomp::{Compressor, Context};
+use iaa::topology::Topology;
+use iaa::{Config, Driver};
+use iaa_model::{DeviceConfig, Fault, Model};
+use std::sync::Arc;
+use zswap::noise::Guesses;
+use zswap::{BATCH_MAX, Codec, New, PAGE, PARCEL_MAX_BYTES, Packed, Priors, WINDOW_PAGES, Window, With};
+
+/// Numbers from a seed.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (self.0 ^ self.0 >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    }
+
+    fn below(&mut self, end: u64) -> u64 {
+        (self.next() >> 33) % end
+    }
+
+    /// A window of pages of all kinds.
+    fn window(&mut self) -> Vec<u8> {
+        let mut window = Vec::new();
+        while window.len() < WINDOW_PAGES * PAGE {
+            let (kind, word) = (self.below(5), self.below(3));
+            window.extend((0..PAGE as u64 / 8).flat_map(|place| {
+                let value = match kind {
+                    0 => 0,
+                    1 => word << 7,
+                    2 => self.next(),
+                    _ => place / 3 + (self.next() & 7),
+                };
+                value.to_le_bytes()
+            }));
+        }
+        window
+    }
+}
+
+/// All but the guesses: those of a batch are made before any of them was tried.
+fn without_guesses(packed: Packed) -> Packed {
+    Packed { guesses: Guesses::default(), ..packed }
+}
+
+#[test]
+fn it_makes_no_difference_whether_windows_are_packed_together() {
+    let mut random = Random(7);
+    for algorithm in Compressor::ALL {
+        let compressor = Compressor::parse(algorithm.name).unwrap();
+        let codec = || Codec::new(compressor, 7, &[]).unwrap();
+        let (mut alone, mut together) = (codec(), codec());
+        for round in 0..20 {
+            let count = 1 + round % BATCH_MAX;
+            let mut bytes: Vec<Vec<u8>> = (0..count).map(|_| random.window()).collect();
+            let whole = bytes.clone();
+            let asked: Vec<(u16, usize, Priors)> = (0..count)
+                .map(|_| {
+                    let mut priors = Priors::default();
+                    priors.want(random.below(3) as u32);
+                    (random.next() as u16, [1, 3, WINDOW_PAGES][random.below(3) as usize], priors)
+                })
+                .collect();
+            let mut parcels = vec![vec![0xaa; PARCEL_MAX_BYTES]; count];
+            let mut windows: Vec<Window<'_>> = bytes
+                .iter_mut()
+                .zip(&mut parcels)
+                .zip(&asked)
+                .map(|((bytes, parcel), (pages, unit, priors))| Window {
+                    bytes,
+                    pages: *pages,
+                    unit: *unit,
+                    priors,
+                    parcel,
+                    packed: Packed::default(),
+                })
+                .collect();
+            together.pack_together(&mut windows);
+            let packed: Vec<Packed> = windows.iter().map(|window| window.packed).collect();
+            let mut parcel = vec![0; PARCEL_MAX_BYTES];
+            for (at, (pages, unit, priors)) in asked.iter().enumerate() {
+                let expected = alone.pack(&whole[at], *pages, *unit, priors, With::default(), &mut parcel);
+                assert_eq!(without_guesses(packed[at]), without_guesses(expected), "{algorithm}");
+                let lengths = expected.objects.into_iter().flatten().map(|new| match new {
+                    New::Blob { bytes, .. } => bytes as usize,
+                    New::Same(_) => 0,
+                });
+                let bytes: usize = lengths.sum();
+                assert!(parcels[at][..bytes] == parcel[..bytes], "{algorithm}, {unit} pages an object");
+            }
+        }
+    }
+}
+
+/// What a device packs software reads, whatever goes wrong on the way.
+#[test]
+fn a_device_packs_windows_together() {
+    let plans: [fn(u64) -> Option<Fault>; 4] = [
+        |_| None,
+        |serial| (serial % 5 == 2).then_some(Fault::PageFaultReading),
+        |serial| (serial % 7 == 3).then_some(Fault::Status(0x20, 0)),
+        |serial| (serial == 11).then_some(Fault::Gone),
+    ];
+    let compressor = Compressor::parse("deflate-iaa").unwrap();
+    let codec = || Codec::new(compressor, 7, &[]).unwrap();
+    let (mut random, mut software) = (Random(9), codec());
+    assert_eq!(software.batch_size(), 1);
+    for plan in plans {
+        let model = Model::new([DeviceConfig::default()]);
+        let config = Config { timeout_ns: 1_000_000_000, verify_compress: true, ..Config::default() };
+        let driver = Arc::new(Driver::new(config, Topology::default()));
+        model.attach(&driver);
+        model.set_faults(1, Box::new(move |serial, _| plan(serial)));
+        let mut device = codec();
+        assert!(device.attach(|context: &mut Context| context.attach(|| Some(driver.clone()))));
+        assert_eq!(device.batch_size(), BATCH_MAX);
+        let mut bytes: Vec<Vec<u8>> = (0..BATCH_MAX).map(|_| random.window()).collect();
+        let whole = bytes.clone();
+        let mut parcels = vec![vec![0xaa; PARCEL_MAX_BYTES]; BATCH_MAX];
+        let priors = Priors::default();
+        let windows = bytes.iter_mut().zip(&mut parcels).enumerate();
+        let mut windows: Vec<Window<'_>> = windows
+            .map(|(at, (bytes, parcel))| {
+                let (pages, unit, packed) = (u16::MAX, [1, WINDOW_PAGES][at % 2], Packed::default());
+                Window { bytes, pages, unit, priors: &priors, parcel, packed }
+            })
+            .collect();
+        device.pack_together(&mut windows);
+        for (window, whole) in windows.iter().zip(&whole) {
+            let pages = (0..WINDOW_PAGES).filter(|page| window.packed.in_objects & 1 << page != 0);
+            let pages: Vec<&[u8]> = pages.map(|page| &whole[page * PAGE..][..PAGE]).collect();
+            let mut at = 0;
+            for (object, pages) in window.packed.objects.into_iter().flatten().zip(pages.chunks(window.unit))
+            {
+                let New::Blob { fingerprint, bytes, .. } = object else { continue };
+                let mut plain = vec![0; pages.len() * PAGE];
+                let object = &window.parcel[at..][..bytes as usize];
+                at += object.len();
+                software.unpack(object, fingerprint, 0, &mut plain).unwrap();
+                assert!(plain == pages.concat());
+            }
+        }
+        assert!(driver.stats().calls().comp_calls > 0, "{:?}", driver.stats());
+    }
+}
