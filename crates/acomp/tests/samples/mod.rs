@@ -178,7 +178,7 @@ pub fn is_installed(program: &str, package: &str) -> bool {
 
 /// A new folder for a test's files, which removes it.
 pub fn scratch(name: &str) -> PathBuf {
-    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+    let folder = std::env::temp_dir().join(format!("acomp-{name}-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     folder
 }
