@@ -9,7 +9,7 @@
 //! 4. pages that the kernel writes without a fault are left where they are: they are listed before the move, and again after it,
 //!    and one that was moved in between goes back at once.
 
-use crate::event::{covers, insert};
+use crate::event::covers;
 use crate::family::hull;
 use crate::index::{Entry, Kind};
 use crate::kernel::{Body, Done, Errno, Job, Kernel, LOOK_PAGES, Prior, Run, Spare, Store, WINDOW_PAGES};
@@ -41,13 +41,6 @@ const PASSED_LOOKS: usize = 32;
 /// colder afterwards, so that altogether no more are spared than were made warm, three times for a fault at most.
 pub(crate) const PATIENCE: usize = 4096;
 const PATIENCE_PER_PAGE: usize = 64;
-
-/// How long it is from one look for mappings that are not registered yet to the next: while the address space grows fast, slowly, and not at all.
-/// Fast is more than this part of the limit since the last look. And a program can have ten thousand mappings: how many times as long as the last
-/// look took it is besides.
-const ENROLL_NS: [u64; 3] = [1_000_000, 4_000_000, 200_000_000];
-const ENROLL_REST: [u64; 3] = [1, 4, 16];
-const FAST: usize = 64;
 
 /// How often one run of pages is tried again while events come.
 const TRIES: usize = 200;
@@ -220,59 +213,6 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             }
         }
         (got, None)
-    }
-
-    /// Registers an area, unless all of it from `from` on is registered already.
-    pub(crate) fn enroll(&mut self, area: &Range<usize>, from: usize) -> Result<(), Errno> {
-        if covers(&self.regions, &(from..area.end)) {
-            return Ok(());
-        }
-        // An event under way may be about this mapping, or about what was there before: what the regions say must be what is registered,
-        // or an event whose part has come twice is taken for one that is yet to come, or the other way about (event.rs). So it is asked
-        // before as well.
-        if !self.is_quiet() {
-            return Err(Errno::EAGAIN);
-        }
-        let whole = self.kernel.register(area.clone())?;
-        if !self.is_quiet() {
-            return Err(Errno::EAGAIN);
-        }
-        insert(&mut self.regions, whole);
-        Ok(())
-    }
-
-    /// Registers all there is, ahead of the hand: only then does fresh memory fault to us and can be made to wait. No event tells of new
-    /// mappings, and so this is done again and again while the footprint is high.
-    pub fn enroll_all(&mut self) {
-        let now = self.kernel.now_ns();
-        let pace = if !self.mapped_more { 2 } else { (self.grown <= self.marks.limit / FAST) as usize };
-        if now < self.enrolled_ns + ENROLL_NS[pace] + self.enroll_took_ns * ENROLL_REST[pace] {
-            return;
-        }
-        self.grown = 0;
-        // What must wait for an event now comes round again soon, what is refused with the next look.
-        self.mapped_more = !self.enroll_each();
-        self.enrolled_ns = self.kernel.now_ns();
-        self.enroll_took_ns = self.enrolled_ns - now;
-    }
-
-    /// Registers all there is because the program is about to fill what it has mapped, also below the mark from which on that is done anyway.
-    pub fn enroll_now(&mut self) {
-        let mut pauses = 0;
-        while !self.enroll_each() && pauses < TRIES {
-            self.wait_for_events(&mut pauses);
-        }
-        self.enrolled_ns = self.kernel.now_ns();
-    }
-
-    /// Tries once to register each mapping; false where some must wait for an event.
-    pub(crate) fn enroll_each(&mut self) -> bool {
-        let (mut at, mut is_all) = (0, true);
-        while let Some(area) = self.kernel.area(at) {
-            at = area.end;
-            is_all &= self.enroll(&area, area.start) != Err(Errno::EAGAIN);
-        }
-        is_all
     }
 
     /// Takes the pages of a run of present ones that are cold, as long as there is patience to spare the others.

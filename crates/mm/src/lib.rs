@@ -12,7 +12,7 @@
 //! - [`kernel`]: the two traits, and what passes between
 //! - [`index`]: a page table of our own
 //! - [`stage`], [`object`]: what the index points to
-//! - [`pager`]: the state and its turn; [`event`]: unmap, remap, remove; [`evict`]: out; [`pack`]: out once more, and smaller; [`fault`]: in;
+//! - [`pager`]: the state and its turn; [`event`]: unmap, remap, remove; [`enroll`]: what is registered; [`evict`]: out; [`pack`]: out once more, and smaller; [`fault`]: in;
 //!   [`fetch`]: in, ahead; [`fork`]: what a child takes over; [`shared`]: what it has in common with its parent afterwards,
 //!   [`family`]: and what of it is stored once for both
 //! - [`check`]: an invariant walker
@@ -23,6 +23,7 @@
 extern crate alloc;
 
 pub mod check;
+pub mod enroll;
 pub mod event;
 pub mod evict;
 pub mod family;

@@ -6,6 +6,7 @@
 //!
 //! A turn: read messages and apply events (`attend`), apply results (`collect`), serve faults, reclaim.
 
+use crate::enroll::Growth;
 use crate::event::Quarantine;
 use crate::index::{Entry, Index, Kind};
 use crate::kernel::{Kernel, Store, WINDOW_PAGES};
@@ -86,12 +87,10 @@ pub struct Pager<'a, K, S> {
     pub(crate) pack_next_ns: u64,
     /// How many pages have gone to the stage.
     pub(crate) evictions: usize,
-    /// When all mappings were registered last, and how long that took; whether the address space has grown since unheard, and by how much.
+    /// When all mappings were registered last, and how long that took; and what has come since.
     pub(crate) enrolled_ns: u64,
     pub(crate) enroll_took_ns: u64,
-    pub(crate) mapped_more: bool,
-    pub(crate) grown: usize,
-    mapped: (usize, usize),
+    pub(crate) growth: Growth,
     pub(crate) pins: Vec<usize>,
     pub(crate) footprint: usize,
     pub(crate) stored_pages: usize,
@@ -161,9 +160,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
             evictions: 0,
             enrolled_ns: 0,
             enroll_took_ns: 0,
-            mapped_more: true,
-            grown: 0,
-            mapped: (0, 0),
+            growth: Growth::new(),
             pins: Vec::new(),
             footprint: 0,
             stored_pages: 0,
@@ -201,15 +198,6 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
     /// The watermarks of the limit that is set.
     pub fn marks(&self) -> &Watermarks {
         &self.marks
-    }
-
-    /// The size of the address space in bytes; and how much was mapped, ever, of which the pager is told before it may be filled (`enroll_now`). Where it has grown by
-    /// more than that there are mappings that nobody has told of.
-    pub fn mapped(&mut self, bytes: usize, told: usize) {
-        let (before, told_before) = core::mem::replace(&mut self.mapped, (bytes, told));
-        let untold = bytes.saturating_sub(before).saturating_sub(told.wrapping_sub(told_before));
-        self.mapped_more |= untold > 0;
-        self.grown += untold;
     }
 
     /// One turn. `footprint` is what the process holds now, in bytes. True when there may be more to do at once.
@@ -400,11 +388,6 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
     pub(crate) fn bell(&self, at: usize) -> u16 {
         let offset = at.wrapping_sub(self.config.doorbell);
         if offset < WINDOW { bits(offset / PAGE, 1) } else { 0 }
-    }
-
-    /// When all there was has been registered last, in nanoseconds.
-    pub fn enrolled_ns(&self) -> u64 {
-        self.enrolled_ns
     }
 
     /// True when a thread of the program has touched a bell, and waits for the answer.

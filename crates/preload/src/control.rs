@@ -167,6 +167,11 @@ impl Control {
         }
     }
 
+    /// True when so many bytes or more have been mapped since all there was had been registered.
+    pub fn is_ahead(&self, bytes: usize) -> bool {
+        self.mapped_bytes.load(Relaxed).wrapping_sub(self.enrolled_bytes.load(Relaxed)) >= bytes
+    }
+
     /// The process is about to make a copy of itself.
     pub fn begin_copy(&self) {
         self.has_forked.store(1, Relaxed);

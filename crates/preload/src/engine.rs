@@ -318,7 +318,7 @@ fn stand_still(watch: &Watch, pager: &mut Engine) {
     };
     CONTROL.cradle.store(core::ptr::from_ref(cradle) as usize, Release);
     answered(pager);
-    // What answers the bell empties it again, and the thread may not have been fast enough to see it full.
+    // Another thread's bell may have been answered, and this one be about to ring.
     let serve = || {
         pager.settle();
         if pager.has_rung() {
@@ -455,7 +455,12 @@ fn run(watch: &mut Watch, board: Board, workers: &[u32], pager: &mut Engine) {
             own = footprint - excess;
             pager.mapped(mapped.saturating_sub(arena::mapped_bytes()), CONTROL.mapped_bytes.load(Relaxed));
             let room = if evict_all { 0 } else { pager.marks().limit.saturating_sub(own) };
-            CONTROL.ahead_bytes.store((room / AHEAD_PART).max(AHEAD_LEAST), Relaxed);
+            let most = (room / AHEAD_PART).max(AHEAD_LEAST);
+            CONTROL.ahead_bytes.store(most, Relaxed);
+            // Less than that when it was mapped.
+            if CONTROL.is_ahead(most) {
+                enroll(pager);
+            }
         }
         let rests_now = evict_all && now < rests.until_ns;
         pager.paused = !CONTROL.is_forkless() || rests_now;
@@ -571,11 +576,7 @@ fn answer(watch: &Watch, pager: &mut Engine) {
     } else if wish == Wish::LetGo as u32 {
         pager.let_go(range);
     } else if wish == Wish::Enroll as u32 {
-        let mapped = CONTROL.mapped_bytes.load(Relaxed);
-        if CONTROL.is_forkless() {
-            pager.enroll_now();
-        }
-        CONTROL.enrolled_bytes.store(mapped, Relaxed);
+        enroll(pager);
     }
     CONTROL.wish.store(0, Release);
     if CONTROL.forks.load(SeqCst) > 0 {
@@ -583,6 +584,14 @@ fn answer(watch: &Watch, pager: &mut Engine) {
         CONTROL.home.store(1, SeqCst);
     }
     pager.answer();
+}
+
+/// Registers all there is, unless a fork is under way.
+fn enroll(pager: &mut Engine) {
+    let mapped = CONTROL.mapped_bytes.load(Relaxed);
+    if CONTROL.is_forkless() && pager.enroll_now() {
+        CONTROL.enrolled_bytes.store(mapped, Relaxed);
+    }
 }
 
 /// A thread has waited for room for a while: warns, and at last stops the program.

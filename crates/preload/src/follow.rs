@@ -40,7 +40,7 @@ pub fn ask() {
             return;
         }
         if CONTROL.state() == State::Awake {
-            // Each touch is answered, and this was asked for before.
+            // Whoever waits there is answered, and this was asked for before.
             hook::ring();
             if CONTROL.state() == State::Awake {
                 continue;

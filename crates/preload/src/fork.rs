@@ -43,7 +43,7 @@ const LATE_MAX: usize = 100;
 /// How long a child waits for its parent's engine to tell what was late, at most: it does nothing else meanwhile.
 const TOLD_NS: u64 = 20_000_000_000;
 
-/// How often the engine looks whether the thread has touched the doorbell once more.
+/// How often the engine looks whether a thread has rung.
 const SERVE_NS: u64 = 100_000;
 
 /// How often those who wait look whether what they wait for can still come.

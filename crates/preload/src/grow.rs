@@ -166,16 +166,12 @@ fn hook_all() {
 fn tell(bytes: usize) {
     CONTROL.mapped_bytes.fetch_add(bytes, Relaxed);
     let most = CONTROL.ahead_bytes.load(Relaxed);
-    let is_due = || {
-        let ahead = CONTROL.mapped_bytes.load(Relaxed).wrapping_sub(CONTROL.enrolled_bytes.load(Relaxed));
-        ahead >= most
-    };
-    if most == 0 || !is_due() || !is_own_memory() {
+    if most == 0 || !CONTROL.is_ahead(most) || !is_own_memory() {
         return;
     }
     hook::with_bell(|| {
         // Another thread may have asked meanwhile.
-        if is_due() {
+        if CONTROL.is_ahead(most) {
             hook::ask(Wish::Enroll, 0..0);
         }
     });

@@ -309,7 +309,7 @@ pub(crate) unsafe fn real<F: Copy>(call: Call) -> Option<F> {
     (address != 0).then(|| unsafe { core::mem::transmute_copy(&address) })
 }
 
-/// Touches the doorbell: returns when the engine has done what was asked for.
+/// Touches the doorbell: returns when the engine has answered, or at once where the bell is still full. Whoever asks looks himself whether it was done.
 pub(crate) fn ring() {
     let bell = CONTROL.doorbell.load(Acquire);
     if bell != 0 {

@@ -26,7 +26,7 @@ const LOOK_EVERY: u32 = 1000;
 struct Given {
     slot: u32,
     unit: usize,
-    /// The dictionary that it makes objects with.
+    /// The dictionary that it makes objects with, or that its object needs.
     with: Name,
     /// What it loads, if it does: pinned, since a worker has its address.
     loads: Option<Handle>,
@@ -235,7 +235,10 @@ impl Store for Counter {
         let pinned = loads.map(|handle| self.cache.pool().pin(handle));
         let (object, bytes) = pinned.map_or((0, 0), |(at, bytes)| (at.addr().get(), bytes));
         let work = Work::Unpack { object, bytes, fingerprint, first, pages, to };
-        self.put_up(Given { slot, unit: WINDOW_PAGES, with: 0, loads }, work);
+        // The object itself may be freed meanwhile.
+        let is_counted = self.lexicon.is_counted();
+        let with = loads.filter(|_| is_counted).map_or(0, |handle| self.cache.dictionary(handle));
+        self.put_up(Given { slot, unit: WINDOW_PAGES, with, loads }, work);
     }
 
     fn withdraw(&mut self, slot: u32) -> bool {

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Output};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 const ZFOLIO: &str = env!("CARGO_BIN_EXE_zfolio");
 
@@ -38,32 +39,24 @@ fn succeed(command: &mut Command) -> Output {
     output
 }
 
+/// Runs a program in python with a compressor; what it wrote, and the run's figures.
+fn run_python(program: &str, compressor: &str, options: &[&str]) -> (Output, serde_json::Value) {
+    static RUNS: AtomicU32 = AtomicU32::new(0);
+    let json = scratch(&format!("run-{}", RUNS.fetch_add(1, Relaxed)));
+    let mut run = Command::new("timeout");
+    run.args(["-k", "5", "300", ZFOLIO, "run", "--compressor", compressor, "--json"]).arg(&json);
+    let output = succeed(run.args(options).args(["--", "python3", "-c", program]));
+    let figures = serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
+    fs::remove_file(json).unwrap();
+    (output, figures)
+}
+
 #[test]
 fn output_is_the_same_with_each_algorithm() {
     let expected = succeed(Command::new("python3").args(["-c", PROGRAM])).stdout;
     assert_eq!(expected.len(), 130);
     for algorithm in acomp::ALGORITHMS {
-        let json = scratch(algorithm.name);
-        let output = succeed(
-            Command::new("timeout")
-                .args([
-                    "-k",
-                    "5",
-                    "300",
-                    ZFOLIO,
-                    "run",
-                    "--quiet",
-                    "--memory",
-                    "64M",
-                    "--compressor",
-                    algorithm.name,
-                ])
-                .arg("--json")
-                .arg(&json)
-                .args(["--", "python3", "-c", PROGRAM]),
-        );
-        let figures: serde_json::Value = serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
-        fs::remove_file(json).unwrap();
+        let (output, figures) = run_python(PROGRAM, algorithm.name, &["--quiet", "--memory", "64M"]);
         assert!(output.stdout == expected, "{}: {output:?}", algorithm.name);
         let compressor = acomp::Compressor::parse(algorithm.name).unwrap();
         assert_eq!(figures["compressor"], compressor.to_string());
@@ -93,12 +86,7 @@ fn with_a_dictionary_output_is_the_same_and_it_is_counted() {
     fs::write(&file, b"{'id': 'name': 'tags': 'price': abcdefgh".repeat(100)).unwrap();
     let of_file = format!("zstd:1,dict={}", file.display());
     for (compressor, printed) in [("zstd:1,dict=auto", "zstd:1,dict=auto"), (&of_file, "zstd:1,dict=FILE")] {
-        let json = scratch(&printed.replace(',', "-"));
-        let run = ["-k", "5", "300", ZFOLIO, "run", "--memory", "32M", "--compressor", compressor, "--json"];
-        let output =
-            succeed(Command::new("timeout").args(run).arg(&json).args(["--", "python3", "-c", HEAP]));
-        let figures: serde_json::Value = serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
-        fs::remove_file(json).unwrap();
+        let (output, figures) = run_python(HEAP, compressor, &["--memory", "32M"]);
         assert!(output.stdout == expected, "{printed}: {output:?}");
         assert_eq!(figures["compressor"], printed);
         let compression = &figures["compression"];
@@ -156,30 +144,9 @@ for generation in range(4):
 fn forked_children_have_the_dictionaries_of_what_they_inherit() {
     let expected = succeed(Command::new("python3").args(["-c", FORKS])).stdout;
     assert_eq!(expected.iter().filter(|byte| **byte == b'\n').count(), 4);
-    let json = scratch("forks");
-    let run = [
-        "-k",
-        "5",
-        "300",
-        ZFOLIO,
-        "run",
-        "--quiet",
-        "--evict-all",
-        "--memory",
-        "48M",
-        "--compressor",
-        "zstd:1,dict=auto",
-    ];
-    let run = Command::new("timeout")
-        .args(run)
-        .arg("--json")
-        .arg(&json)
-        .args(["--", "python3", "-c", FORKS])
-        .output()
-        .unwrap();
-    assert!(run.stdout == expected, "{run:?}");
-    let figures: serde_json::Value = serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
-    fs::remove_file(json).unwrap();
+    let options = ["--quiet", "--evict-all", "--memory", "48M"];
+    let (output, figures) = run_python(FORKS, "zstd:1,dict=auto", &options);
+    assert!(output.stdout == expected, "{output:?}");
     let dictionaries = &figures["compression"]["dictionaries"];
     println!("{dictionaries}");
     assert!(dictionaries["kept"].as_u64().unwrap() > 0, "{dictionaries}");
@@ -230,12 +197,7 @@ for _ in range(2):
 fn memory_that_looks_like_noise_is_kept_as_it_is_and_counted() {
     let expected = succeed(Command::new("python3").args(["-c", NOISE])).stdout;
     for (name, guesses) in [("zstd:1", true), ("lz4", false)] {
-        let json = scratch(&format!("noise-{name}"));
-        let run = ["-k", "5", "300", ZFOLIO, "run", "-q", "--memory", "80M", "--compressor", name, "--json"];
-        let output =
-            succeed(Command::new("timeout").args(run).arg(&json).args(["--", "python3", "-c", NOISE]));
-        let figures: serde_json::Value = serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
-        fs::remove_file(json).unwrap();
+        let (output, figures) = run_python(NOISE, name, &["--quiet", "--memory", "80M"]);
         assert!(output.stdout == expected, "{name}: {output:?}");
         let compression = &figures["compression"];
         let count = |what: &str| compression["noise_objects"][what].as_u64().unwrap();

@@ -3,6 +3,9 @@
 //! Each test runs `tests/c/copies.c`, whose copies verify all that their parents had while another thread writes, and make copies in turn. They need the right
 //! to userfaultfd, as `zfolio doctor` does.
 
+mod compile;
+
+use compile::compile;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
@@ -10,14 +13,7 @@ use std::sync::OnceLock;
 /// The test program, compiled once.
 fn copies() -> &'static PathBuf {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
-    PATH.get_or_init(|| {
-        let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("copies-{}", std::process::id()));
-        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/c/copies.c");
-        let built =
-            Command::new("gcc").args(["-O1", "-Wall", "-pthread", "-o"]).arg(&path).arg(source).status();
-        assert!(built.expect("gcc is needed").success());
-        path
-    })
+    PATH.get_or_init(|| compile("copies"))
 }
 
 /// What the program says, and what is said on stderr, under zfolio with these options or, without any, alone.

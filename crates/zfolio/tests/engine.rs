@@ -3,6 +3,9 @@
 //! Each test runs `tests/c/hold.c`, which fills memory, lets it leave, does one thing, and checks every word. They need the right to
 //! userfaultfd, as `zfolio doctor` does.
 
+mod compile;
+
+use compile::compile;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
@@ -16,14 +19,7 @@ const HANG: Duration = Duration::from_secs(60);
 /// The test program, compiled once.
 fn hold() -> &'static PathBuf {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
-    PATH.get_or_init(|| {
-        let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("hold-{}", std::process::id()));
-        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/c/hold.c");
-        let built =
-            Command::new("gcc").args(["-O1", "-Wall", "-pthread", "-o"]).arg(&path).arg(source).status();
-        assert!(built.expect("gcc is needed").success());
-        path
-    })
+    PATH.get_or_init(|| compile("hold"))
 }
 
 fn start(options: &[&str], what: &[&str]) -> Child {

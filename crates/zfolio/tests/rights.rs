@@ -1,6 +1,9 @@
 //! Engine and workers have no more rights than their program, which goes on all the same. Each test runs `tests/c/rights.c`, which gives up rights in some way, looks
 //! at its engine and its workers, and then uses all of its memory, threads, robust locks and forks. They need root, and the right to userfaultfd.
 
+mod compile;
+
+use compile::compile;
 use serde_json::Value;
 use std::fs;
 use std::path::PathBuf;
@@ -13,14 +16,7 @@ const ENOUGH_PAGES: u64 = (16 << 20) / 4096;
 /// The test program, compiled once.
 fn program() -> &'static PathBuf {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
-    PATH.get_or_init(|| {
-        let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("rights-{}", std::process::id()));
-        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/c/rights.c");
-        let built =
-            Command::new("gcc").args(["-O1", "-Wall", "-pthread", "-o"]).arg(&path).arg(source).status();
-        assert!(built.expect("gcc is needed").success());
-        path
-    })
+    PATH.get_or_init(|| compile("rights"))
 }
 
 fn is_root() -> bool {

@@ -2,6 +2,9 @@
 //!
 //! They run `tests/c/neighbour.c`, and need the right to userfaultfd, as `zfolio doctor` does.
 
+mod compile;
+
+use compile::compile;
 use std::fs;
 use std::io::Read;
 use std::os::unix::process::CommandExt;
@@ -24,14 +27,7 @@ fn one_at_a_time() -> MutexGuard<'static, ()> {
 /// The test program, compiled once.
 fn neighbour() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
-    PATH.get_or_init(|| {
-        let path =
-            PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("neighbour-{}", std::process::id()));
-        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/c/neighbour.c");
-        let built = Command::new("gcc").args(["-O1", "-Wall", "-o"]).arg(&path).arg(source).status();
-        assert!(built.expect("gcc is needed").success());
-        path
-    })
+    PATH.get_or_init(|| compile("neighbour"))
 }
 
 /// A run of a shell script, in which `N` is the test program and `D` a directory of the test's own. Nothing of it outlives the test.
