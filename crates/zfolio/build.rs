@@ -3,7 +3,13 @@
 //! The library goes into foreign processes: it is built by a profile of its own (no unwinding), and linked without libc, so
 //! that loading it loads nothing else.
 
+use object::elf::{DT_RELACOUNT, DT_RELASZ, Dyn64, R_X86_64_RELATIVE, Rela64};
+use object::pod::{slice_from_all_bytes, slice_from_all_bytes_mut};
+use object::read::elf::ElfFile64;
+use object::{LittleEndian, Object, ObjectSection};
 use std::env;
+use std::fs;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, exit};
 
@@ -30,6 +36,7 @@ fn main() {
     let archive = compile(&out.join("preload"));
     let library = out.join("libzfolio.so");
     link(&archive, &map, &order, &library);
+    defer(&library);
     inspect(&library);
     println!("cargo::rustc-env=ZFOLIO_LIBRARY={}", library.display());
 }
@@ -102,7 +109,8 @@ fn link(archive: &Path, map: &Path, order: &Path, library: &Path) {
     for option in [
         "-Bsymbolic",
         "-znow",
-        "-zrelro",
+        // What the loader writes shares its page with what we write.
+        "-znorelro",
         // One mapping for headers, code and constants instead of three: each costs every process that starts some 5 µs.
         "-znoseparate-code",
         "-znoexecstack",
@@ -122,12 +130,100 @@ fn link(archive: &Path, map: &Path, order: &Path, library: &Path) {
     succeed(&mut cc);
 }
 
-/// The library must need no other, and start by itself.
+/// The constants that hold addresses (zfolio.ld), of which the first two words are a header, the table of relocations, and the loader's table of tables.
+const LATER: &str = ".data.rel.ro";
+const RELOCATIONS: &str = ".rela.dyn";
+const DYNAMIC: &str = ".dynamic";
+
+/// Takes the relocations of constants out of the loader's sight, and says in their header where they are: the library does them itself when they are needed
+/// (preload/src/relocate.rs).
+fn defer(library: &Path) {
+    let mut file = fs::read(library).expect("it was just linked");
+    let [later, relocations, dynamic] = [LATER, RELOCATIONS, DYNAMIC].map(|name| Section::find(&file, name));
+
+    let table = slice_from_all_bytes_mut::<Rela64<LittleEndian>>(&mut file[relocations.in_file.clone()])
+        .expect("whole entries");
+    let is_later = |entry: &Rela64<LittleEndian>| later.at.contains(&entry.r_offset.get(LittleEndian));
+    let is_relative = |entry: &Rela64<LittleEndian>| entry.r_type(LittleEndian, false) == R_X86_64_RELATIVE;
+    assert!(
+        table.iter().all(|entry| is_relative(entry) || !is_later(entry)),
+        "a constant with a foreign address"
+    );
+    // The loader expects the relative ones first.
+    table.sort_by_key(|entry| (is_later(entry), !is_relative(entry)));
+    let loaders = table.iter().filter(|entry| !is_later(entry));
+    let relative_count = loaders.clone().filter(|entry| is_relative(entry)).count();
+    let (count, bytes) = (loaders.count(), size_of::<Rela64<LittleEndian>>());
+    let later_count = table.len() - count;
+
+    let header = [relocations.at.start as usize + count * bytes, later_count];
+    for (word, value) in file[later.in_file.clone()].chunks_exact_mut(8).zip(header) {
+        assert!(word.iter().all(|byte| *byte == 0), "no room for the header");
+        word.copy_from_slice(&value.to_le_bytes());
+    }
+    let entries =
+        slice_from_all_bytes_mut::<Dyn64<LittleEndian>>(&mut file[dynamic.in_file]).expect("whole entries");
+    for entry in entries {
+        match entry.d_tag.get(LittleEndian) {
+            DT_RELASZ => entry.d_val.set(LittleEndian, (count * bytes) as u64),
+            DT_RELACOUNT => entry.d_val.set(LittleEndian, relative_count as u64),
+            _ => {}
+        }
+    }
+    fs::write(library, file).expect("it was just linked");
+}
+
+/// Where a section lies, as an address and in the file.
+struct Section {
+    at: Range<u64>,
+    in_file: Range<usize>,
+}
+
+impl Section {
+    fn find(file: &[u8], name: &str) -> Section {
+        let elf = ElfFile64::<LittleEndian>::parse(file).expect("the linker writes ELF");
+        let section = elf.section_by_name(name).unwrap_or_else(|| panic!("libzfolio.so has no {name}"));
+        let (from, bytes) = section.file_range().expect("it has contents");
+        let in_file = from as usize..(from + bytes) as usize;
+        Section { at: section.address()..section.address() + section.size(), in_file }
+    }
+}
+
+/// The library must need no other, and start by itself, before its constants have their addresses.
 fn inspect(library: &Path) {
     let dynamic = succeed(Command::new("readelf").args(["--dynamic", "--wide"]).arg(library));
     let dynamic = String::from_utf8_lossy(&dynamic.stdout).into_owned();
     assert!(!dynamic.contains("(NEEDED)"), "libzfolio.so needs another library:\n{dynamic}");
     assert!(dynamic.contains("(INIT_ARRAY)"), "libzfolio.so has no constructor:\n{dynamic}");
+
+    let file = fs::read(library).expect("it was just linked");
+    let later = Section::find(&file, LATER);
+    let code = succeed(Command::new("objdump").args(["--disassemble", "--section=.startup"]).arg(library));
+    for line in String::from_utf8_lossy(&code.stdout).lines() {
+        // What an instruction refers to stands behind it.
+        let Some((_, target)) = line.split_once("# ") else { continue };
+        let target = target.split(' ').next().map(|address| u64::from_str_radix(address, 16));
+        let Some(Ok(target)) = target else { continue };
+        // Their header is written by us.
+        let is_fine = target == later.at.start || !later.at.contains(&target) || is_place(&file, target);
+        assert!(is_fine, "what runs at each start needs an address that is filled in later:\n{line}");
+    }
+}
+
+/// True for the place of a panic, which is only looked at after all addresses were filled in: the path of a source file, its length, line and column.
+fn is_place(file: &[u8], at: u64) -> bool {
+    let relocations = Section::find(file, RELOCATIONS);
+    let later = Section::find(file, LATER);
+    let word = |at: usize| u64::from_le_bytes(file[at..at + 8].try_into().expect("8 bytes"));
+    let table =
+        slice_from_all_bytes::<Rela64<LittleEndian>>(&file[relocations.in_file]).expect("whole entries");
+    // Code and constants lie at the beginning of the file, at the same place as in memory.
+    let path = table
+        .iter()
+        .find(|entry| entry.r_offset.get(LittleEndian) == at)
+        .map(|entry| entry.r_addend.get(LittleEndian) as usize);
+    let bytes = word(later.in_file.start + (at - later.at.start) as usize + 8) as usize;
+    path.and_then(|path| file.get(path..path + bytes)).is_some_and(|path| path.ends_with(b".rs"))
 }
 
 fn succeed(command: &mut Command) -> Output {

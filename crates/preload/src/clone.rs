@@ -366,7 +366,6 @@ fn on_libc_clone(
 }
 
 /// clone(3): what copies the memory is ours; libc itself never does so by this function.
-#[cfg_attr(panic = "abort", unsafe(no_mangle))]
 pub extern "C" fn clone(
     function: usize,
     stack: usize,
@@ -380,7 +379,6 @@ pub extern "C" fn clone(
 }
 
 /// Its other name.
-#[cfg_attr(panic = "abort", unsafe(no_mangle))]
 pub extern "C" fn __clone(
     function: usize,
     stack: usize,

@@ -130,7 +130,6 @@ type Execveat = extern "C" fn(i32, *const u8, Vector, Vector, i32) -> i32;
 type Spawn = extern "C" fn(*mut i32, *const u8, *const c_void, *const c_void, Vector, Vector) -> i32;
 
 /// execve(2).
-#[cfg_attr(panic = "abort", unsafe(no_mangle))]
 pub extern "C" fn execve(path: *const u8, arguments: Vector, environment: Vector) -> i32 {
     // SAFETY: the type of execve(2).
     let real = unsafe { real::<Execve>(Call::Execve) };
@@ -147,7 +146,6 @@ fn searched_for(file: *const u8) -> Image {
 }
 
 /// execvpe(3).
-#[cfg_attr(panic = "abort", unsafe(no_mangle))]
 pub extern "C" fn execvpe(file: *const u8, arguments: Vector, environment: Vector) -> i32 {
     // SAFETY: the type of execvpe(3).
     let real = unsafe { real::<Execve>(Call::Execvpe) };
@@ -157,19 +155,16 @@ pub extern "C" fn execvpe(file: *const u8, arguments: Vector, environment: Vecto
 }
 
 /// execv(3).
-#[cfg_attr(panic = "abort", unsafe(no_mangle))]
 pub extern "C" fn execv(path: *const u8, arguments: Vector) -> i32 {
     execve(path, arguments, environ())
 }
 
 /// execvp(3).
-#[cfg_attr(panic = "abort", unsafe(no_mangle))]
 pub extern "C" fn execvp(file: *const u8, arguments: Vector) -> i32 {
     execvpe(file, arguments, environ())
 }
 
 /// fexecve(3).
-#[cfg_attr(panic = "abort", unsafe(no_mangle))]
 pub extern "C" fn fexecve(fd: i32, arguments: Vector, environment: Vector) -> i32 {
     // SAFETY: the type of fexecve(3).
     let real = unsafe { real::<Fexecve>(Call::Fexecve) };
@@ -179,7 +174,6 @@ pub extern "C" fn fexecve(fd: i32, arguments: Vector, environment: Vector) -> i3
 }
 
 /// execveat(2).
-#[cfg_attr(panic = "abort", unsafe(no_mangle))]
 pub extern "C" fn execveat(
     dir: i32,
     path: *const u8,
@@ -232,7 +226,6 @@ fn spawn(
 macro_rules! spawns {
     ($($(#[$doc:meta])* $name:ident, $call:ident;)*) => {$(
         $(#[$doc])*
-        #[cfg_attr(panic = "abort", unsafe(no_mangle))]
         pub extern "C" fn $name(
             child: *mut i32,
             path: *const u8,
@@ -277,7 +270,6 @@ macro_rules! lists {
         ///
         /// # Safety
         /// As for the function in C; there are more arguments than are named here.
-        #[cfg_attr(panic = "abort", unsafe(no_mangle))]
         #[unsafe(naked)]
         pub unsafe extern "C" fn $name(path: *const u8, first: *const u8) -> i32 {
             naked_asm!(

@@ -19,6 +19,7 @@ use crate::footprint;
 use crate::hook;
 use crate::loaded::Program;
 use crate::patch;
+use crate::relocate;
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering::*};
 use uffd::sites::Site;
@@ -149,6 +150,7 @@ pub fn grown(bytes: usize, growth: Growth) {
 /// Hooks what is not hooked yet. A process in which that is not possible gets its engine now, since its growth would not be seen.
 #[cold]
 fn hook_all() {
+    relocate::finish();
     if !is_own_memory() {
         return;
     }
@@ -189,6 +191,7 @@ pub fn heap_ends(end: usize) {
 /// The sum says that the process has grown: asks the kernel, and starts the engine.
 #[cold]
 fn reached() {
+    relocate::finish();
     if !is_own_memory() {
         return;
     }

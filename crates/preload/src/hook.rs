@@ -14,6 +14,7 @@ use crate::exec;
 use crate::follow;
 use crate::grow;
 use crate::patch;
+use crate::relocate;
 use crate::rights;
 use crate::words;
 use core::ops::Range;
@@ -147,7 +148,11 @@ pub unsafe fn start(envp: *const *const u8) {
     exec::remember(path);
     // SAFETY: as above.
     let waits = unsafe { grow::begin(envp, path) };
-    if !waits && let Ok(page) = map_page(path) {
+    if waits {
+        return;
+    }
+    relocate::finish();
+    if let Ok(page) = map_page(path) {
         start_with(page);
     }
 }
@@ -427,7 +432,6 @@ fn around_fork(call: impl FnOnce() -> i32) -> i32 {
 pub(crate) const NO_SUCH_CALL: i32 = -1;
 
 /// fork(3).
-#[cfg_attr(panic = "abort", unsafe(no_mangle))]
 pub extern "C" fn fork() -> i32 {
     // SAFETY: the type of fork(3).
     let real = unsafe { real::<extern "C" fn() -> i32>(Call::Fork) };
@@ -436,7 +440,6 @@ pub extern "C" fn fork() -> i32 {
 
 /// _Fork(3).
 #[allow(non_snake_case)]
-#[cfg_attr(panic = "abort", unsafe(no_mangle))]
 pub extern "C" fn _Fork() -> i32 {
     // SAFETY: the type of _Fork(3).
     let real = unsafe { real::<extern "C" fn() -> i32>(Call::RawFork) };
@@ -444,7 +447,6 @@ pub extern "C" fn _Fork() -> i32 {
 }
 
 /// daemon(3): forks inside libc, returns 0 in the child and never in the parent.
-#[cfg_attr(panic = "abort", unsafe(no_mangle))]
 pub extern "C" fn daemon(no_chdir: i32, no_close: i32) -> i32 {
     // SAFETY: the type of daemon(3).
     let real = unsafe { real::<extern "C" fn(i32, i32) -> i32>(Call::Daemon) };
@@ -452,7 +454,6 @@ pub extern "C" fn daemon(no_chdir: i32, no_close: i32) -> i32 {
 }
 
 /// forkpty(3).
-#[cfg_attr(panic = "abort", unsafe(no_mangle))]
 pub extern "C" fn forkpty(terminal: *mut i32, name: *mut u8, termios: *const u8, size: *const u8) -> i32 {
     type Forkpty = extern "C" fn(*mut i32, *mut u8, *const u8, *const u8) -> i32;
     // SAFETY: the type of forkpty(3).
@@ -472,7 +473,6 @@ pub(crate) fn is_in_run() -> bool {
 
 /// unshare(2): CLONE_VM asks that nobody shares the memory, and does nothing else. The engine does, of which the program knows nothing: what can
 /// be asked of the program's own threads is CLONE_SIGHAND.
-#[cfg_attr(panic = "abort", unsafe(no_mangle))]
 pub extern "C" fn unshare(flags: i32) -> i32 {
     const VM: i32 = CLONE_VM as i32;
     const SIGHAND: i32 = 0x800;
@@ -505,7 +505,6 @@ fn install_guards(range: Range<usize>, call: impl FnOnce() -> i32) -> i32 {
 }
 
 /// ioctl(2): memory that the program gives to a userfaultfd of its own must not be another's, and the engine may have registered it.
-#[cfg_attr(panic = "abort", unsafe(no_mangle))]
 pub extern "C" fn ioctl(fd: i32, request: usize, argument: usize) -> i32 {
     // SAFETY: the type of ioctl(2).
     let real = unsafe { real::<unsafe extern "C" fn(i32, usize, ...) -> i32>(Call::Ioctl) };
@@ -538,7 +537,6 @@ pub extern "C" fn ioctl(fd: i32, request: usize, argument: usize) -> i32 {
 
 /// madvise(2): what the program keeps out of its children is remembered, since we keep more out; a guard that it installs discards pages
 /// without an event, and so we are told here.
-#[cfg_attr(panic = "abort", unsafe(no_mangle))]
 pub extern "C" fn madvise(at: usize, bytes: usize, advice: i32) -> i32 {
     const FREE: i32 = 8;
     const GUARD_INSTALL: i32 = 102;

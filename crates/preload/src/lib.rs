@@ -22,6 +22,7 @@
 //!   [`share`]: what of the limit is theirs
 //! - [`fork`]: how a child takes over; [`clone`]: the calls that make one; [`unseen`]: those that nobody saw; [`smaps`]: what it finds empty;
 //!   [`heritage`]: what a family stores once; [`telling`]: how that comes to be
+//! - [`exports`]: the functions of libc that it stands before; [`relocate`]: what is to be done before any of them
 //! - [`hook`]: what the program's calls pass through; [`wait`]: those for children; [`dontfork`]: what it keeps out of them;
 //!   [`loan`]: what it lends to the kernel; [`rights`]: what it gives up
 //! - [`exec`]: the calls that start a program; [`image`]: which it is; [`environment`]: what it needs there to be managed
@@ -43,6 +44,7 @@ pub mod dontfork;
 pub mod engine;
 pub mod environment;
 pub mod exec;
+pub mod exports;
 pub mod filter;
 pub mod follow;
 pub mod footprint;
@@ -62,6 +64,7 @@ pub mod locked;
 pub mod nap;
 pub mod patch;
 pub mod pool;
+pub mod relocate;
 pub mod rights;
 pub mod seat;
 pub mod share;
@@ -87,6 +90,7 @@ mod bare {
     /// A bug of ours: it is said on stderr with its place, and the process that met it dies by a trap.
     #[panic_handler]
     fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
+        crate::relocate::finish();
         let mut line = crate::words::Line::default();
         let _ = write!(line, "internal error: {info}");
         crate::words::last_words(line.as_str());

@@ -85,7 +85,6 @@ impl Libc {
 }
 
 /// vmsplice(2): what goes into a pipe is copied. Out of one the kernel copies anyway.
-#[cfg_attr(panic = "abort", unsafe(no_mangle))]
 pub extern "C" fn vmsplice(fd: i32, pieces: *const c_void, count: usize, flags: u32) -> isize {
     if is_in_run()
         && let Some(libc) = Libc::find()
@@ -99,7 +98,6 @@ pub extern "C" fn vmsplice(fd: i32, pieces: *const c_void, count: usize, flags: 
 }
 
 /// setsockopt(2): without SO_ZEROCOPY the kernel copies what is sent with MSG_ZEROCOPY.
-#[cfg_attr(panic = "abort", unsafe(no_mangle))]
 pub extern "C" fn setsockopt(fd: i32, level: i32, option: i32, value: *const c_void, bytes: u32) -> i32 {
     // SAFETY: the type of setsockopt(2).
     let real = unsafe { real::<extern "C" fn(i32, i32, i32, *const c_void, u32) -> i32>(Call::Setsockopt) };

@@ -17,6 +17,7 @@ use crate::clone::Clone;
 use crate::fork;
 use crate::grow::{self, Growth};
 use crate::loaded::{self, Object};
+use crate::relocate;
 use core::sync::atomic::{AtomicUsize, Ordering::*};
 use uffd::PAGE;
 use uffd::sites::{self, SITE_BYTES, Site};
@@ -94,7 +95,7 @@ fn jump(distance: i32) -> [u8; JUMP_BYTES] {
 /// The address of a site, if its stub can be reached from there.
 #[unsafe(link_section = ".text.startup.zfolio")]
 fn locate(libc: &Object, site: Site) -> Option<usize> {
-    let (function, bytes) = site.symbols().iter().find_map(|name| libc.symbol(name))?;
+    let (function, bytes) = site.symbols().find_map(|name| libc.symbol(name))?;
     // SAFETY: a function of libc, as long as its symbol says.
     let code = unsafe { core::slice::from_raw_parts(function as *const u8, bytes.min(LONGEST)) };
     let at = function + sites::find(code, site.number())?;
@@ -102,14 +103,12 @@ fn locate(libc: &Object, site: Site) -> Option<usize> {
     i32::try_from(distance).is_ok().then_some(at)
 }
 
+/// Where the stub of a site begins, by the number of the site: written by the loader, and so beside what else is written in every process.
+#[unsafe(link_section = ".data.zfolio")]
+static STUBS: [extern "C" fn(); Site::ALL.len()] = [stub_clone, stub_mmap, stub_mremap, stub_brk];
+
 fn stub(site: Site) -> usize {
-    let stub = match site {
-        Site::Clone => stub_clone,
-        Site::Mmap => stub_mmap,
-        Site::Mremap => stub_mremap,
-        Site::Brk => stub_brk,
-    };
-    stub as *const () as usize
+    STUBS[site as usize] as *const () as usize
 }
 
 /// Makes a system call with the program's arguments; what the kernel returns, errors included.
@@ -127,6 +126,7 @@ const ERRORS: usize = 4095usize.wrapping_neg();
 /// fork, and all that forks inside libc. Returns in the child too.
 #[unsafe(link_section = ".text.startup.zfolio")]
 extern "C" fn on_clone(arguments: &Arguments) -> usize {
+    relocate::finish();
     fork::pass(&Clone::of_libc(arguments.0)) as usize
 }
 

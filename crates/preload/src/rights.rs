@@ -31,7 +31,6 @@ macro_rules! give_up {
     ($($(#[$doc:meta])* $name:ident => $call:ident;)*) => {
         $(
             $(#[$doc])*
-            #[cfg_attr(panic = "abort", unsafe(no_mangle))]
             pub extern "C" fn $name(a: usize, b: usize, c: usize) -> i32 {
                 begin();
                 // SAFETY: libc's function of this name, which reads from the registers what it needs.
@@ -83,7 +82,6 @@ fn gives_up_by_prctl(option: usize, argument: usize) -> bool {
 }
 
 /// prctl(2).
-#[cfg_attr(panic = "abort", unsafe(no_mangle))]
 pub extern "C" fn prctl(option: i32, a: usize, b: usize, c: usize, d: usize) -> i32 {
     if gives_up_by_prctl(option as usize, a) {
         begin();
@@ -167,8 +165,7 @@ extern "C" fn no_such_call() -> i64 {
 /// syscall(2): libseccomp and others make their calls by it. Its last argument may lie on the stack, and so it is jumped to.
 #[cfg(panic = "abort")]
 #[unsafe(naked)]
-#[unsafe(no_mangle)]
-extern "C" fn syscall() {
+pub extern "C" fn syscall() {
     core::arch::naked_asm!(
         "push rdi",
         "push rsi",

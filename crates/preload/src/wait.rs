@@ -54,7 +54,6 @@ fn settle_any(pid: i32, options: i32) -> bool {
 }
 
 /// wait(2).
-#[cfg_attr(panic = "abort", unsafe(no_mangle))]
 pub extern "C" fn wait(status: *mut i32) -> i32 {
     // SAFETY: the type of wait(2).
     let real = unsafe { real::<extern "C" fn(*mut i32) -> i32>(Call::Wait) };
@@ -62,7 +61,6 @@ pub extern "C" fn wait(status: *mut i32) -> i32 {
 }
 
 /// wait3(2).
-#[cfg_attr(panic = "abort", unsafe(no_mangle))]
 pub extern "C" fn wait3(status: *mut i32, options: i32, usage: *mut c_void) -> i32 {
     // SAFETY: the type of wait3(2).
     let real = unsafe { real::<extern "C" fn(*mut i32, i32, *mut c_void) -> i32>(Call::Wait3) };
@@ -70,7 +68,6 @@ pub extern "C" fn wait3(status: *mut i32, options: i32, usage: *mut c_void) -> i
 }
 
 /// wait4(2).
-#[cfg_attr(panic = "abort", unsafe(no_mangle))]
 pub extern "C" fn wait4(pid: i32, status: *mut i32, options: i32, usage: *mut c_void) -> i32 {
     // SAFETY: the type of wait4(2).
     let real = unsafe { real::<extern "C" fn(i32, *mut i32, i32, *mut c_void) -> i32>(Call::Wait4) };
@@ -78,7 +75,6 @@ pub extern "C" fn wait4(pid: i32, status: *mut i32, options: i32, usage: *mut c_
 }
 
 /// waitpid(2).
-#[cfg_attr(panic = "abort", unsafe(no_mangle))]
 pub extern "C" fn waitpid(pid: i32, status: *mut i32, options: i32) -> i32 {
     // SAFETY: the type of waitpid(2).
     let real = unsafe { real::<extern "C" fn(i32, *mut i32, i32) -> i32>(Call::Waitpid) };
@@ -86,7 +82,6 @@ pub extern "C" fn waitpid(pid: i32, status: *mut i32, options: i32) -> i32 {
 }
 
 /// waitid(2).
-#[cfg_attr(panic = "abort", unsafe(no_mangle))]
 pub extern "C" fn waitid(kind: i32, id: u32, info: *mut u32, options: i32) -> i32 {
     // SAFETY: the type of waitid(2).
     let real = unsafe { real::<Waitid>(Call::Waitid) };

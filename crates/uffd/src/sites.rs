@@ -24,6 +24,15 @@ pub enum Site {
 /// How many bytes a site has.
 pub const SITE_BYTES: usize = 7;
 
+/// See [`Site::symbols`], by number: padded with zeros, and without addresses, which libzfolio.so has not got yet where it needs them.
+static SYMBOLS: [[[u8; 6]; 2]; Site::ALL.len()] = [
+    // fork calls _Fork since 2.34, and makes the system call itself before.
+    [*b"_Fork\0", *b"fork\0\0"],
+    [*b"mmap\0\0", [0; 6]],
+    [*b"mremap", [0; 6]],
+    [*b"brk\0\0\0", [0; 6]],
+];
+
 impl Site {
     /// All of them, in the order of their numbers as `usize`.
     pub const ALL: [Site; 4] = [Site::Clone, Site::Mmap, Site::Mremap, Site::Brk];
@@ -49,14 +58,10 @@ impl Site {
     }
 
     /// The functions of libc that it may be in; the first that libc has is the one.
-    pub fn symbols(self) -> &'static [&'static [u8]] {
-        match self {
-            // fork calls _Fork since 2.34, and makes the system call itself before.
-            Site::Clone => &[b"_Fork", b"fork"],
-            Site::Mmap => &[b"mmap"],
-            Site::Mremap => &[b"mremap"],
-            Site::Brk => &[b"brk"],
-        }
+    pub fn symbols(self) -> impl Iterator<Item = &'static [u8]> {
+        SYMBOLS[self as usize]
+            .iter()
+            .map_while(|name| name.split(|byte| *byte == 0).find(|name| !name.is_empty()))
     }
 }
 

@@ -37,8 +37,8 @@ pub fn inspect(file: &Path) -> Result<Glibc> {
 }
 
 fn has(libc: &ElfFile<'_, FileHeader64<LittleEndian>>, site: Site) -> bool {
-    let function = site.symbols().iter().find_map(|name| {
-        libc.dynamic_symbols().find(|s| s.is_definition() && s.name_bytes().is_ok_and(|n| n == *name))
+    let function = site.symbols().find_map(|name| {
+        libc.dynamic_symbols().find(|s| s.is_definition() && s.name_bytes().is_ok_and(|n| n == name))
     });
     let Some(function) = function else { return false };
     let (at, size) = (function.address(), function.size());

@@ -1,0 +1,87 @@
+//! The functions of libc that the library stands before (zfolio.map): each jumps to the function of that name in one of our modules, which does what is to be
+//! done around libc's own. Any of them may be the first of ours that a process calls: before it, all addresses are filled in (relocate.rs).
+
+/// Defines them, by modules.
+macro_rules! exports {
+    ($($module:ident: $($name:ident)*;)*) => {
+        /// The functions that the library stands before.
+        pub const NAMES: &[&str] = &[$($(stringify!($name)),*),*];
+
+        #[cfg(panic = "abort")]
+        mod bare {
+            $($(
+                #[allow(non_snake_case)]
+                #[unsafe(no_mangle)]
+                #[unsafe(naked)]
+                #[unsafe(link_section = ".text.startup.zfolio")]
+                extern "C" fn $name() {
+                    core::arch::naked_asm!(
+                        "cmp dword ptr [rip + {is_done}], 0",
+                        "jne 2f",
+                        "call {finish}",
+                        "2:",
+                        "jmp {here}",
+                        is_done = sym crate::relocate::IS_DONE,
+                        finish = sym super::finish,
+                        here = sym crate::$module::$name,
+                    )
+                }
+            )*)*
+        }
+    };
+}
+
+exports! {
+    hook: fork _Fork daemon forkpty unshare ioctl madvise;
+    clone: clone __clone;
+    wait: wait wait3 wait4 waitpid waitid;
+    loan: vmsplice setsockopt;
+    rights: setuid seteuid setreuid setresuid setfsuid setfsgid setgid setegid setregid setresgid setgroups initgroups capset chroot setns prctl syscall;
+    exec: execve execv execvp execvpe execl execlp execle fexecve execveat posix_spawn posix_spawnp pidfd_spawn pidfd_spawnp;
+}
+
+/// Fills in the addresses. All registers that hold arguments stay, of functions with any number of them too.
+#[cfg(panic = "abort")]
+#[unsafe(naked)]
+extern "C" fn finish() {
+    core::arch::naked_asm!(
+        "push rdi",
+        "push rsi",
+        "push rdx",
+        "push rcx",
+        "push r8",
+        "push r9",
+        // How many vector registers hold arguments.
+        "push rax",
+        "sub rsp, 8",
+        "call {finish}",
+        "add rsp, 8",
+        "pop rax",
+        "pop r9",
+        "pop r8",
+        "pop rcx",
+        "pop rdx",
+        "pop rsi",
+        "pop rdi",
+        "ret",
+        finish = sym crate::relocate::finish,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::NAMES;
+
+    #[test]
+    fn the_linker_exports_them_all_and_nothing_else() {
+        let map = include_str!("../zfolio.map");
+        let (_, global) = map.split_once("global:").unwrap();
+        let (global, _) = global.split_once("local:").unwrap();
+        let mut exported: Vec<&str> =
+            global.split(';').map(str::trim).filter(|name| !name.is_empty()).collect();
+        let mut names = NAMES.to_vec();
+        exported.sort_unstable();
+        names.sort_unstable();
+        assert_eq!(exported, names);
+    }
+}
