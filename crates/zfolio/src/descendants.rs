@@ -211,7 +211,7 @@ pub fn reason(pid: u32, library: &Path) -> Reason {
     let exe = format!("/proc/{pid}/exe");
     let changes = program::inspect(Path::new(&exe)).err().map(|unmanageable| unmanageable.why);
     let library = library.as_os_str().as_encoded_bytes();
-    let maps = read(&format!("/proc/{pid}/maps")).unwrap_or_default();
+    let maps = read(&format!("/proc/{pid}/maps")).filter(|maps| is_whole(maps)).unwrap_or_default();
     match changes {
         _ if maps.is_empty() && user(pid).is_some_and(|user| user != sys::effective_user()) => {
             Reason::Program("is another user's".to_string())
@@ -221,6 +221,11 @@ pub fn reason(pid: u32, library: &Path) -> Reason {
         None if has_libc(&maps) => Reason::Environment,
         None => Reason::Loading,
     }
+}
+
+/// False for a list that broke off, since the process ended or executed another program meanwhile: the stack comes last.
+fn is_whole(maps: &[u8]) -> bool {
+    holds(maps, b"[stack]")
 }
 
 /// True when libc is mapped: what is preloaded is so before it.
@@ -254,6 +259,14 @@ mod tests {
         let own = std::process::id();
         assert_eq!(reason(own, Path::new("/no/such/library.so")), Reason::Environment);
         assert_eq!(reason(own, Path::new("/libc.so.6")), Reason::Small);
+    }
+
+    #[test]
+    fn a_list_that_broke_off_tells_nothing() {
+        let maps = fs::read("/proc/self/maps").unwrap();
+        assert!(is_whole(&maps));
+        let libc = maps.windows(7).rposition(|window| window == b"libc.so").expect("libc is loaded");
+        assert!(has_libc(&maps[..libc + 10]) && !is_whole(&maps[..libc + 10]));
     }
 
     #[test]
