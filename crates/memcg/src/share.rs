@@ -178,9 +178,9 @@ impl Memcg {
         self.division.pot_bytes() < self.max_bytes.load(Relaxed) / LITTLE
     }
 
-    /// True where all that is in the pot may be gone before the engines that sleep have looked again.
-    pub fn may_run_short(&self) -> bool {
-        self.is_short() || self.division.pot_bytes() < self.living() as u64 * UNSEEN
+    /// True where all that is in the pot may be gone before the engines that sleep have looked again, of whose programs one has just mapped so many bytes.
+    pub fn may_run_short(&self, mapped_bytes: u64) -> bool {
+        self.is_short() || self.division.pot_bytes() < self.living() as u64 * UNSEEN + mapped_bytes
     }
 
     /// What a process may hold that has come when the pot was empty, and has no share yet, in bytes: what nobody else is to have, divided by all like it.
@@ -310,12 +310,16 @@ mod tests {
         m.division.end(600 << 20);
         let short = (1..100).find(|&pid| {
             m.claim(pid).unwrap();
-            m.may_run_short()
+            m.may_run_short(0)
         });
         assert_eq!((short, m.is_short()), (Some(38), false));
         let m = memcg();
+        m.division.end(600 << 20);
+        m.claim(1).unwrap();
+        assert!(!m.may_run_short(584 << 20) && m.may_run_short((584 << 20) + 1));
+        let m = memcg();
         m.division.end(500 << 20);
-        assert!(m.is_short() && m.may_run_short(), "it is less than half");
+        assert!(m.is_short() && m.may_run_short(0), "it is less than half");
     }
 
     #[test]

@@ -30,11 +30,12 @@ pub struct Control {
     pub doorbell: AtomicUsize,
     /// How often that was done: each time it is the next page.
     pub rings: AtomicUsize,
-    /// How much the program has mapped, as far as that passes the library, in bytes, ever; and how much it had when all there was had been registered.
+    /// How much the program has mapped, as far as that passes the library, in bytes, ever; and how much it had when all there was had been registered, or an engine that
+    /// sleeps had looked.
     pub mapped_bytes: AtomicUsize,
     /// See `mapped_bytes`.
     pub enrolled_bytes: AtomicUsize,
-    /// How much one may be ahead of the other before the engine must be asked to register it; 0 while it need not be.
+    /// How much one may be ahead of the other before the engine must be asked to see to it; 0 while it need not be.
     pub ahead_bytes: AtomicUsize,
     /// What a thread of the program asks for by the doorbell ([`Wish`]); 0 when it is done.
     pub wish: AtomicU32,
@@ -84,6 +85,10 @@ pub struct Control {
 
 /// For how long a thread waits for its new engine, in nanoseconds.
 const LOOK_NS: u64 = 100_000_000;
+
+/// For how long one waits for an engine that sleeps, and how often it is called.
+const ROUSED_NS: u64 = 1_000_000_000;
+const CALL_NS: u64 = 1_000_000;
 
 /// How a child stands that takes over from its parent's engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -167,9 +172,15 @@ impl Control {
         }
     }
 
-    /// True when so many bytes or more have been mapped since all there was had been registered.
-    pub fn is_ahead(&self, bytes: usize) -> bool {
-        self.mapped_bytes.load(Relaxed).wrapping_sub(self.enrolled_bytes.load(Relaxed)) >= bytes
+    /// What has been mapped since the engine has seen to all there was, in bytes.
+    pub fn unseen_bytes(&self) -> usize {
+        self.mapped_bytes.load(Relaxed).wrapping_sub(self.enrolled_bytes.load(Relaxed))
+    }
+
+    /// True when that is more than the engine allows, if there is one.
+    pub fn is_ahead(&self) -> bool {
+        let most = self.ahead_bytes.load(Relaxed);
+        most != 0 && self.unseen_bytes() >= most
     }
 
     /// The process is about to make a copy of itself.
@@ -264,6 +275,20 @@ impl Control {
         let end = sys::now_ns() + LOOK_NS;
         while self.looked.load(Acquire) == 0 && sys::now_ns() < end {
             let _ = sys::futex_wait(self.looked.as_ptr(), 0, Some(LOOK_NS / 4), false);
+        }
+    }
+
+    /// More has been mapped than an engine that sleeps allows: has it look, and waits until it has, but no longer than [`ROUSED_NS`].
+    pub fn rouse(&self) {
+        let end = sys::now_ns() + ROUSED_NS;
+        while self.is_ahead() && sys::now_ns() < end {
+            self.looked.store(0, Relaxed);
+            // It may be about to fall asleep, and so it is called again and again.
+            let word = self.exit_word.load(Acquire);
+            if word != 0 {
+                sys::futex_wake(word as *const u32, u32::MAX >> 1, true);
+            }
+            let _ = sys::futex_wait(self.looked.as_ptr(), 0, Some(CALL_NS), false);
         }
     }
 

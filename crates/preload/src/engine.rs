@@ -64,6 +64,7 @@ pub extern "C" fn main(_argument: usize) -> ! {
                 && !watch.gone()
             {
                 unmanaged(&watch.order, format_args!("{what} says {errno}"));
+                CONTROL.ahead_bytes.store(0, Relaxed);
                 CONTROL.has_looked();
                 idle(&mut watch);
             }
@@ -116,6 +117,7 @@ fn asleep(watch: &mut Watch) -> bool {
         let now = sys::now_ns();
         watch.follow_asleep(now);
         watch.note_name(now);
+        let mapped = CONTROL.mapped_bytes.load(Relaxed);
         let footprint = footprint(&watch.statm);
         watch.copies.follow(&watch.order, footprint);
         watch.publish(footprint, footprint, 0, 0);
@@ -123,10 +125,13 @@ fn asleep(watch: &mut Watch) -> bool {
         let limit = watch.limit_asleep(own);
         let marks = if evict_all { Watermarks::evict_all() } else { Watermarks::new(limit, 1) };
         let threshold = marks.wake;
-        // With little left it must not come to more before the next look, whatever it has mapped.
-        if own > threshold || watch.order.memcg.may_run_short() && data(&watch.statm) > threshold {
+        CONTROL.ahead_bytes.store(threshold.saturating_sub(own).max(AHEAD_LEAST), Relaxed);
+        // With little left, or much mapped since the last look, it must not come to more before the next one, whatever it has mapped.
+        let may_burst = CONTROL.is_ahead() || watch.order.memcg.may_run_short(0);
+        if own > threshold || may_burst && data(&watch.statm) > threshold {
             return true;
         }
+        CONTROL.enrolled_bytes.store(mapped, Relaxed);
         CONTROL.has_looked();
         // Fresh memory comes at 3 or 4 bytes a nanosecond: look again before it can have reached the threshold.
         let longest = if CONTROL.has_forked.load(Relaxed) != 0 { FAMILY_NS } else { 500_000_000 };
@@ -455,10 +460,9 @@ fn run(watch: &mut Watch, board: Board, workers: &[u32], pager: &mut Engine) {
             own = footprint - excess;
             pager.mapped(mapped.saturating_sub(arena::mapped_bytes()), CONTROL.mapped_bytes.load(Relaxed));
             let room = if evict_all { 0 } else { pager.marks().limit.saturating_sub(own) };
-            let most = (room / AHEAD_PART).max(AHEAD_LEAST);
-            CONTROL.ahead_bytes.store(most, Relaxed);
-            // Less than that when it was mapped.
-            if CONTROL.is_ahead(most) {
+            CONTROL.ahead_bytes.store((room / AHEAD_PART).max(AHEAD_LEAST), Relaxed);
+            // There may have been more room when it was mapped.
+            if CONTROL.is_ahead() {
                 enroll(pager);
             }
         }

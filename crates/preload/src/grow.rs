@@ -14,7 +14,7 @@
 //! our being told: it counts for good. What a library's own data takes, or a mapping that libc did not make, is noticed at the next look.
 
 use crate::birth;
-use crate::control::{CONTROL, Wish};
+use crate::control::{CONTROL, State, Wish};
 use crate::footprint;
 use crate::hook;
 use crate::loaded::Program;
@@ -92,6 +92,7 @@ pub unsafe fn begin(envp: *const *const u8, path: &[u8]) -> bool {
     let is_seen = FIRST.into_iter().all(patch::is_active);
     if !is_seen || program.is_go || program.data_bytes >= grown || path.len() > PATH_BYTES {
         patch::install(&Site::ALL);
+        CONTROL.mapped_bytes.store(program.data_bytes, Relaxed);
         return false;
     }
     for (cell, byte) in PATH.iter().zip(path) {
@@ -167,16 +168,18 @@ fn hook_all() {
 /// millisecond, and the engine may not get a processor for many of those; what is registered faults to it, and can be made to wait.
 fn tell(bytes: usize) {
     CONTROL.mapped_bytes.fetch_add(bytes, Relaxed);
-    let most = CONTROL.ahead_bytes.load(Relaxed);
-    if most == 0 || !CONTROL.is_ahead(most) || !is_own_memory() {
+    if !CONTROL.is_ahead() || !is_own_memory() {
         return;
     }
-    hook::with_bell(|| {
-        // Another thread may have asked meanwhile.
-        if CONTROL.is_ahead(most) {
-            hook::ask(Wish::Enroll, 0..0);
-        }
-    });
+    match CONTROL.state() {
+        State::Asleep => CONTROL.rouse(),
+        State::Awake => hook::with_bell(|| {
+            // Another thread may have asked meanwhile.
+            if CONTROL.is_ahead() {
+                hook::ask(Wish::Enroll, 0..0);
+            }
+        }),
+    }
 }
 
 /// brk says that the heap ends here.
@@ -228,6 +231,7 @@ fn start() {
         patch::install(&Site::ALL);
         // What fails now fails again.
         if let Some(page) = map_page() {
+            CONTROL.mapped_bytes.store(MAPPED.load(Relaxed), Relaxed);
             hook::start_with(page);
         }
         WATCHING.store(false, Release);

@@ -202,7 +202,7 @@ fn start_engine(parent: Option<&Slot>, word: Option<(usize, u32)>) {
             // The engine itself says who it is, as long as the slot is its own.
             CONTROL.may_yield.store(engine.may_yield as u32, Relaxed);
             // What the process grows by until its engine looks is nobody's to have.
-            if memcg.may_run_short() {
+            if memcg.may_run_short(CONTROL.unseen_bytes() as u64) {
                 CONTROL.await_look();
             }
         }

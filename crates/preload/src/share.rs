@@ -28,7 +28,7 @@ pub fn limit(order: &Order, own: usize) -> usize {
 /// The same while the engine sleeps: it may not be looking when all processes grow at once.
 pub fn limit_asleep(order: &Order, own: usize) -> usize {
     let memcg = order.memcg;
-    if memcg.may_run_short() { within(order, own, memcg.living() as u64) } else { limit(order, own) }
+    if memcg.may_run_short(0) { within(order, own, memcg.living() as u64) } else { limit(order, own) }
 }
 
 /// The limit of a process with one of so many parts of the pot.

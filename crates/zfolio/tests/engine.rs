@@ -238,13 +238,16 @@ fn a_stopped_program_goes_on_where_it_was() {
 }
 
 /// The engine does not get a processor while the program maps and fills twice as much as there is room for.
-#[test]
-fn what_is_mapped_while_the_engine_cannot_look_waits_for_it() {
-    let (mut child, mut out, pid) = waiting(&["--memory", "96M"], &["burst", "64"]);
+/// A program that holds `mib` of 96 MiB, and whose engine is then stopped, comes to map and fill twice as much.
+fn burst(mib: &str, is_awake: bool) {
+    let (mut child, mut out, pid) = waiting(&["--memory", "96M"], &["burst", mib]);
     let engine = engine_of(child.id());
-    // It is awake as soon as there are workers.
-    child_of(engine as u32, "(zfolio-worker)");
+    if is_awake {
+        // It is as soon as there are workers.
+        child_of(engine as u32, "(zfolio-worker)");
+    }
     signal(engine, libc::SIGSTOP);
+    assert_eq!(children_of(engine as u32, "(zfolio-worker)").is_empty(), !is_awake);
     child.stdin.take().unwrap().write_all(b"go\n").unwrap();
     std::thread::sleep(Duration::from_millis(300));
     let statm = std::fs::read_to_string(format!("/proc/{pid}/statm")).unwrap();
@@ -256,6 +259,16 @@ fn what_is_mapped_while_the_engine_cannot_look_waits_for_it() {
     out.read_to_string(&mut said).unwrap();
     let err = String::from_utf8(output.stderr).unwrap();
     assert_eq!((output.status.code(), said.as_str(), err.as_str()), (Some(0), "right\n", ""));
+}
+
+#[test]
+fn what_is_mapped_while_the_engine_cannot_look_waits_for_it() {
+    burst("64", true);
+}
+
+#[test]
+fn what_is_mapped_while_the_engine_sleeps_waits_until_it_has_looked() {
+    burst("40", false);
 }
 
 #[test]
