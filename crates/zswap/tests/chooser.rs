@@ -90,7 +90,7 @@ fn stream(
         let from = Origin { at: 0x7f00_0000_0000 + (region << 21), pages: WINDOW_PAGES, is_single: false };
         let chosen = chooser.choose(now, from, false);
         // One of ten comes back to the program before it is begun.
-        if random.next() % 10 == 0 {
+        if random.next().is_multiple_of(10) {
             chooser.withdraw(&chosen);
             continue;
         }
