@@ -170,6 +170,14 @@ pub struct Stat {
     pub trained_dropped: AtomicU64,
     /// What the samples came to that they were tested on, in bytes: single pages without and with them, windows without and with them.
     pub tested_bytes: [AtomicU64; 4],
+    /// Where there are two compressors: objects that the fast one has made, and the dense one; and the pages in them.
+    pub auto_objects: [AtomicU64; 2],
+    /// See `auto_objects`.
+    pub auto_pages: [AtomicU64; 2],
+    /// How often both were tried, to compare them.
+    pub auto_samples: AtomicU64,
+    /// CPU nanoseconds that the dense one took beyond what the fast one would have, samples included.
+    pub auto_extra_ns: AtomicU64,
 }
 
 /// State of a slot.
@@ -296,6 +304,8 @@ pub struct Memcg {
     free_hint: AtomicU32,
     /// How the limit is divided.
     pub division: Division,
+    /// Until when, on the monotonic clock, the time that a dense compressor took beyond the fast one is paid for by the run's budget; and the same for samples.
+    pub paid_ns: [AtomicU64; 2],
     /// The user's dictionary, written before the first process starts: its length, and its bytes.
     dictionary_bytes: u32,
     dictionary: [u8; DICTIONARY_MAX_BYTES],

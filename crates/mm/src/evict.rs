@@ -378,7 +378,9 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             let lent = (0..WINDOW_PAGES).filter(|p| priors[*p].is_some()).map(|p| s.prior[p].id());
             let lent: Vec<u32> = lent.collect();
             got += s.present.count_ones() as usize * PAGE;
-            let job = Job { slot, at: self.stage.at(slot), pages: s.staged, unit: s.unit(), priors, fewest };
+            let (at, unit, is_awaited) = (self.stage.at(slot), s.unit(), !self.waiting.is_empty());
+            let from = s.owner[s.staged.trailing_zeros() as usize % WINDOW_PAGES];
+            let job = Job { slot, at, from, is_awaited, pages: s.staged, unit, priors, fewest };
             for id in lent {
                 // The job reads the object, whatever becomes of the page meanwhile.
                 self.objects.retain(id, true);

@@ -7,13 +7,14 @@ use alloc::vec::Vec;
 use memcg::Slot;
 use uffd::sys::{self, CpuSet, Errno, consts::*};
 use uffd::{Fd, Memory};
+use zswap::Choice;
 
 /// What all workers are started with.
 pub struct Crew {
     /// Where jobs are.
     pub board: Board,
     /// How objects are made.
-    pub compressor: acomp::Compressor,
+    pub choice: Choice,
     /// What keys their hashes.
     pub seed: u64,
     /// The user's dictionary.
@@ -46,7 +47,7 @@ impl Crew {
 
     /// Starts one, and waits until it is ready.
     fn start_one(&self, memory: &Memory, number: usize, place: Place) -> Result<u32, (&'static str, Errno)> {
-        let &Crew { board, compressor, seed, file, evict_all, slot, engine, program } = self;
+        let &Crew { board, choice, seed, file, evict_all, slot, engine, program } = self;
         // One is enough to look out.
         let lookout = (number == 0).then(Lookout::open).and_then(Result::ok);
         let duty = Duty {
@@ -54,7 +55,7 @@ impl Crew {
             number,
             kept: (place == Place::Apart).then(|| Kept::new(board.range().start, slot)),
             memory: memory.share(),
-            compressor,
+            choice,
             seed,
             file,
             evict_all,

@@ -32,7 +32,7 @@ use uffd::PAGE;
 use uffd::sys::{self, Errno, consts::*};
 use vmscan::WINDOW;
 use vmscan::watermark::Watermarks;
-use zswap::Codec;
+use zswap::Choice;
 
 /// How many descriptors engine and workers may have: more than they ever do, with each worker's queues of a device.
 const DESCRIPTORS: u64 = 64 + (WORKERS_MAX * acomp::QUEUES_MAX) as u64;
@@ -181,8 +181,8 @@ impl Parts {
     fn open(watch: &mut Watch, seed: u64) -> Result<Parts, (&'static str, Errno)> {
         let (memcg, slot, pid) = (watch.order.memcg, watch.order.slot, watch.order.pid);
         let no_memory = ("mmap", Errno::ENOMEM);
-        let compressor = acomp::Compressor::parse(memcg.settings.compressor())
-            .map_err(|_| ("the compressor", Errno::EINVAL))?;
+        let choice =
+            Choice::parse(memcg.settings.compressor()).map_err(|_| ("the compressor", Errno::EINVAL))?;
         let mut keys = watch.keys();
         let means = core::mem::replace(&mut keys.pool, Err(Errno::EBADF)).ok();
         let mut live = Live::open(pid, slot, keys)?;
@@ -197,7 +197,7 @@ impl Parts {
         let board = Board::map(stage.1 / WINDOW, bell).ok_or(no_memory)?;
         let (file, engine) = (memcg.dictionary(), watch.own_pid);
         let evict_all = memcg.settings.evict_all != 0;
-        let crew = Crew { board, compressor, seed, file, evict_all, slot, engine, program: pid };
+        let crew = Crew { board, choice, seed, file, evict_all, slot, engine, program: pid };
         let config = Config { stage, nursery, fresh: (fresh, FRESH_BYTES), doorbell, evict_all };
         Ok(Parts { live, config, means, board, crew, limit })
     }
@@ -221,9 +221,7 @@ fn awake(watch: &mut Watch) -> Result<(), (&'static str, Errno)> {
     let seed = CONTROL.seed.load(Relaxed);
     heritage::read_anew();
     let Parts { live, config, means, board, crew, limit } = Parts::open(watch, seed)?;
-    let codec = Codec::new(crew.compressor, seed, crew.file).map_err(|_| ("mmap", Errno::ENOMEM))?;
-    let source = crew.compressor.source();
-    let store = Counter::new(means, board, codec, source, &slot.stat, memcg.settings.damage_every);
+    let store = Counter::new(means, &crew, memcg).ok_or(("mmap", Errno::ENOMEM))?;
     // In the heap, where a child finds it.
     let mut pager = Box::new(Pager::new(live, store, &slot.stat, config, limit));
     announce(watch, &mut pager);

@@ -85,7 +85,7 @@ impl Lexicon {
                     stat.trained_kept.fetch_add(1, Relaxed);
                     (self.names[place], self.objects[place]) = (self.next, 0);
                     self.shelf.name(place, self.next);
-                    self.used = With { name: self.next, uses };
+                    self.used = With { name: self.next, uses, ..With::default() };
                     self.next += 1;
                 } else {
                     self.shelf.free(place);
@@ -149,7 +149,7 @@ mod tests {
         for expected in 1..=PLACES as Name {
             assert!(train(shelf, Uses::ALL).is_some() && !shelf.is_heard());
             tend(&mut lexicon, &mut codec, 0);
-            assert_eq!(lexicon.used(), With { name: expected, uses: Uses::ALL });
+            assert_eq!(lexicon.used(), With { name: expected, uses: Uses::ALL, ..With::default() });
             assert_eq!(shelf.place(expected).map(|place| shelf.at(place)), Some(TRAINED));
             lexicon.note(expected);
         }

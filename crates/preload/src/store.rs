@@ -3,17 +3,21 @@
 //! The pool is the engine's alone. Workers get addresses and give bytes, and hold nothing that could be left locked.
 
 use crate::board::{Answer, Board, Work};
+use crate::crew::Crew;
 use crate::lexicon::Lexicon;
 use crate::pool::{Means, PoolMemory};
 use crate::{crew, heritage, words};
 use alloc::collections::VecDeque;
 use core::sync::atomic::Ordering::Relaxed;
-use memcg::Stat;
+use memcg::{Memcg, Stat};
 use mm::kernel::{Body, Damaged, Done, Fetch, Job, Prior, Spare, Store, WINDOW_PAGES};
 use uffd::sys;
 use vmscan::PAGE;
 use zsmalloc::Handle;
-use zswap::{Cache, Codec, LoadError, Name, New, Packed, Priors, dictionary_of};
+use zswap::{
+    Cache, Chooser, Chosen, Codec, LoadError, Name, New, Origin, Packed, Priors, Purse, Way, With,
+    dictionary_of,
+};
 
 /// How much compaction moves at a time, in bytes: somebody may fault meanwhile.
 const COMPACT_BYTES: usize = 64 << 10;
@@ -28,6 +32,8 @@ struct Given {
     unit: usize,
     /// The dictionary that it makes objects with, or that its object needs.
     with: Name,
+    /// By which of two compressors its objects are made, where there are two.
+    chosen: Option<Chosen>,
     /// What it loads, if it does: pinned, since a worker has its address.
     loads: Option<Handle>,
 }
@@ -39,6 +45,8 @@ pub struct Counter {
     /// For what the pager loads itself.
     codec: Codec,
     lexicon: Lexicon,
+    /// Where there are two compressors.
+    chooser: Option<Chooser<'static>>,
     stat: &'static Stat,
     /// In the order in which they were given.
     given: VecDeque<Given>,
@@ -52,39 +60,27 @@ pub struct Counter {
 }
 
 impl Counter {
-    /// An empty store, whose pool moves pages by these `means`.
-    pub fn new(
-        means: Option<Means>,
-        board: Board,
-        codec: Codec,
-        source: acomp::Source,
-        stat: &'static Stat,
-        damage_every: u32,
-    ) -> Counter {
-        let lexicon = Lexicon::new(source, board.shelf());
-        Counter::over(Cache::new(PoolMemory::new(means)), board, codec, lexicon, stat, damage_every)
-    }
-
-    fn over(
-        cache: Cache<PoolMemory>,
-        board: Board,
-        codec: Codec,
-        lexicon: Lexicon,
-        stat: &'static Stat,
-        damage_every: u32,
-    ) -> Counter {
-        Counter {
+    /// An empty store, whose pool moves pages by these `means`; `None` where there is no memory for it.
+    pub fn new(means: Option<Means>, crew: &Crew, memcg: &'static Memcg) -> Option<Counter> {
+        let &Crew { board, choice, seed, file, .. } = crew;
+        let purse = choice.auto.map(|auto| Purse { paid_ns: &memcg.paid_ns, percent: auto.percent });
+        let chooser = match purse {
+            Some(purse) => Some(Chooser::new(purse)?),
+            None => None,
+        };
+        Some(Counter {
             board,
-            cache,
-            codec,
-            lexicon,
-            stat,
+            cache: Cache::new(PoolMemory::new(means)),
+            codec: Codec::new(choice, seed, file).ok()?.timed_by(sys::process_cpu_ns),
+            lexicon: Lexicon::new(choice.compressor.source(), board.shelf()),
+            chooser,
+            stat: &crew.slot.stat,
             given: VecDeque::new(),
             in_vain: 0,
-            damage_every,
+            damage_every: memcg.settings.damage_every,
             stored: 0,
             is_frozen: false,
-        }
+        })
     }
 
     /// In a child: what its parent's store held, without the jobs, of which there were none.
@@ -93,10 +89,23 @@ impl Counter {
     /// `parents` must be the copy of a store that the parent's engine had when it stood still for the fork, and never be used again.
     pub unsafe fn take_over(parents: *const Counter, board: Board, stat: &'static Stat) -> Counter {
         // SAFETY: the caller's contract; the copy's own fields are never dropped.
-        let Counter { cache, codec, lexicon, damage_every, stored, .. } = unsafe { parents.read() };
+        let Counter { cache, codec, lexicon, chooser, damage_every, stored, .. } = unsafe { parents.read() };
         cache.pool().backing().reopen();
         let lexicon = Lexicon::take_over(lexicon, board.shelf(), &codec);
-        Counter { stored, ..Counter::over(cache, board, codec, lexicon, stat, damage_every) }
+        let (given, in_vain, is_frozen) = (VecDeque::new(), 0, false);
+        Counter {
+            board,
+            cache,
+            codec,
+            lexicon,
+            chooser,
+            stat,
+            given,
+            in_vain,
+            damage_every,
+            stored,
+            is_frozen,
+        }
     }
 
     /// With nothing better to do, compacts the pool a little where holes take a thirty-second of it, or an eighth while a stream comes in, which leaves
@@ -119,17 +128,45 @@ impl Counter {
         lexicon.tend(codec, |name| given.iter().any(|given| given.with == name), stat);
     }
 
-    /// Makes one object, which all of the family can read, of those pages of `window` that `pages` names by bit, at the beginning of `parcel`: its pages, fingerprint and bytes. `None` where that would
-    /// save little.
-    pub fn pack(&mut self, window: &[u8], pages: u16, parcel: &mut [u8]) -> Option<(u16, u32, usize)> {
-        let with = self.lexicon.used_in_common();
+    /// Makes one object, which all of the family can read, of those pages of `window`, the program's at `from`, that `pages` names by bit, at the beginning of
+    /// `parcel`: its pages, fingerprint and bytes. `None` where that would save little.
+    pub fn pack(
+        &mut self,
+        from: usize,
+        window: &[u8],
+        pages: u16,
+        parcel: &mut [u8],
+    ) -> Option<(u16, u32, usize)> {
+        let origin = Origin { at: from, pages: pages.count_ones() as usize, is_single: false };
+        let chosen = self.choose(origin, false);
+        let with = With { way: way_of(chosen), ..self.lexicon.used_in_common() };
         let packed = self.codec.pack(window, pages, WINDOW_PAGES, &Priors::default(), with, parcel);
+        self.learn(chosen, &packed);
         match packed.objects[0] {
             Some(New::Blob { fingerprint, bytes, compressed: true }) => {
                 Some((packed.in_objects, fingerprint, bytes as usize))
             }
             _ => None,
         }
+    }
+
+    /// By which of two compressors objects are made, where there are two.
+    fn choose(&mut self, origin: Origin, is_awaited: bool) -> Option<Chosen> {
+        let chooser = self.chooser.as_mut()?;
+        Some(chooser.choose(sys::now_ns(), origin, is_awaited))
+    }
+
+    /// Hears what came of that.
+    fn learn(&mut self, chosen: Option<Chosen>, packed: &Packed) {
+        let (Some(chooser), Some(chosen)) = (&mut self.chooser, chosen) else { return };
+        let pages = packed.in_objects.count_ones() as usize;
+        let spent = chooser.learn(sys::now_ns(), &chosen, pages, &packed.tried);
+        let blobs = packed.objects.iter().flatten().filter(|new| matches!(new, New::Blob { .. }));
+        let by = usize::from(chosen.way != Way::Fast);
+        self.stat.auto_objects[by].fetch_add(blobs.count() as u64, Relaxed);
+        self.stat.auto_pages[by].fetch_add(pages as u64, Relaxed);
+        self.stat.auto_samples.fetch_add((chosen.way == Way::Both).into(), Relaxed);
+        self.stat.auto_extra_ns.fetch_add(spent, Relaxed);
     }
 
     /// How many jobs are not done yet.
@@ -171,6 +208,7 @@ impl Counter {
                 }
             };
         }
+        self.learn(given.chosen, packed);
         let Packed { reused, zero, in_objects, guesses, .. } = *packed;
         self.stat.believed_noise.fetch_add(guesses.believed.into(), Relaxed);
         self.stat.tried_noise.fetch_add(guesses.tried.into(), Relaxed);
@@ -201,6 +239,10 @@ impl Counter {
     }
 }
 
+fn way_of(chosen: Option<Chosen>) -> Way {
+    chosen.map_or(Way::Only, |chosen| chosen.way)
+}
+
 fn damaged(error: LoadError) -> Damaged {
     match error {
         LoadError::Stream => Damaged::Stream,
@@ -218,10 +260,12 @@ impl Store for Counter {
                 priors.set(page, hash);
             }
         }
-        let Job { slot, at, pages, unit, fewest, .. } = job;
+        let Job { slot, at, from, is_awaited, pages, unit, fewest, .. } = job;
         priors.want(fewest);
-        let with = self.lexicon.used();
-        let given = Given { slot, unit, with: with.name, loads: None };
+        let origin = Origin { at: from, pages: pages.count_ones() as usize, is_single: unit == 1 };
+        let chosen = self.choose(origin, is_awaited);
+        let with = With { way: way_of(chosen), ..self.lexicon.used() };
+        let given = Given { slot, unit, with: with.name, chosen, loads: None };
         self.put_up(given, Work::Pack { at, pages, unit, priors, with });
     }
 
@@ -238,13 +282,16 @@ impl Store for Counter {
         // The object itself may be freed meanwhile.
         let is_counted = self.lexicon.is_counted();
         let with = loads.filter(|_| is_counted).map_or(0, |handle| self.cache.dictionary(handle));
-        self.put_up(Given { slot, unit: WINDOW_PAGES, with, loads }, work);
+        self.put_up(Given { slot, unit: WINDOW_PAGES, with, chosen: None, loads }, work);
     }
 
     fn withdraw(&mut self, slot: u32) -> bool {
         let withdrawn = self.board.withdraw(slot);
         if withdrawn && let Some(at) = self.given.iter().position(|g| g.slot == slot) {
-            self.take_off(at);
+            let given = self.take_off(at);
+            if let (Some(chooser), Some(chosen)) = (&mut self.chooser, given.and_then(|given| given.chosen)) {
+                chooser.withdraw(&chosen);
+            }
         }
         withdrawn
     }

@@ -23,7 +23,9 @@ use memcg::Slot;
 use uffd::sys::{self, CpuSet, consts::*};
 use uffd::{Fd, Memory};
 use vmscan::{PAGE, WINDOW};
-use zswap::{BATCH_MAX, Codec, Name, PARCEL_MAX_BYTES, Packed, Priors, WINDOW_PAGES, Window, dictionary_of};
+use zswap::{
+    BATCH_MAX, Choice, Codec, Name, PARCEL_MAX_BYTES, Packed, Priors, WINDOW_PAGES, Window, dictionary_of,
+};
 
 /// What a worker is started with.
 pub struct Duty {
@@ -36,7 +38,7 @@ pub struct Duty {
     /// The program's and engine's memory.
     pub memory: Memory,
     /// How objects are made.
-    pub compressor: acomp::Compressor,
+    pub choice: Choice,
     /// What keys their hashes.
     pub seed: u64,
     /// The user's dictionary.
@@ -268,7 +270,8 @@ pub extern "C" fn main(duty: usize) -> ! {
     let _ = sys::set_name(PR_SET_NAME, c"zfolio-worker".as_ptr().cast());
     // SAFETY: this process was made apart, and uses nothing of the engine's but what is kept.
     let is_alone = duty.kept.as_ref().is_none_or(|kept| unsafe { kept.leave_the_rest() });
-    let codec = Codec::new(duty.compressor, duty.seed, duty.file);
+    let codec =
+        Codec::new(duty.choice, duty.seed, duty.file).map(|codec| codec.timed_by(sys::process_cpu_ns));
     let watched = (sys::pidfd_open(duty.engine), sys::pidfd_open(duty.program));
     let (true, Ok(mut codec), (Ok(engine), Ok(program))) = (is_alone, codec, watched) else { sys::exit(1) };
     if duty.kept.is_some() {
@@ -280,7 +283,7 @@ pub extern "C" fn main(duty: usize) -> ! {
     }
     let shelf = duty.board.shelf();
     // One is enough to look for dictionaries.
-    let is_tutor = duty.number == 0 && duty.compressor.source() == Source::Auto;
+    let is_tutor = duty.number == 0 && duty.choice.compressor.source() == Source::Auto;
     let lessons = is_tutor.then(|| Lessons::new(shelf, duty.evict_all));
     let mut bench = Bench::new(codec, shelf, lessons);
     let mut watch = Watch {

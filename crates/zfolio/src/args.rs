@@ -6,6 +6,7 @@ use acomp::Compressor;
 use clap::{Args, Parser, Subcommand};
 use std::ffi::OsString;
 use std::path::PathBuf;
+use zswap::Choice;
 
 /// The compressor of a run that names none: at 64 KiB a folio it is twice as dense as lz4, and the pool's density decides
 /// how much of a program stays in memory.
@@ -84,7 +85,7 @@ pub struct Run {
     pub memory: Option<OsString>,
 
     // Help lists what there is, from the table that the parser has.
-    #[arg(long, short, value_name = "NAME[:LEVEL][,dict=auto|FILE]", default_value = DEFAULT_COMPRESSOR, allow_hyphen_values = true,
+    #[arg(long, short, value_name = "NAME[:LEVEL][,dict=auto|FILE]|auto[,cpu=PERCENT]", default_value = DEFAULT_COMPRESSOR, allow_hyphen_values = true,
           help = compressors(false), long_help = compressors(true))]
     pub compressor: OsString,
 
@@ -132,12 +133,16 @@ pub struct Run {
 fn compressors(long: bool) -> String {
     let names: Vec<&str> = Compressor::ALL.iter().map(|algorithm| algorithm.name).collect();
     let (last, others) = names.split_last().expect("there is one");
-    let mut text = format!("Compress with this: {} or {last}, if you like with a level", others.join(", "));
+    let mut text = format!(
+        "Compress with this: {} or {last}, if you like with a level; or auto, lz4 and zstd",
+        others.join(", ")
+    );
     if long {
         text += "\n";
         for algorithm in Compressor::ALL {
             text += &format!("\n{algorithm}:\n    {}", algorithm.description);
         }
+        text += &format!("\n{}:\n    {}", Choice::FORM, Choice::DESCRIPTION);
         text += &format!(
             "\n\ndict=FILE: a dictionary, at most {} KiB: any bytes, or what `zstd --train` writes. dict=auto: trained from each \
              process's own pages, and used where that gains something: mostly for single pages, by a few hundredths.",

@@ -14,7 +14,6 @@ use crate::size::Bytes;
 use crate::summary::Figures;
 use crate::supervise::{self, Watcher};
 use crate::sys::{self, Pid};
-use acomp::Compressor;
 use iaa::setup::Setup;
 use memcg::{Memcg, Settings};
 use std::ffi::{CString, OsStr};
@@ -25,6 +24,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
+use zswap::Choice;
 
 /// The command line is wrong.
 const USAGE: u8 = 2;
@@ -118,10 +118,10 @@ impl Watcher for Watch<'_> {
 fn start(args: &Run) -> Result<u8, Refusal> {
     let memory = Memory::of_this_process();
     let max_bytes = args.memory_bytes(&memory).map_err(Refusal::usage)?;
-    let compressor = compressor(args)?;
+    let choice = compressor(args)?;
     let dictionary =
-        dictionary::read(&args.compressor.to_string_lossy(), compressor).map_err(Refusal::usage)?;
-    let settings = settings(args, compressor);
+        dictionary::read(&args.compressor.to_string_lossy(), choice.compressor).map_err(Refusal::usage)?;
+    let settings = settings(args, choice);
     if let Some(limit) = memory.cgroup.as_ref().filter(|limit| limit.bytes < max_bytes) {
         let (mine, its) = (Bytes(max_bytes), Bytes(limit.bytes));
         say(format_args!(
@@ -150,7 +150,7 @@ fn start(args: &Run) -> Result<u8, Refusal> {
 
     if managed
         && !args.quiet
-        && let Some(why) = accelerator::shortfall(compressor, || Setup::look(""))
+        && let Some(why) = accelerator::shortfall(choice.compressor, || Setup::look(""))
     {
         say(why);
     }
@@ -210,12 +210,12 @@ fn start(args: &Run) -> Result<u8, Refusal> {
     Ok(ended.status)
 }
 
-fn compressor(args: &Run) -> Result<Compressor, Refusal> {
+fn compressor(args: &Run) -> Result<Choice, Refusal> {
     let text = args.compressor.to_string_lossy();
-    Compressor::parse(&text).map_err(|e| Refusal::usage(format_args!("--compressor {text}: {e}")))
+    Choice::parse(&text).map_err(|e| Refusal::usage(format_args!("--compressor {text}: {e}")))
 }
 
-fn settings(args: &Run, with: Compressor) -> Settings {
+fn settings(args: &Run, with: Choice) -> Settings {
     let name = with.to_string();
     let mut compressor = [0; 32];
     compressor[..name.len()].copy_from_slice(name.as_bytes());

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use std::fmt::{self, Write};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
+use zswap::{Auto, Choice};
 
 /// Columns before a line's text.
 pub(crate) const INDENT: usize = 14;
@@ -86,6 +87,14 @@ pub struct Figures {
     pub trained_dropped: u64,
     /// What samples came to, to test them: single pages without and with a dictionary, windows without and with.
     pub tested_bytes: [u64; 4],
+    /// Objects that the fast one of two compressors has made, and the dense one; and the pages in them.
+    pub auto_objects: [u64; 2],
+    /// See `auto_objects`.
+    pub auto_pages: [u64; 2],
+    /// How often both were tried.
+    pub auto_samples: u64,
+    /// CPU time that the dense one took beyond the fast one.
+    pub auto_extra_ns: u64,
     /// Faults on memory that was out.
     pub faults: u64,
     /// Faults on fresh memory that was gated.
@@ -155,6 +164,10 @@ impl Figures {
             trained_kept: load(&stat.trained_kept),
             trained_dropped: load(&stat.trained_dropped),
             tested_bytes: stat.tested_bytes.each_ref().map(load),
+            auto_objects: stat.auto_objects.each_ref().map(load),
+            auto_pages: stat.auto_pages.each_ref().map(load),
+            auto_samples: load(&stat.auto_samples),
+            auto_extra_ns: load(&stat.auto_extra_ns),
             faults: load(&stat.faults),
             fresh_faults: load(&stat.fresh_faults),
             fault_p50_ns: latency.quantile(0.50),
@@ -218,6 +231,12 @@ impl Figures {
                 format_args!("{trained} trained, {kept} kept, {dropped} given up{}", self.gains()),
             )?;
         }
+        if let Some((choice, auto)) = self.auto() {
+            let [fast, dense] = self.auto_pages.map(|pages| Bytes(pages * 4096));
+            let used = percent(self.auto_extra_ns, self.budget_ns(auto));
+            let by = format!("{dense} by {}, {fast} by {}", choice.compressor, auto.fast);
+            line("auto", format_args!("{by}; {used} of the budget, {}", Time(self.auto_extra_ns)))?;
+        }
         line("folios out", format_args!("{}", by_size(&self.zswpout)))?;
         line("folios in", format_args!("{}", by_size(&self.zswpin)))?;
         let pages = |count: u64| Bytes(count * 4096);
@@ -246,6 +265,17 @@ impl Figures {
         line("engine", format_args!("{} of CPU", Time(self.engine_cpu_ns)))?;
         self.write_processes(out)?;
         self.write_unmanaged(out)
+    }
+
+    /// The two compressors, if there were two.
+    fn auto(&self) -> Option<(Choice, Auto)> {
+        let choice = Choice::parse(&self.compressor).ok()?;
+        Some((choice, choice.auto?))
+    }
+
+    /// What their budget came to.
+    fn budget_ns(&self, auto: Auto) -> u64 {
+        self.elapsed_ns / 100 * u64::from(auto.percent)
     }
 
     /// By how much dictionaries made samples smaller: `; pages 3.2 %, windows 0.4 % smaller`.
@@ -319,6 +349,14 @@ impl Figures {
                         "windows_with": self.tested_bytes[3],
                     },
                 },
+                "auto": self.auto().map(|(_, auto)| json!({
+                    "cpu_percent": auto.percent,
+                    "fast": { "objects": self.auto_objects[0], "pages": self.auto_pages[0] },
+                    "dense": { "objects": self.auto_objects[1], "pages": self.auto_pages[1] },
+                    "samples": self.auto_samples,
+                    "extra_cpu_ns": self.auto_extra_ns,
+                    "budget_ns": self.budget_ns(auto),
+                })),
                 "compacted_objects": self.compacted,
                 "packed_pages": self.packed,
             },

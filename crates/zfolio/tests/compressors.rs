@@ -152,6 +152,79 @@ fn forked_children_have_the_dictionaries_of_what_they_inherit() {
     assert!(dictionaries["kept"].as_u64().unwrap() > 0, "{dictionaries}");
 }
 
+/// 40 MiB of words, 8 of numbers as doubles, whose low bits are noise, and 16 of noise, in turns of some regions each, gone through twice.
+const MIXED: &str = "
+import array, hashlib, random
+r = random.Random(7)
+words = [bytes(r.choices(b'abcdefghijklmnop', k=r.randrange(2, 10))) for _ in range(2000)]
+texts = [b' '.join(r.choices(words, k=200000))[:1 << 20] for _ in range(4)]
+doubles = [array.array('d', [r.random() for _ in range(1 << 17)]).tobytes() for _ in range(4)]
+pieces = []
+for i in range(64):
+    kind = i // 8 % 8
+    pieces.append(bytearray(doubles[i % 4] if kind == 2 else r.randbytes(1 << 20) if kind in (4, 6) else texts[i % 4]))
+for turn in range(2):
+    h = hashlib.sha256()
+    for i, p in enumerate(pieces):
+        p[i * 4096 + 5 + turn] = 77
+        h.update(p)
+    print(h.hexdigest())
+";
+
+#[test]
+fn auto_takes_both_of_two_and_says_how_much_it_spent() {
+    let expected = succeed(Command::new("python3").args(["-c", MIXED])).stdout;
+    for (compressor, printed) in
+        [("auto", "auto,cpu=25"), ("auto,cpu=1", "auto,cpu=1"), ("auto,cpu=0", "auto,cpu=0")]
+    {
+        let (output, figures) = run_python(MIXED, compressor, &["--memory", "80M"]);
+        assert!(output.stdout == expected, "{compressor}: {output:?}");
+        assert_eq!(figures["compressor"], printed);
+        let auto = &figures["compression"]["auto"];
+        println!("{auto}");
+        let count = |by: &str, what: &str| auto[by][what].as_u64().unwrap();
+        let (spent, budget) = (auto["extra_cpu_ns"].as_u64().unwrap(), auto["budget_ns"].as_u64().unwrap());
+        let (fast, dense) = (count("fast", "objects"), count("dense", "objects"));
+        for by in ["fast", "dense"] {
+            assert!(
+                count(by, "pages") >= count(by, "objects") && count(by, "pages") <= 16 * count(by, "objects")
+            );
+        }
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(said.contains(" by zstd:1, ") && said.contains(" by lz4:1; "), "{said}");
+        match printed {
+            "auto,cpu=0" => {
+                assert!(fast > 500, "{auto}");
+                assert_eq!((dense, auto["samples"].as_u64(), spent, budget), (0, Some(0), 0, 0));
+            }
+            _ => {
+                assert!(dense > 50 && auto["samples"].as_u64().unwrap() > 1, "{auto}");
+                // Noise is not worth a nanosecond, and not all of the rest is where there are few.
+                assert!(fast > if printed == "auto,cpu=1" { 30 } else { 0 }, "{auto}");
+                // A purse that is full at the start holds a second's.
+                let percent = auto["cpu_percent"].as_u64().unwrap();
+                assert!(spent > 0 && spent <= budget + budget / 10 + percent * 11_000_000, "{auto}");
+            }
+        }
+    }
+    let (_, figures) = run_python("print(1)", "zstd", &[]);
+    assert!(figures["compression"]["auto"].is_null());
+}
+
+#[test]
+fn forked_children_read_what_either_of_two_has_made() {
+    let expected = succeed(Command::new("python3").args(["-c", FORKS])).stdout;
+    for compressor in ["auto,cpu=1", "auto,cpu=400"] {
+        let options = ["--quiet", "--evict-all", "--memory", "48M"];
+        let (output, figures) = run_python(FORKS, compressor, &options);
+        assert!(output.stdout == expected, "{output:?}");
+        let auto = &figures["compression"]["auto"];
+        println!("{auto}");
+        let objects = |by: &str| auto[by]["objects"].as_u64().unwrap();
+        assert!(objects("dense") > 0 && (compressor == "auto,cpu=400" || objects("fast") > 0), "{auto}");
+    }
+}
+
 #[test]
 fn that_there_is_no_accelerator_is_said_in_one_line() {
     let has_device = fs::read_dir("/sys/bus/dsa/devices").is_ok_and(|mut devices| {

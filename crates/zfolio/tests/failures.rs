@@ -78,6 +78,15 @@ fn an_unknown_compressor_or_level_is_one_line_with_the_list() {
         let is_known = acomp::Compressor::parse(name).is_ok();
         let listed: Vec<_> = acomp::ALGORITHMS.iter().filter(|a| !is_known || a.name == name).collect();
         assert!(listed.iter().all(|a| line.contains(&a.to_string())), "{line}");
+        assert!(is_known || line.contains(zswap::Choice::FORM), "{line}");
+    }
+    for compressor in ["auto:1", "auto,", "auto,cpu=", "auto,cpu=-5", "auto,cpu=401", "auto,dict=auto"] {
+        let output = zfolio(&["run", "--compressor", compressor, "--", "echo", "started"]);
+        assert_eq!((output.status.code(), &*output.stdout), (Some(2), &b""[..]));
+        let form = zswap::Choice::FORM;
+        let line =
+            format!("zfolio: --compressor {compressor}: no such parameter of auto: accepted is {form}\n");
+        assert_eq!(stderr(&output), line);
     }
 }
 
@@ -88,6 +97,7 @@ fn help_lists_every_compressor() {
         assert!(help("-h").contains(algorithm.name), "{}", help("-h"));
         assert!(help("--help").contains(&algorithm.to_string()), "{}", help("--help"));
     }
+    assert!(help("-h").contains("auto[,cpu=PERCENT]") && help("--help").contains(zswap::Choice::FORM));
 }
 
 #[test]

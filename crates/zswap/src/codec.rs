@@ -1,11 +1,13 @@
 //! Pages to objects, and back: what can be done without the pool, by whoever has the bytes.
 
+use crate::choice::Choice;
+use crate::chooser::{Made, Tried, Way};
 use crate::dictionary::{FILE, Name, PLACES, With};
 use crate::noise::{self, Guesses, Trust};
 use crate::object::{self, Format, View, prefix};
 use crate::page::{self, Hash};
 use crate::{PAGE, WINDOW_PAGES};
-use acomp::{CompressRequest, Compressor, Context, DecompressRequest, Outcome, Source};
+use acomp::{CompressRequest, Context, DecompressRequest, Outcome, Source};
 use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt;
@@ -20,6 +22,10 @@ pub const PARCEL_MAX_BYTES: usize = WINDOW_PAGES * (PAGE + prefix(1));
 /// A compressor's context and a buffer, made before the first page goes out; for one thread.
 pub struct Codec {
     context: Context,
+    /// The fast one's of two compressors: the other is the dense one's then.
+    fast: Option<Context>,
+    /// By which it is told what each of them takes.
+    clock: fn() -> u64,
     seed: u64,
     plain: Vec<u8>,
     /// Which dictionaries the context has, by their place; 0 for none.
@@ -84,6 +90,16 @@ pub struct Packed {
     pub objects: [Option<New>; WINDOW_PAGES],
     /// How many of them looked like noise, and what came of it.
     pub guesses: Guesses,
+    /// What each of two compressors took, as far as that was asked for.
+    pub tried: Tried,
+}
+
+impl Packed {
+    /// Bytes of the new objects.
+    fn bytes(&self) -> u32 {
+        let bytes = |new: &New| if let New::Blob { bytes, .. } = new { *bytes } else { 0 };
+        self.objects.iter().flatten().map(bytes).sum()
+    }
 }
 
 /// A page that goes into a new object.
@@ -121,17 +137,25 @@ impl fmt::Display for LoadError {
 }
 
 impl Codec {
-    /// A codec for `compressor`; allocates all that it will ever need. `seed` keys the hashes: objects are read by codecs of the same seed. `file` is the
+    /// A codec for one compressor or two; allocates all that it will ever need. `seed` keys the hashes: objects are read by codecs of the same seed. `file` is the
     /// dictionary of a compressor that has one from a file.
-    pub fn new(compressor: Compressor, seed: u64, file: &[u8]) -> Result<Codec, acomp::Error> {
+    pub fn new(choice: impl Into<Choice>, seed: u64, file: &[u8]) -> Result<Codec, acomp::Error> {
         let window = WINDOW_PAGES * PAGE;
+        let Choice { compressor, auto } = choice.into();
+        let fast = auto.map(|auto| Context::new(auto.fast, window)).transpose()?;
         let trust = (!compressor.gives_up_early()).then(Trust::default);
         let context = Context::new(compressor, window)?;
-        let mut codec = Codec { context, seed, plain: vec![0; window], names: [0; PLACES], trust, batch: 1 };
+        let (plain, names) = (vec![0; window], [0; PLACES]);
+        let mut codec = Codec { context, fast, clock: || 0, seed, plain, names, trust, batch: 1 };
         if compressor.source() == Source::File && !codec.learn(0, FILE, file) {
             return Err(acomp::Error::NoDictionary);
         }
         Ok(codec)
+    }
+
+    /// Has it tell by this clock, in nanoseconds, what each of two compressors takes.
+    pub fn timed_by(self, clock: fn() -> u64) -> Codec {
+        Codec { clock, ..self }
     }
 
     /// Takes a dictionary in, instead of the one that was at this place. False if it cannot be used: the place has none then.
@@ -154,7 +178,7 @@ impl Codec {
     /// How many bytes pages would come to with the dictionary at a place, or without one.
     pub fn weigh(&mut self, pages: &[u8], place: Option<usize>) -> usize {
         let Codec { context, plain, .. } = self;
-        shrink(context, pages, &mut plain[..pages.len()], place).0
+        shrink(context, pages, &mut plain[..pages.len()], place, Format::Compressed).0
     }
 
     /// Opens the device that the compressor is made for, if there is one, and has it do the work. Only where the calling process has an address space of
@@ -179,8 +203,35 @@ impl Codec {
     }
 
     /// Makes objects of up to `unit` pages out of those pages of `window` that `pages` names by bit, one after the other in `parcel`, which has
-    /// [`PARCEL_MAX_BYTES`]. They are compressed with the dictionary that `with` says, if it is here.
+    /// [`PARCEL_MAX_BYTES`]. They are compressed with the dictionary that `with` says, if it is here, and by the compressor that it says.
     pub fn pack(
+        &mut self,
+        window: &[u8],
+        pages: u16,
+        unit: usize,
+        priors: &Priors,
+        with: With,
+        parcel: &mut [u8],
+    ) -> Packed {
+        if matches!(with.way, Way::Only | Way::Fast) {
+            return self.pack_by(window, pages, unit, priors, with, parcel);
+        }
+        let mut made_by = |way| {
+            let began = (self.clock)();
+            let packed = self.pack_by(window, pages, unit, priors, With { way, ..with }, parcel);
+            let ns = (self.clock)().saturating_sub(began).clamp(1, u32::MAX.into()) as u32;
+            (packed, Made { ns, bytes: packed.bytes() })
+        };
+        let mut tried = Tried::default();
+        if with.way == Way::Both {
+            tried.fast = made_by(Way::Fast).1;
+        }
+        let (packed, dense) = made_by(Way::Dense);
+        tried.dense = dense;
+        Packed { tried, ..packed }
+    }
+
+    fn pack_by(
         &mut self,
         window: &[u8],
         pages: u16,
@@ -195,10 +246,7 @@ impl Codec {
         for (object, pages) in packed.objects.iter_mut().zip(fresh[..count].chunks(unit)) {
             let new = match pages[0].word {
                 Some(word) if pages.iter().all(|p| p.word == Some(word)) => New::Same(word),
-                _ => {
-                    let name = with.name_for(pages.len());
-                    self.compress(window, pages, name, &mut parcel[at..], &mut packed.guesses)
-                }
+                _ => self.compress(window, pages, with, &mut parcel[at..], &mut packed.guesses),
             };
             if let New::Blob { bytes, .. } = new {
                 at += bytes as usize;
@@ -245,12 +293,18 @@ impl Codec {
         &mut self,
         window: &[u8],
         pages: &[Fresh],
-        name: Name,
+        with: With,
         to: &mut [u8],
         guesses: &mut Guesses,
     ) -> New {
+        let name = with.name_for(pages.len());
         let place = self.place(name);
-        let Codec { context, plain, trust, .. } = self;
+        let Codec { context, fast, plain, trust, .. } = self;
+        // A fast one gives up on noise by itself.
+        let (context, trust, shrunk) = match fast {
+            Some(fast) if with.way == Way::Fast => (fast, &mut None, Format::Fast),
+            _ => (context, trust, Format::Compressed),
+        };
         let len = pages.len() * PAGE;
         let first = pages[0].index;
         // Pages in a row are compressed where they lie.
@@ -268,9 +322,10 @@ impl Codec {
         });
         let is_believed = guess.as_mut().is_some_and(|trust| trust.believes());
         let (bytes, format) =
-            if is_believed { (len, Format::Plain) } else { shrink(context, plain, payload, place) };
+            if is_believed { (len, Format::Plain) } else { shrink(context, plain, payload, place, shrunk) };
+        let is_shrunk = format != Format::Plain;
         if let Some(trust) = guess {
-            let is_wrong = format == Format::Compressed;
+            let is_wrong = is_shrunk;
             if !is_believed {
                 trust.tried(!is_wrong);
             }
@@ -278,15 +333,15 @@ impl Codec {
             guesses.tried += !is_believed as u8;
             guesses.wrong += is_wrong as u8;
         }
-        if format == Format::Plain {
+        if !is_shrunk {
             payload[..len].copy_from_slice(plain);
         }
-        let is_with = place.is_some() && format == Format::Compressed;
+        let is_with = place.is_some() && is_shrunk;
         object::write(head, format, if is_with { name } else { 0 }, pages.iter().map(|p| p.hash));
         New::Blob {
             fingerprint: object::fingerprint(pages.iter().map(|p| p.hash)),
             bytes: (head.len() + bytes) as u32,
-            compressed: format == Format::Compressed,
+            compressed: is_shrunk,
         }
     }
 
@@ -311,18 +366,24 @@ impl Codec {
             return Err(LoadError::Dictionary);
         }
         let (start, end) = (first * PAGE, first * PAGE + to.len());
-        match view.format {
-            Format::Plain => to.copy_from_slice(&view.payload[start..end]),
-            Format::Compressed if count == view.pages => {
+        let context = match view.format {
+            Format::Plain => None,
+            Format::Compressed => Some(&mut self.context),
+            // Of one compressor alone nothing is the fast one's.
+            Format::Fast => Some(self.fast.as_mut().ok_or(LoadError::Stream)?),
+        };
+        match context {
+            None => to.copy_from_slice(&view.payload[start..end]),
+            Some(context) if count == view.pages => {
                 let mut batch = [DecompressRequest::new(view.payload, to).with(place)];
-                self.context.decompress(&mut batch);
+                context.decompress(&mut batch);
                 batch[0].result.map_err(|_| LoadError::Stream)?;
             }
-            Format::Compressed => {
+            Some(context) => {
                 // Only as far as the last page that is wanted.
                 let plain = &mut self.plain[..end];
                 let full = view.pages * PAGE;
-                let read = self.context.decompress_prefix(view.payload, plain, full, place);
+                let read = context.decompress_prefix(view.payload, plain, full, place);
                 read.map_err(|_| LoadError::Stream)?;
                 to.copy_from_slice(&plain[start..]);
             }
@@ -333,13 +394,20 @@ impl Codec {
     }
 }
 
-/// Compresses into a payload with the dictionary at `place`, as long as that saves a thirty-second: less is not worth a decompression.
-fn shrink(context: &mut Context, plain: &[u8], payload: &mut [u8], place: Option<usize>) -> (usize, Format) {
+/// Compresses into a payload with the dictionary at `place`, as long as that saves a thirty-second: less is not worth a decompression. It is of the format
+/// `shrunk` then.
+fn shrink(
+    context: &mut Context,
+    plain: &[u8],
+    payload: &mut [u8],
+    place: Option<usize>,
+    shrunk: Format,
+) -> (usize, Format) {
     let len = plain.len();
     let mut batch = [CompressRequest::new(plain, &mut payload[..len - len / 32]).with(place)];
     context.compress(&mut batch);
     match batch[0].result {
-        Ok(Outcome::Shrunk(bytes)) => (bytes, Format::Compressed),
+        Ok(Outcome::Shrunk(bytes)) => (bytes, shrunk),
         Ok(Outcome::Incompressible) | Err(_) => (len, Format::Plain),
     }
 }

@@ -1,4 +1,6 @@
-//! What objects say of the dictionary that they were compressed with, and which one new ones are.
+//! What objects say of the dictionary that they were compressed with, and what new ones are compressed with.
+
+use crate::chooser::Way;
 
 /// A dictionary's name in its process: each object bears that of its own. 0 is none, and no other is ever used twice.
 pub type Name = u32;
@@ -19,6 +21,8 @@ pub struct With {
     pub name: Name,
     /// Which objects it is for.
     pub uses: Uses,
+    /// Which of two compressors, where there are two: these know no dictionaries.
+    pub way: Way,
 }
 
 /// Which objects a dictionary is good for.
@@ -42,7 +46,7 @@ impl Uses {
 
 impl With {
     /// The user's dictionary, for all objects.
-    pub const FILE: With = With { name: FILE, uses: Uses::ALL };
+    pub const FILE: With = With { name: FILE, uses: Uses::ALL, way: Way::Only };
 
     /// The dictionary for an object of so many pages; 0 for none.
     pub fn name_for(self, pages: usize) -> Name {

@@ -6,6 +6,7 @@
 //!                 ── noise? ──> the pages as they are             (noise.rs)
 //!                 ── compress ── shrunk? ──> object, else the pages as they are
 //!
+//!   compress: with the compressor; of two with the one that the job's region is worth   (chooser.rs)
 //!   object: [ header | 128-bit hash of each page | compressed pages ]   (object.rs)
 //! ```
 //!
@@ -18,6 +19,8 @@
 //! - [`page`]: what can be said of a page without compressing it
 //! - [`dictionary`]: what objects say of the dictionary that they were compressed with
 //! - [`tutor`]: whether a process's memory profits from one, and from which
+//! - [`choice`]: what the user has pages compressed with: one compressor, or two
+//! - [`chooser`]: which of two makes an object
 //! - [`noise`]: what is not worth compressing, by a look at a part of it
 
 #![cfg_attr(not(test), no_std)]
@@ -26,6 +29,8 @@
 extern crate alloc;
 
 pub mod cache;
+pub mod choice;
+pub mod chooser;
 pub mod codec;
 pub mod dictionary;
 pub mod noise;
@@ -34,6 +39,8 @@ pub mod page;
 pub mod tutor;
 
 pub use cache::{Cache, dictionary_of, hash_in};
+pub use choice::{Auto, Choice};
+pub use chooser::{Chooser, Chosen, Origin, Purse, Way};
 pub use codec::{BATCH_MAX, Codec, LoadError, New, PARCEL_MAX_BYTES, Packed, Priors, Window};
 pub use dictionary::{Name, PLACES, Uses, With};
 pub use tutor::{Tutor, Verdict};

@@ -5,8 +5,8 @@
 //!   [ n  | format | zeros, 2 | dictionary | hash of each page | payload ]
 //! ```
 //!
-//! `n` is the number of pages, 1 to 16; format 0 is the pages as they are, 1 the compressor's output. `dictionary` is the name of the one that
-//! it was compressed with, or 0.
+//! `n` is the number of pages, 1 to 16; format 0 is the pages as they are, 1 the compressor's output, or the dense one's of two, and 2 the fast one's.
+//! `dictionary` is the name of the one that it was compressed with, or 0.
 
 use crate::dictionary::Name;
 use crate::page::Hash;
@@ -17,8 +17,10 @@ use crate::{PAGE, WINDOW_PAGES};
 pub enum Format {
     /// The pages as they are: they did not shrink.
     Plain = 0,
-    /// The compressor's output.
+    /// The compressor's output; of two the dense one's.
     Compressed = 1,
+    /// The fast one's of two.
+    Fast = 2,
 }
 
 const HEADER: usize = 8;
@@ -72,6 +74,7 @@ impl<'a> View<'a> {
         let format = match object.get(1)? {
             0 => Format::Plain,
             1 => Format::Compressed,
+            2 => Format::Fast,
             _ => return None,
         };
         if !(1..=WINDOW_PAGES).contains(&pages) || object.len() < prefix(pages) {
@@ -79,8 +82,12 @@ impl<'a> View<'a> {
         }
         let (head, payload) = object.split_at(prefix(pages));
         let dictionary = Name::from_le_bytes(head[DICTIONARY].try_into().expect("4 bytes"));
-        let is_plain = dictionary == 0 && payload.len() == pages * PAGE;
-        let sound = head[2..DICTIONARY.start] == [0; 2] && (format != Format::Plain || is_plain);
+        let fits = match format {
+            Format::Plain => dictionary == 0 && payload.len() == pages * PAGE,
+            Format::Compressed => true,
+            Format::Fast => dictionary == 0,
+        };
+        let sound = head[2..DICTIONARY.start] == [0; 2] && fits;
         sound.then_some(View { format, pages, dictionary, hashes: &head[HEADER..], payload })
     }
 
@@ -110,11 +117,13 @@ mod tests {
         assert_eq!([view.hash(0), view.hash(1), view.hash(2)], [1, 2, Hash::MAX]);
         assert_eq!(view.fingerprint(), fingerprint([1, 2, Hash::MAX].into_iter()));
         assert_ne!(view.fingerprint(), fingerprint([2, 1, Hash::MAX].into_iter()), "their order counts");
-        for (byte, value) in [(0, 0), (0, 17), (1, 2), (2, 1), (3, 1), (1, 0)] {
+        for (byte, value) in [(0, 0), (0, 17), (1, 2), (1, 3), (2, 1), (3, 1), (1, 0)] {
             let mut bad = object.clone();
             bad[byte] = value;
             assert!(View::read(&bad).is_none(), "byte {byte} = {value}");
         }
+        write(&mut object, Format::Fast, 0, [1, 2, 3].into_iter());
+        assert_eq!(View::read(&object).unwrap().format, Format::Fast);
         assert!(View::read(&object[..prefix(3) - 1]).is_none());
         assert!(View::read(&[]).is_none());
     }

@@ -80,7 +80,7 @@ fn an_object_names_its_dictionary_and_is_read_with_that_one_alone() {
         let name = if text.ends_with("FILE") { FILE } else { 77 };
         let place = if name == FILE { 0 } else { PLACES - 1 };
         assert!(name == FILE || writer.learn(place, name, &dictionary));
-        let with = With { name, uses: Uses::ALL };
+        let with = With { name, uses: Uses::ALL, ..With::default() };
         let plain = pack(&mut writer, &window, unit, With::default());
         let (packed, parcel) = pack(&mut writer, &window, unit, with);
         let sum =
@@ -125,8 +125,8 @@ fn a_dictionary_is_used_for_the_objects_that_it_is_good_for_and_where_it_is_know
             objects(&packed, &parcel).iter().map(|object| dictionary_of(object.0)).collect();
         names[0]
     };
-    let pages = With { name: 5, uses: Uses { pages: true, windows: false } };
-    let windows = With { name: 5, uses: Uses { pages: false, windows: true } };
+    let pages = With { name: 5, uses: Uses { pages: true, windows: false }, ..With::default() };
+    let windows = With { name: 5, uses: Uses { pages: false, windows: true }, ..With::default() };
     assert_eq!([names(1, pages), names(16, pages), names(1, windows), names(16, windows)], [5, 0, 0, 5]);
     assert_eq!(names(1, With { name: 6, ..pages }), 0, "nobody has it");
     assert!(Codec::new(acomp::Compressor::parse("zstd,dict=x").unwrap(), 7, &[]).is_err());
@@ -138,7 +138,8 @@ fn a_damaged_object_with_a_dictionary_is_an_error() {
     let window = habit.window(&mut random);
     let mut codec = codec("zstd:1,dict=auto", &[]);
     assert!(codec.learn(0, 5, &habit.0.concat()));
-    let (packed, parcel) = pack(&mut codec, &window, 1, With { name: 5, uses: Uses::ALL });
+    let with = With { name: 5, uses: Uses::ALL, ..With::default() };
+    let (packed, parcel) = pack(&mut codec, &window, 1, with);
     let (object, print) = objects(&packed, &parcel)[3];
     let mut to = vec![0; PAGE];
     for at in (0..object.len()).filter(|at| *at < 30 || at % 7 == 0) {
@@ -183,7 +184,7 @@ impl School {
                         let dictionary = self.codec.dictionary(place).unwrap().to_vec();
                         assert_eq!(self.codec.place(CANDIDATE), Some(place));
                         assert!(self.codec.learn(0, self.next, &dictionary));
-                        self.with = With { name: self.next, uses };
+                        self.with = With { name: self.next, uses, ..With::default() };
                         self.next += 1;
                     }
                     Verdict::Tested { with, .. } => {
@@ -214,7 +215,9 @@ fn one_is_kept_where_it_gains_and_replaced_when_the_data_are_others() {
     assert_eq!((with, school.with.name), (school.with, 1));
     // Now everything is different.
     let tested = school.learn(&other, 1, 200 << 20);
-    let Some(Verdict::Tested { with: With { name: 1, uses }, sample }) = tested else { panic!("{tested:?}") };
+    let Some(Verdict::Tested { with: With { name: 1, uses, .. }, sample }) = tested else {
+        panic!("{tested:?}")
+    };
     println!("of other data: {sample:?}");
     assert!(uses.is_none() && school.with == With::default());
     let seen = school.seen;

@@ -4,17 +4,21 @@
 //!   [ algorithm | what | first | count | place, 2 | body ]
 //! ```
 //!
-//! The body is an object, of which pages are asked for; or, where `what` is odd, what a window repeats, which is packed, damaged, and unpacked.
+//! The body is an object, of which pages are asked for; or, where `what` is odd, what a window repeats, which is packed, damaged, and unpacked. Where `what` has the
+//! bit [`AUTO`] the algorithms are the two of `auto`, and what packs is the fast one if its bit [`FAST`] is set too.
 
 use crate::samples::Random;
 use crate::samples::fence::Fenced;
 use acomp::Compressor;
 use zswap::object::View;
-use zswap::{Codec, New, PAGE, PARCEL_MAX_BYTES, Packed, Priors, WINDOW_PAGES, With};
+use zswap::{Choice, Codec, New, PAGE, PARCEL_MAX_BYTES, Packed, Priors, WINDOW_PAGES, Way, With};
 
 const WINDOW_BYTES: usize = WINDOW_PAGES * PAGE;
 
-/// A codec for each algorithm, and fenced buffers.
+const AUTO: u8 = 0x40;
+const FAST: u8 = 0x80;
+
+/// A codec for each algorithm and one for two, and fenced buffers.
 pub struct Trials {
     codecs: Vec<Codec>,
     object: Fenced,
@@ -26,8 +30,9 @@ impl Trials {
     /// Codecs of all algorithms, at their usual levels.
     pub fn new() -> Trials {
         let codec = |a: &&acomp::Algorithm| Codec::new(Compressor::parse(a.name).unwrap(), 1, &[]).unwrap();
+        let auto = Codec::new(Choice::parse("auto").unwrap(), 1, &[]).unwrap();
         Trials {
-            codecs: Compressor::ALL.iter().map(codec).collect(),
+            codecs: Compressor::ALL.iter().map(codec).chain([auto]).collect(),
             object: Fenced::new(2 * WINDOW_BYTES),
             pages: Fenced::new(WINDOW_BYTES),
             parcel: vec![0; PARCEL_MAX_BYTES],
@@ -39,14 +44,16 @@ impl Trials {
         let Some((&[algorithm, what, first, count, p0, p1], body)) = input.split_first_chunk() else {
             return;
         };
-        let algorithm = algorithm as usize % self.codecs.len();
+        let auto = self.codecs.len() - 1;
+        let algorithm = if what & AUTO != 0 { auto } else { algorithm as usize % auto };
+        let way = if what & FAST != 0 { Way::Fast } else { Way::Dense };
         let (first, count) = (first as usize % WINDOW_PAGES, 1 + count as usize % WINDOW_PAGES);
         let place = u16::from_le_bytes([p0, p1]);
         if what & 1 == 0 {
             let _ = self.unpack(algorithm, body, first, count);
         } else if !body.is_empty() {
             let window = &body.repeat(WINDOW_BYTES.div_ceil(body.len()))[..WINDOW_BYTES];
-            let packed = self.pack(algorithm, window, place, count);
+            let packed = self.pack(algorithm, window, place, count, way);
             let pages: Vec<usize> = (0..WINDOW_PAGES).filter(|i| packed.in_objects & 1 << i != 0).collect();
             let mut at = 0;
             for (object, pages) in packed.objects.iter().flatten().zip(pages.chunks(count)) {
@@ -67,15 +74,9 @@ impl Trials {
         }
     }
 
-    fn pack(&mut self, algorithm: usize, window: &[u8], pages: u16, unit: usize) -> Packed {
-        self.codecs[algorithm].pack(
-            window,
-            pages,
-            unit,
-            &Priors::default(),
-            With::default(),
-            &mut self.parcel,
-        )
+    fn pack(&mut self, algorithm: usize, window: &[u8], pages: u16, unit: usize, way: Way) -> Packed {
+        let with = With { way, ..With::default() };
+        self.codecs[algorithm].pack(window, pages, unit, &Priors::default(), with, &mut self.parcel)
     }
 
     /// Pages of an object that may be anything. That it is another is said by its fingerprint, which is taken from itself here.
@@ -92,14 +93,17 @@ impl Trials {
     #[allow(dead_code)] // The fuzzer alone begins.
     pub fn first_inputs(&mut self, random: &mut Random) -> Vec<Vec<u8>> {
         let mut inputs = Vec::new();
-        for algorithm in 0..self.codecs.len() {
+        let auto = self.codecs.len() - 1;
+        let alone = (0..auto).map(|algorithm| (algorithm, 0));
+        for (algorithm, what) in alone.chain([(auto, AUTO), (auto, AUTO | FAST)]) {
+            let way = if what & FAST != 0 { Way::Fast } else { Way::Dense };
             for (pages, unit) in [(1, 1), (0x00f0, 4), (0xffff, 16)] {
                 let window = random.text(WINDOW_BYTES);
-                let packed = self.pack(algorithm, &window, pages, unit);
+                let packed = self.pack(algorithm, &window, pages, unit, way);
                 let Some(New::Blob { bytes, .. }) = packed.objects[0] else { continue };
-                let head = [algorithm as u8, 0, 0, unit as u8 - 1, 0xff, 0xff];
+                let head = [algorithm as u8, what, 0, unit as u8 - 1, 0xff, 0xff];
                 inputs.push([&head, &self.parcel[..bytes as usize]].concat());
-                let head = [algorithm as u8, 1, 0, unit as u8 - 1, 0xff, 0xff];
+                let head = [algorithm as u8, what | 1, 0, unit as u8 - 1, 0xff, 0xff];
                 inputs.push([&head, &window[..100]].concat());
             }
         }
