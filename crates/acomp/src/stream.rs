@@ -81,7 +81,7 @@ pub(crate) trait Stream: Send {
     fn abandon(&mut self) {}
 
     /// Works with the device from now on that `open` knows; false if there is none, or this is no algorithm for it.
-    fn attach(&mut self, _open: &mut dyn FnMut() -> Option<Arc<iaa::Driver>>) -> bool {
+    fn attach(&mut self, _open: &mut dyn FnMut(iaa::Mode) -> Option<Arc<iaa::Driver>>) -> bool {
         false
     }
 }

@@ -114,7 +114,7 @@ fn a_device_packs_windows_together() {
         model.attach(&driver);
         model.set_faults(1, Box::new(move |serial, _| plan(serial)));
         let mut device = codec();
-        assert!(device.attach(|context: &mut Context| context.attach(|| Some(driver.clone()))));
+        assert!(device.attach(|context: &mut Context| context.attach(|_| Some(driver.clone()))));
         assert_eq!(device.batch_size(), BATCH_MAX);
         let mut bytes: Vec<Vec<u8>> = (0..BATCH_MAX).map(|_| random.window()).collect();
         let whole = bytes.clone();

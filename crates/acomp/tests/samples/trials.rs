@@ -88,6 +88,7 @@ impl Trials {
             // lz4's acceleration.
             Some(parameter) if *parameter.accepted.end() > 1000 => 1 << (byte % 17),
             Some(parameter) => {
+                // A mode, where these are words.
                 parameter.accepted.start() + byte as i32 % parameter.accepted.clone().count() as i32
             }
         }
@@ -95,7 +96,11 @@ impl Trials {
 
     fn bench(&mut self, level: i32) -> &mut Bench {
         let name = self.usual.name();
-        let text = if level == self.usual.level() { name.to_string() } else { format!("{name}:{level}") };
+        let algorithm = Compressor::ALL.iter().find(|a| a.name == name).unwrap();
+        let text = match &algorithm.parameter {
+            Some(parameter) if level != self.usual.level() => format!("{name}:{}", parameter.text(level)),
+            _ => name.to_string(),
+        };
         self.benches.entry(level).or_insert_with(|| Bench::new(&text, UNIT_MAX_BYTES))
     }
 }

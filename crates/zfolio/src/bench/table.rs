@@ -80,7 +80,7 @@ impl Report {
         writeln!(out, "  speeds in GB of pages a second of one processor's time, {rounds}")?;
         writeln!(
             out,
-            "\n  {:<7}{:<12}{:>9}{:>12}{:>11}{:>13}",
+            "\n  {:<6}{:<20}{:>8}{:>11}{:>10}{:>14}",
             "unit", "compressor", "ratio", "out GB/s", "in GB/s", "kept as is"
         )?;
         let mut marks = self.on_front.iter();
@@ -96,7 +96,7 @@ impl Report {
                 let kept = row.kept_share() * 100.0;
                 writeln!(
                     out,
-                    "{on}{mark} {unit:<7}{name:<12}{:>9.2}{:>12}{speed_in:>11}{kept:>11.1} %{off}",
+                    "{on}{mark} {unit:<6}{name:<20}{:>8.2}{:>11}{speed_in:>10}{kept:>12.1} %{off}",
                     row.ratio(),
                     gigabytes(row.out_bytes_per_s()),
                 )?;
