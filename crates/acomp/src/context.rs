@@ -69,6 +69,12 @@ impl Context {
         self.stream.attach(&mut open)
     }
 
+    /// For who has nothing urgent to do: lets go of a device's queue that has stopped answering, which may take as long as the device does. Costs
+    /// nothing where there is none.
+    pub fn rest(&mut self) {
+        self.stream.rest();
+    }
+
     /// Compresses each request's `src` into its `dst` and sets its `result`, whatever it was before.
     ///
     /// A request's result is [`Error::UnitTooLong`] where its `src` is longer than `unit_max`. An empty

@@ -276,6 +276,32 @@ fn what_the_device_writes_wrongly_is_noticed() {
     assert!(driver.stats().software(Reason::Verify) >= 4, "{:?}", driver.stats());
 }
 
+/// A device that does nothing is given up, and its descriptors are the next one's once somebody has had the time to close it.
+#[test]
+fn who_rests_lets_go_of_a_device_that_does_not_answer() {
+    let (dead, alive) = (Model::new([DeviceConfig::default()]), Model::new([DeviceConfig::default()]));
+    dead.set_faults(1, Box::new(|_, _| Some(Fault::Lost)));
+    let config = Config { timeout_ns: 20_000_000, lost_max: 1, ..Config::default() };
+    let driver = Driver::new(config, Topology::default());
+    dead.attach(&driver);
+    let driver = Arc::new(driver);
+    let mut context = attached(&driver, 4096);
+    let mut random = Random(seed());
+    let units: Vec<Vec<u8>> = (0..8).map(|_| random.heap(4096)).collect();
+    let expected = compress_all(&mut context, &units);
+    assert_eq!((driver.queue_count(), driver.stats().calls().sw_comp_calls), (0, 8));
+    compress_all(&mut context, &units);
+    assert_eq!(driver.stats().software(Reason::NoDescriptor), 8, "{:?}", driver.stats());
+    context.rest();
+    alive.attach(&driver);
+    for (object, unit) in compress_all(&mut context, &units).iter().zip(&units) {
+        let mut plain = vec![0; 4096];
+        samples::decompress(&mut context_of_software(), object, &mut plain).unwrap();
+        assert_eq!(plain, *unit);
+    }
+    assert!(alive.done(1) >= 8 && expected.len() == 8);
+}
+
 /// The first block's kind: its second and third bit (RFC 1951, 3.2.3).
 fn block_kind(object: &[u8]) -> u8 {
     object[0] >> 1 & 3

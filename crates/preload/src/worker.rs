@@ -303,6 +303,7 @@ pub extern "C" fn main(duty: usize) -> ! {
         if board.serve(&mut hand, |tasks| bench.act(&mut watch, tasks)) {
             continue;
         }
+        bench.codec.rest();
         watch.look_now_and_then();
         let alarm = head.alarm.load(Relaxed);
         let is_called = |lookout: &Lookout| footprint(&lookout.statm) > alarm;

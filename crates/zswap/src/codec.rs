@@ -172,6 +172,11 @@ impl Codec {
         attached
     }
 
+    /// For who has nothing urgent to do ([`Context::rest`]).
+    pub fn rest(&mut self) {
+        self.context.rest();
+    }
+
     /// How many windows are best packed together. One at a time where the CPU does the work: to have begun more than one gains nothing then, and
     /// who wants a page of the last one waits for all.
     pub fn batch_size(&self) -> usize {
