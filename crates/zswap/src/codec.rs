@@ -12,7 +12,7 @@ use core::fmt;
 
 mod together;
 
-pub use together::{BATCH_MAX, Window};
+pub use together::{BATCH_MAX, Load, Window};
 
 /// The most bytes that the objects of one window can have: each page kept as it is, in an object of its own.
 pub const PARCEL_MAX_BYTES: usize = WINDOW_PAGES * (PAGE + prefix(1));
@@ -303,14 +303,8 @@ impl Codec {
         first: usize,
         to: &mut [u8],
     ) -> Result<(), LoadError> {
-        let view = View::read(object).ok_or(LoadError::Stream)?;
         let count = to.len() / PAGE;
-        if view.fingerprint() != fingerprint {
-            return Err(LoadError::Object);
-        }
-        if first + count > view.pages {
-            return Err(LoadError::Stream);
-        }
+        let view = look(object, fingerprint, first + count)?;
         let place = self.place(view.dictionary);
         if place.is_none() && view.dictionary != 0 {
             return Err(LoadError::Dictionary);
@@ -332,10 +326,24 @@ impl Codec {
                 to.copy_from_slice(&plain[start..]);
             }
         }
-        let sound =
-            to.chunks_exact(PAGE).enumerate().all(|(i, p)| page::hash(p, self.seed) == view.hash(first + i));
-        if sound { Ok(()) } else { Err(LoadError::Checksum) }
+        self.check(&view, first, to)
     }
+
+    /// Pages `first..` of an object are those that were stored.
+    fn check(&self, view: &View<'_>, first: usize, pages: &[u8]) -> Result<(), LoadError> {
+        let mut pages = pages.chunks_exact(PAGE).enumerate();
+        let is_sound = pages.all(|(i, page)| page::hash(page, self.seed) == view.hash(first + i));
+        if is_sound { Ok(()) } else { Err(LoadError::Checksum) }
+    }
+}
+
+/// An object as far as its header tells of it: that it is the one of this fingerprint, with so many pages at least.
+fn look(object: &[u8], fingerprint: u32, pages: usize) -> Result<View<'_>, LoadError> {
+    let view = View::read(object).ok_or(LoadError::Stream)?;
+    if view.fingerprint() != fingerprint {
+        return Err(LoadError::Object);
+    }
+    if pages > view.pages { Err(LoadError::Stream) } else { Ok(view) }
 }
 
 /// Compresses into a payload with the dictionary at `place`, as long as that saves a thirty-second: less is not worth a decompression.

@@ -34,7 +34,7 @@ pub mod page;
 pub mod tutor;
 
 pub use cache::{Cache, dictionary_of, hash_in};
-pub use codec::{BATCH_MAX, Codec, LoadError, New, PARCEL_MAX_BYTES, Packed, Priors, Window};
+pub use codec::{BATCH_MAX, Codec, Load, LoadError, New, PARCEL_MAX_BYTES, Packed, Priors, Window};
 pub use dictionary::{Name, PLACES, Uses, With};
 pub use tutor::{Tutor, Verdict};
 
