@@ -281,7 +281,7 @@ fn what_the_device_writes_wrongly_is_noticed() {
 fn who_rests_lets_go_of_a_device_that_does_not_answer() {
     let (dead, alive) = (Model::new([DeviceConfig::default()]), Model::new([DeviceConfig::default()]));
     dead.set_faults(1, Box::new(|_, _| Some(Fault::Lost)));
-    let config = Config { timeout_ns: 20_000_000, lost_max: 1, ..Config::default() };
+    let config = Config { timeout_ns: 300_000_000, lost_max: 1, ..Config::default() };
     let driver = Driver::new(config, Topology::default());
     dead.attach(&driver);
     let driver = Arc::new(driver);

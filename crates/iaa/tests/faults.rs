@@ -62,8 +62,10 @@ fn a_small_queue_takes_a_large_batch_in_parts() {
 
 #[test]
 fn what_is_not_done_in_time_the_cpu_does() {
+    // Long enough that nothing else is late, however busy the machine is.
+    let steady = Config { timeout_ns: 300_000_000, ..tireless() };
     let one = [DeviceConfig::default()];
-    let (driver, _model) = with_faults(tireless(), one, |serial| (serial % 16 == 5).then_some(Fault::Lost));
+    let (driver, _model) = with_faults(steady, one, |serial| (serial % 16 == 5).then_some(Fault::Lost));
     let count = only(&driver, Reason::Timeout);
     assert!(count >= 4, "{count}");
     assert_eq!((driver.stats().total().timeouts, driver.queue_count()), (count, 1));
@@ -83,7 +85,7 @@ fn a_queue_that_does_nothing_is_closed() {
 fn a_queue_that_loses_now_and_then_does_not_get_all_lanes() {
     let model = Model::new([1, 3].map(|id| DeviceConfig { id, ..Default::default() }));
     model.set_faults(1, Box::new(|serial, _| (serial % 8 == 5).then_some(Fault::Lost)));
-    let driver = driver(Config { timeout_ns: 200_000_000, ..Config::default() }, &model);
+    let driver = driver(Config { timeout_ns: 500_000_000, ..Config::default() }, &model);
     let mut context = context(&driver, 8, 4096);
     let mut random = Random(2);
     let mut rounds = 0;
@@ -108,17 +110,17 @@ fn a_queue_that_loses_now_and_then_does_not_get_all_lanes() {
 #[test]
 fn what_is_done_late_is_not_lost() {
     let model = Model::new([DeviceConfig::default()]);
-    let late = |serial| (serial % 8 == 5).then_some(Fault::Late(Duration::from_millis(60)));
+    let late = |serial| (serial % 8 == 5).then_some(Fault::Late(Duration::from_millis(600)));
     model.set_faults(1, Box::new(move |serial, _| late(serial)));
     let driver =
-        driver(Config { timeout_ns: 20_000_000, strikes_max: u32::MAX, ..Config::default() }, &model);
+        driver(Config { timeout_ns: 200_000_000, strikes_max: u32::MAX, ..Config::default() }, &model);
     let mut context = context(&driver, 8, 4096);
     let units: Vec<_> = (0..8).map(|at| Random(at).unit(4096)).collect();
-    for _ in 0..12 {
+    for _ in 0..6 {
         compress(&mut context, &units);
-        std::thread::sleep(Duration::from_millis(60));
+        std::thread::sleep(Duration::from_millis(600));
     }
-    assert!(driver.stats().total().timeouts >= 8, "{:?}", driver.stats());
+    assert!(driver.stats().total().timeouts >= 5, "{:?}", driver.stats());
     assert_eq!(driver.queue_count(), 1);
 }
 
@@ -126,7 +128,7 @@ fn what_is_done_late_is_not_lost() {
 #[test]
 fn what_was_given_up_and_never_comes_is_found_out() {
     let model = Model::new([1, 3].map(|id| DeviceConfig { id, ..Default::default() }));
-    let driver = driver(quick(), &model);
+    let driver = driver(Config { timeout_ns: 300_000_000, ..Config::default() }, &model);
     let mut context = context(&driver, 8, 4096);
     model.set_faults(1, Box::new(|_, _| Some(Fault::Lost)));
     let units: Vec<_> = (0..8).map(|at| Random(at).unit(4096)).collect();
@@ -135,7 +137,7 @@ fn what_was_given_up_and_never_comes_is_found_out() {
         let mut batch: Vec<_> =
             units.iter().zip(&mut rooms).map(|(unit, room)| Request::new(unit, room)).collect();
         drop(context.begin(Requests(Operation::Compress, &mut batch)));
-        std::thread::sleep(Duration::from_millis(30));
+        std::thread::sleep(Duration::from_millis(310));
     }
     assert_eq!(driver.stats().total().comp_calls, 0);
     context.rest();
