@@ -75,7 +75,7 @@ impl OnDevice {
         let driver = Arc::new(Driver::new(config, Topology::read("")));
         model.attach(&driver);
         let mut context = context();
-        assert!(context.attach(|| Some(driver.clone())));
+        assert!(context.attach(|_| Some(driver.clone())));
         OnDevice { context, driver, _model: model, best: f64::MAX }
     }
 }

@@ -51,12 +51,12 @@ impl Compressor {
     /// Every algorithm there is, for help texts and for tests that try them all.
     pub const ALL: &'static [&'static Algorithm] = ALGORITHMS;
 
-    /// Reads `NAME` or `NAME:LEVEL`, such as `lz4`, `lz4:4`, `zstd:-1`, `lzo-rle`; and behind either, where the algorithm takes dictionaries,
+    /// Reads `NAME` or `NAME:LEVEL`, such as `lz4`, `lz4:4`, `zstd:-1`, `lzo-rle`, `deflate-iaa:fixed`; and behind either, where the algorithm takes dictionaries,
     /// `,dict=auto` or `,dict=FILE`. Which file that is says [`Compressor::dictionary_file`].
     ///
     /// # Errors
     ///
-    /// The name is none of [`Compressor::ALL`], what follows the colon is no number that the algorithm accepts, or what follows the comma
+    /// The name is none of [`Compressor::ALL`], what follows the colon is no number, or word, that the algorithm accepts, or what follows the comma
     /// is no parameter of it.
     pub fn parse(text: &str) -> Result<Compressor, ParseError> {
         let (head, parameter) = split(text, ',');
@@ -83,7 +83,7 @@ impl Compressor {
         self.algorithm.name
     }
 
-    /// The level, or lz4's acceleration; 0 where there is none to choose.
+    /// The level, or lz4's acceleration, or the place of the mode in the list of those; 0 where there is none to choose.
     pub fn level(&self) -> i32 {
         self.level
     }
@@ -124,8 +124,8 @@ impl Eq for Compressor {}
 impl fmt::Display for Compressor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())?;
-        if self.algorithm.parameter.is_some() {
-            write!(f, ":{}", self.level)?;
+        if let Some(parameter) = &self.algorithm.parameter {
+            write!(f, ":{}", parameter.text(self.level))?;
         }
         match self.source {
             Source::None => Ok(()),
@@ -151,7 +151,7 @@ impl fmt::Debug for Compressor {
 pub enum ParseError {
     /// There is no algorithm of this name.
     Name,
-    /// This algorithm has no such level.
+    /// This algorithm has no such level or mode.
     Level(&'static Algorithm),
     /// This algorithm has no such parameter behind the comma.
     Parameter(&'static Algorithm),
@@ -206,7 +206,7 @@ mod tests {
             };
             assert_eq!(plain.level(), parameter.default);
             for level in parameter.accepted.clone() {
-                let text = format!("{}:{level}", algorithm.name);
+                let text = format!("{}:{}", algorithm.name, parameter.text(level));
                 assert_eq!(Compressor::parse(&text).unwrap().to_string(), text);
             }
         }
@@ -232,7 +232,8 @@ mod tests {
     fn nonsense_gets_one_line_with_the_list() {
         let unknown = "no such compressor: accepted are lz4[:ACCELERATION] (ACCELERATION 1 to 65537, default 1), \
                        lz4hc[:LEVEL] (LEVEL 3 to 12, default 9), zstd[:LEVEL][,dict=auto|FILE] (LEVEL -7 to 22, default 1), \
-                       deflate[:LEVEL] (LEVEL 1 to 12, default 1), deflate-iaa, lzo, lzo-rle, 842";
+                       deflate[:LEVEL] (LEVEL 1 to 12, default 1), \
+                       deflate-iaa[:MODE] (MODE dynamic, fixed or canned, default dynamic), lzo, lzo-rle, 842";
         for text in ["", ":", ":1", "gzip", "ZSTD", "zstd ", " lz4", "lz4h", "lzo-", "rle", "84", "zstd-1"] {
             assert_eq!(Compressor::parse(text).unwrap_err().to_string(), unknown, "{text:?}");
         }
@@ -256,6 +257,12 @@ mod tests {
                 Compressor::parse(text).unwrap_err().to_string(),
                 "lzo takes no number: accepted is lzo"
             );
+        }
+        let mode = "no such MODE of deflate-iaa: accepted is deflate-iaa[:MODE] (MODE dynamic, fixed or canned, default dynamic)";
+        for text in
+            ["deflate-iaa:", "deflate-iaa:0", "deflate-iaa:1", "deflate-iaa:Fixed", "deflate-iaa:fixed:1"]
+        {
+            assert_eq!(Compressor::parse(text).unwrap_err().to_string(), mode, "{text:?}");
         }
         for text in ["lz4hc:2", "lz4hc:13", "deflate:0", "deflate:13"] {
             assert!(Compressor::parse(text).is_err(), "{text}");

@@ -62,11 +62,17 @@ impl Context {
     }
 
     /// Has a device do the work of [`compress`](Context::compress), [`decompress`](Context::decompress) and [`submit`](Context::submit) from now on,
-    /// if this is an algorithm for one and `open` comes by it ([`open_device`](crate::open_device)). False if not: then all is as it was.
+    /// if this is an algorithm for one and `open` comes by it ([`open_device`](crate::open_device)), to compress by such codes. False if not: then all is as it was.
     ///
     /// The device works in the address space of whoever opened it: a context that is attached must be given up in a child of fork.
-    pub fn attach(&mut self, mut open: impl FnMut() -> Option<Arc<iaa::Driver>>) -> bool {
+    pub fn attach(&mut self, mut open: impl FnMut(iaa::Mode) -> Option<Arc<iaa::Driver>>) -> bool {
         self.stream.attach(&mut open)
+    }
+
+    /// For who has nothing urgent to do: lets go of a device's queue that has stopped answering, which may take as long as the device does. Costs
+    /// nothing where there is none.
+    pub fn rest(&mut self) {
+        self.stream.rest();
     }
 
     /// Compresses each request's `src` into its `dst` and sets its `result`, whatever it was before.

@@ -21,7 +21,7 @@ use crate::workspace::Workspace;
 /// Deflate's line in the registry.
 pub(crate) static ALGORITHM: Algorithm = Algorithm {
     name: "deflate",
-    parameter: Some(Parameter { name: "LEVEL", accepted: 1..=12, default: 1 }),
+    parameter: Some(Parameter { name: "LEVEL", accepted: 1..=12, default: 1, words: &[] }),
     description: "nearly as dense as zstd and slower, in the format that accelerators write; a larger LEVEL is denser and slower",
     gives_up_early: |_| false,
     workspace_bytes: |level, unit_max| compressor_bytes(level) + Inflate::workspace_bytes(unit_max),

@@ -1,7 +1,7 @@
 //! Deflate with a history of 4 KiB, as Intel's In-Memory Analytics Accelerator (IAA) writes and reads it: by the device where a context was
 //! [attached](crate::Context::attach) to one, else on the CPU.
 //!
-//! An object is one raw deflate stream, which `deflate` reads too. On the CPU what `deflate` wrote is read whatever its window; the device leaves
+//! An object is one raw deflate stream, whatever the mode, which `deflate` reads too. On the CPU what `deflate` wrote is read whatever its window; the device leaves
 //! to the CPU what reaches farther back than 4 KiB.
 
 use alloc::boxed::Box;
@@ -9,22 +9,35 @@ use alloc::sync::Arc;
 
 use crate::deflate::Inflate;
 use crate::pending::Batch;
-use crate::registry::Algorithm;
+use crate::registry::{Algorithm, Parameter};
 use crate::request::{Error, Outcome};
 use crate::stream::Stream;
 
 /// Its line in the registry.
 pub(crate) static ALGORITHM: Algorithm = Algorithm {
     name: "deflate-iaa",
-    parameter: None,
-    description: "deflate as Intel's accelerator does it, many units at a time; without one in software, less dense than deflate and half as fast to write",
+    parameter: Some(Parameter {
+        name: "MODE",
+        accepted: DYNAMIC..=CANNED,
+        default: DYNAMIC,
+        words: &["dynamic", "fixed", "canned"],
+    }),
+    description: "deflate as Intel's accelerator does it, many units at a time; without one in software, less dense than deflate and half as fast to write. \
+                  MODE dynamic makes codes for each unit; fixed and canned have the same ones for all, less dense and in half of the device's time",
     gives_up_early: |_| false,
     workspace_bytes: |_, unit_max| Inflate::workspace_bytes(unit_max),
-    open: |_, unit_max| {
-        Ok(Box::new(DeflateIaa { cpu: Cpu(Inflate::open(unit_max)?), unit_max, device: None }))
+    open: |mode, unit_max| {
+        Ok(Box::new(DeflateIaa { cpu: Cpu(Inflate::open(unit_max)?, mode), unit_max, device: None }))
     },
     with_dictionary: None,
 };
+
+/// Codes are made for each unit: two passes.
+const DYNAMIC: i32 = 0;
+/// The codes are deflate's own: one pass.
+const FIXED: i32 = 1;
+/// The codes are the same for all units, made beforehand of what memory holds; their header of 59 bytes stands in front of each object.
+const CANNED: i32 = 2;
 
 /// Descriptors of a context: as many as a device has engines.
 const DESCRIPTORS: usize = 8;
@@ -32,27 +45,27 @@ const DESCRIPTORS: usize = 8;
 /// Queues that a process opens: two of each device where there are eight.
 pub const QUEUES_MAX: usize = 16;
 
-/// How the device is driven. Codes are made for each unit, which takes two passes and saves a quarter of what fixed codes write. The device
-/// checks what it wrote: this driver has never met a real one, and what is wrong in the pool is lost.
-const CONFIG: iaa::Config = iaa::Config {
-    mode: iaa::Mode::Dynamic,
-    verify_compress: true,
-    queues_max: QUEUES_MAX,
-    ..iaa::Config::DEFAULT
-};
-
-/// Opens the machine's devices, for the calling process and its threads: a child of fork must open them anew. None where there is no queue that may be opened.
-pub fn open_device() -> Option<Arc<iaa::Driver>> {
-    let driver = iaa::Driver::open("", CONFIG).ok()?;
+/// Opens the machine's devices, to compress by such codes, for the calling process and its threads: a child of fork must open them anew. None where there is
+/// no queue that may be opened.
+///
+/// The device checks what it wrote: this driver has never met a real one, and what is wrong in the pool is lost.
+pub fn open_device(mode: iaa::Mode) -> Option<Arc<iaa::Driver>> {
+    let config = iaa::Config { mode, verify_compress: true, queues_max: QUEUES_MAX, ..iaa::Config::DEFAULT };
+    let driver = iaa::Driver::open("", config).ok()?;
     (driver.queue_count() > 0).then(|| Arc::new(driver))
 }
 
-/// What the device does not do.
-struct Cpu(Inflate);
+/// What the device does not do, in its mode.
+struct Cpu(Inflate, i32);
 
 impl iaa::Software for Cpu {
     fn compress(&mut self, src: &[u8], dst: &mut [u8]) -> Option<usize> {
-        iaa::deflate::compress_unit(src, dst)
+        let mut by = |codes| iaa::deflate::compress(src, codes, true, dst).ok().map(|(bytes, _)| bytes);
+        match self.1 {
+            FIXED => by(&iaa::aecs::CompressState::FIXED),
+            CANNED => by(&iaa::aecs::CompressState::CANNED),
+            _ => iaa::deflate::compress_unit(src, dst),
+        }
     }
 
     fn decompress(&mut self, src: &[u8], dst: &mut [u8]) -> Option<usize> {
@@ -68,7 +81,7 @@ struct DeflateIaa {
 
 impl Stream for DeflateIaa {
     fn compress_unit(&mut self, src: &[u8], dst: &mut [u8]) -> Result<Outcome, Error> {
-        Ok(iaa::deflate::compress_unit(src, dst).map_or(Outcome::Incompressible, Outcome::Shrunk))
+        Ok(iaa::Software::compress(&mut self.cpu, src, dst).map_or(Outcome::Incompressible, Outcome::Shrunk))
     }
 
     fn decompress_unit(&mut self, src: &[u8], dst: &mut [u8]) -> Result<(), Error> {
@@ -110,10 +123,22 @@ impl Stream for DeflateIaa {
         }
     }
 
-    fn attach(&mut self, open: &mut dyn FnMut() -> Option<Arc<iaa::Driver>>) -> bool {
-        let Some(driver) = open() else { return false };
+    fn rest(&mut self) {
+        if let Some(device) = &mut self.device {
+            device.rest();
+        }
+    }
+
+    fn attach(&mut self, open: &mut dyn FnMut(iaa::Mode) -> Option<Arc<iaa::Driver>>) -> bool {
+        let mode = self.cpu.1;
+        let codes = match mode {
+            FIXED => iaa::Mode::Fixed,
+            CANNED => iaa::Mode::Canned(Box::new(iaa::aecs::CompressState::CANNED)),
+            _ => iaa::Mode::Dynamic,
+        };
+        let Some(driver) = open(codes) else { return false };
         let context = Inflate::open(self.unit_max).and_then(|inflate| {
-            let cpu = Box::new(Cpu(inflate));
+            let cpu = Box::new(Cpu(inflate, mode));
             iaa::Context::new(driver, cpu, DESCRIPTORS, self.unit_max).map_err(Error::from)
         });
         let Ok(device) = context else { return false };

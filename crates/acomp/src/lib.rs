@@ -75,7 +75,7 @@ pub use compressor::{Compressor, FILE_MAX_BYTES, ParseError, Source, TRAINED_BYT
 pub use context::Context;
 pub use deflate_iaa::{QUEUES_MAX, open_device};
 pub use pending::{Batch, Pending};
-pub use registry::{ALGORITHMS, Algorithm, Parameter};
+pub use registry::{ALGORITHMS, Algorithm, Parameter, Said};
 pub use request::{CompressRequest, DecompressRequest, Error, Outcome};
 
 /// The longest unit that any context works on, in bytes: the largest folio.

@@ -18,7 +18,7 @@ use crate::workspace::Workspace;
 /// LZ4's line in the registry.
 pub(crate) static ALGORITHM: Algorithm = Algorithm {
     name: "lz4",
-    parameter: Some(Parameter { name: "ACCELERATION", accepted: 1..=65537, default: 1 }),
+    parameter: Some(Parameter { name: "ACCELERATION", accepted: 1..=65537, default: 1, words: &[] }),
     description: "fastest, for memory that is needed again soon; a larger ACCELERATION is faster and less dense",
     // 2.4 µs for 64 KiB of noise, and 75 for a heap.
     gives_up_early: |_| true,

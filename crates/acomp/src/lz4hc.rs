@@ -19,7 +19,7 @@ use crate::workspace::Workspace;
 /// LZ4HC's line in the registry.
 pub(crate) static ALGORITHM: Algorithm = Algorithm {
     name: "lz4hc",
-    parameter: Some(Parameter { name: "LEVEL", accepted: 3..=12, default: 9 }),
+    parameter: Some(Parameter { name: "LEVEL", accepted: 3..=12, default: 9, words: &[] }),
     description: "slow to write and the fastest to read, for memory that is read again and again; a larger LEVEL is denser and slower",
     gives_up_early: |_| false,
     workspace_bytes: |_, _| Workspace::bytes([state_bytes()]),

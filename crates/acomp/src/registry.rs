@@ -30,7 +30,7 @@ type Opened = Result<Box<dyn Stream>, Error>;
 pub struct Algorithm {
     /// The name by which a user asks for it: the kernel's.
     pub name: &'static str,
-    /// The number that may follow the name after a colon.
+    /// The number, or one of some words, that may follow the name after a colon.
     pub parameter: Option<Parameter>,
     /// One line for the help text, saying when to choose it.
     pub description: &'static str,
@@ -53,38 +53,77 @@ pub(crate) struct WithDictionary {
     pub(crate) open: fn(i32, usize, Source) -> Opened,
 }
 
-/// An algorithm's number: how hard it tries.
+/// An algorithm's number: how hard it tries; or its mode.
 pub struct Parameter {
-    /// What it is called in help: `LEVEL` or `ACCELERATION`.
+    /// What it is called in help: `LEVEL`, `ACCELERATION` or `MODE`.
     pub name: &'static str,
     /// The numbers that are accepted.
     pub accepted: RangeInclusive<i32>,
     /// The one that stands where none is given.
     pub default: i32,
+    /// The words that a user says for the numbers from 0 on; empty where it is the numbers themselves.
+    pub words: &'static [&'static str],
 }
 
-impl Algorithm {
-    /// The level that `number` asks for, or the usual one; none if it is not accepted. An algorithm without a parameter has level 0.
-    pub(crate) fn level(&self, number: Option<&str>) -> Option<i32> {
-        match (&self.parameter, number) {
-            (None, None) => Some(0),
-            (None, Some(_)) => None,
-            (Some(parameter), None) => Some(parameter.default),
-            (Some(parameter), Some(number)) => {
-                number.parse().ok().filter(|level| parameter.accepted.contains(level))
-            }
+impl Parameter {
+    /// What a user says for a number that is accepted.
+    pub fn text(&self, number: i32) -> Said {
+        Said(self.words.get(number as usize).copied(), number)
+    }
+
+    /// The number that a user's text stands for, if it is accepted.
+    fn number(&self, text: &str) -> Option<i32> {
+        let number = match self.words {
+            [] => text.parse().ok(),
+            words => words.iter().position(|word| *word == text).map(|at| at as i32),
+        };
+        number.filter(|number| self.accepted.contains(number))
+    }
+}
+
+/// A parameter's number as a user says it; it prints so.
+pub struct Said(Option<&'static str>, i32);
+
+impl fmt::Display for Said {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(word) => f.write_str(word),
+            None => self.1.fmt(f),
         }
     }
 }
 
-/// Prints the form that is accepted: `zstd[:LEVEL][,dict=auto|FILE]`, followed by the numbers.
+impl Algorithm {
+    /// The level that `text` asks for, or the usual one; none if it is not accepted. An algorithm without a parameter has level 0.
+    pub(crate) fn level(&self, text: Option<&str>) -> Option<i32> {
+        match (&self.parameter, text) {
+            (None, None) => Some(0),
+            (None, Some(_)) => None,
+            (Some(parameter), None) => Some(parameter.default),
+            (Some(parameter), Some(text)) => parameter.number(text),
+        }
+    }
+}
+
+/// Prints the form that is accepted: `zstd[:LEVEL][,dict=auto|FILE]`, followed by the numbers or words.
 impl fmt::Display for Algorithm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name)?;
-        let Some(Parameter { name, accepted, default }) = &self.parameter else { return Ok(()) };
+        let Some(parameter) = &self.parameter else { return Ok(()) };
+        let Parameter { name, accepted, default, words } = parameter;
         let (first, last) = (accepted.start(), accepted.end());
         let dictionary = if self.with_dictionary.is_some() { "[,dict=auto|FILE]" } else { "" };
-        write!(f, "[:{name}]{dictionary} ({name} {first} to {last}, default {default})")
+        write!(f, "[:{name}]{dictionary} ({name} ")?;
+        match words {
+            [] => write!(f, "{first} to {last}")?,
+            [others @ .., last] => {
+                for (at, word) in others.iter().enumerate() {
+                    write!(f, "{}{word}", if at == 0 { "" } else { ", " })?;
+                }
+                write!(f, " or {last}")?;
+            }
+        }
+        write!(f, ", default {})", parameter.text(*default))
     }
 }
 
@@ -101,6 +140,9 @@ mod tests {
                 "{algorithm}"
             );
             assert!(!algorithm.description.contains('\n'));
+            for parameter in algorithm.parameter.iter().filter(|parameter| !parameter.words.is_empty()) {
+                assert_eq!(parameter.accepted, 0..=parameter.words.len() as i32 - 1);
+            }
         }
     }
 }

@@ -80,8 +80,11 @@ pub(crate) trait Stream: Send {
     /// Nobody waits for the batch any more.
     fn abandon(&mut self) {}
 
+    /// Nothing urgent is to be done.
+    fn rest(&mut self) {}
+
     /// Works with the device from now on that `open` knows; false if there is none, or this is no algorithm for it.
-    fn attach(&mut self, _open: &mut dyn FnMut() -> Option<Arc<iaa::Driver>>) -> bool {
+    fn attach(&mut self, _open: &mut dyn FnMut(iaa::Mode) -> Option<Arc<iaa::Driver>>) -> bool {
         false
     }
 }

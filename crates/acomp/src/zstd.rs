@@ -33,7 +33,7 @@ use crate::zstd_dictionary::Dictionaries;
 /// Zstandard's line in the registry.
 pub(crate) static ALGORITHM: Algorithm = Algorithm {
     name: "zstd",
-    parameter: Some(Parameter { name: "LEVEL", accepted: -7..=22, default: 1 }),
+    parameter: Some(Parameter { name: "LEVEL", accepted: -7..=22, default: 1, words: &[] }),
     description: "dense, for memory that stays out; a larger LEVEL is denser and slower, a negative one faster, 0 is zstd's own choice",
     // 2.6 µs for 64 KiB of noise at -1, 5.0 at 1, 7.7 at 3, 20 at 9; and up to 40 for what was compressed already, but for negative levels.
     gives_up_early: |level| level < 0,

@@ -8,7 +8,7 @@ use acomp::Error;
 use samples::fence::{Bench, mutate};
 use samples::{Random, context, object, seed};
 
-const COMPRESSORS: [&str; 14] = [
+const COMPRESSORS: [&str; 15] = [
     "lz4",
     "lz4hc",
     "zstd:-5",
@@ -20,6 +20,7 @@ const COMPRESSORS: [&str; 14] = [
     "deflate:1",
     "deflate:10",
     "deflate-iaa",
+    "deflate-iaa:canned",
     "lzo",
     "lzo-rle",
     "842",

@@ -15,12 +15,12 @@ use samples::{Random, context, grown_bytes, seed};
 
 /// A driver of the model's devices, as the algorithm sets it up; nothing is late, however busy the machine is.
 fn driver(model: &Model) -> Arc<Driver> {
-    let config = Config {
-        mode: Mode::Dynamic,
-        verify_compress: true,
-        timeout_ns: 60_000_000_000,
-        ..Config::default()
-    };
+    driver_by(model, Mode::Dynamic)
+}
+
+/// The same that compresses by other codes.
+fn driver_by(model: &Model, mode: Mode) -> Arc<Driver> {
+    let config = Config { mode, verify_compress: true, timeout_ns: 60_000_000_000, ..Config::default() };
     let driver = Driver::new(config, Topology::default());
     model.attach(&driver);
     Arc::new(driver)
@@ -29,8 +29,18 @@ fn driver(model: &Model) -> Arc<Driver> {
 /// A context of `deflate-iaa` with the device.
 fn attached(driver: &Arc<Driver>, unit_max: usize) -> Context {
     let mut context = context("deflate-iaa", unit_max);
-    assert!(context.attach(|| Some(driver.clone())));
+    assert!(context.attach(|_| Some(driver.clone())));
     context
+}
+
+/// A context of a mode with a device that compresses by the codes that it asks for.
+fn attached_by(model: &Model, text: &str, unit_max: usize) -> (Context, Arc<Driver>) {
+    let (mut context, mut driver) = (context(text, unit_max), None);
+    assert!(context.attach(|mode| {
+        driver = Some(driver_by(model, mode));
+        driver.clone()
+    }));
+    (context, driver.unwrap())
 }
 
 /// Compresses all units as one batch; an empty object is an incompressible unit.
@@ -239,7 +249,7 @@ fn software_gives_way_between_batches() {
 fn only_an_algorithm_for_it_asks_for_a_device() {
     for algorithm in acomp::ALGORITHMS {
         let asked = Cell::new(false);
-        let attached = context(algorithm.name, 4096).attach(|| {
+        let attached = context(algorithm.name, 4096).attach(|_| {
             asked.set(true);
             None
         });
@@ -264,4 +274,114 @@ fn what_the_device_writes_wrongly_is_noticed() {
     }
     // The bit that is wrong is in the last byte, of which not all bits count.
     assert!(driver.stats().software(Reason::Verify) >= 4, "{:?}", driver.stats());
+}
+
+/// A device that does nothing is given up, and its descriptors are the next one's once somebody has had the time to close it.
+#[test]
+fn who_rests_lets_go_of_a_device_that_does_not_answer() {
+    let (dead, alive) = (Model::new([DeviceConfig::default()]), Model::new([DeviceConfig::default()]));
+    dead.set_faults(1, Box::new(|_, _| Some(Fault::Lost)));
+    let config = Config { timeout_ns: 300_000_000, lost_max: 1, ..Config::default() };
+    let driver = Driver::new(config, Topology::default());
+    dead.attach(&driver);
+    let driver = Arc::new(driver);
+    let mut context = attached(&driver, 4096);
+    let mut random = Random(seed());
+    let units: Vec<Vec<u8>> = (0..8).map(|_| random.heap(4096)).collect();
+    let expected = compress_all(&mut context, &units);
+    assert_eq!((driver.queue_count(), driver.stats().calls().sw_comp_calls), (0, 8));
+    compress_all(&mut context, &units);
+    assert_eq!(driver.stats().software(Reason::NoDescriptor), 8, "{:?}", driver.stats());
+    context.rest();
+    alive.attach(&driver);
+    for (object, unit) in compress_all(&mut context, &units).iter().zip(&units) {
+        let mut plain = vec![0; 4096];
+        samples::decompress(&mut context_of_software(), object, &mut plain).unwrap();
+        assert_eq!(plain, *unit);
+    }
+    assert!(alive.done(1) >= 8 && expected.len() == 8);
+}
+
+/// The first block's kind: its second and third bit (RFC 1951, 3.2.3).
+fn block_kind(object: &[u8]) -> u8 {
+    object[0] >> 1 & 3
+}
+
+/// In every mode, with a device and without, an object is raw deflate: every other mode reads it, and `deflate` does; and the mode is the one that was asked for.
+#[test]
+fn every_mode_is_read_by_all_others_with_faults_in_the_middle_of_batches() {
+    const TEXTS: [&str; 3] = ["deflate-iaa:dynamic", "deflate-iaa:fixed", "deflate-iaa:canned"];
+    const LONGEST: usize = 2 << 20;
+    let mut random = Random(seed());
+    let mut units: Vec<Vec<u8>> =
+        [1, 2, 63, 64, 65, 4095, 4096, 4097, 20_000, 64 << 10, 300_000, LONGEST - 1, LONGEST]
+            .into_iter()
+            .flat_map(|len| [random.heap(len), random.text(len)])
+            .collect();
+    units.extend((0..40).map(|_| {
+        let len = 1 + random.below(20_000);
+        random.memory(len)
+    }));
+    let lengths: Vec<usize> = units.iter().map(Vec::len).collect();
+    let model = Model::new([DeviceConfig::default()]);
+    let mut readers: Vec<Context> = TEXTS.map(|text| context(text, LONGEST)).into();
+    readers.push(context("deflate", LONGEST));
+    readers.push(attached_by(&model, TEXTS[0], LONGEST).0);
+    let mut sums = [0; 3];
+    for (mode, text) in TEXTS.into_iter().enumerate() {
+        let (mut device, driver) = attached_by(&model, text, LONGEST);
+        let mut software = context(text, LONGEST);
+        for with_faults in [false, true] {
+            let plan = move |serial: u64| match serial % 16 {
+                3 => Some(Fault::Status(0x20, 0)),
+                7 => Some(Fault::PageFaultReading),
+                9 => Some(Fault::Full),
+                _ => None,
+            };
+            model.set_faults(1, Box::new(move |serial, _| plan(serial).filter(|_| with_faults)));
+            for (at, writer) in [&mut device, &mut software].into_iter().enumerate() {
+                let mut objects = compress_all(writer, &units);
+                let kept: Vec<usize> = (0..units.len()).filter(|&at| !objects[at].is_empty()).collect();
+                assert!(kept.len() > 40);
+                for &unit in &kept {
+                    let kinds: &[u8] = [&[1, 2][..], &[1], &[2]][mode];
+                    assert!(kinds.contains(&block_kind(&objects[unit])), "{text}: {} bytes", lengths[unit]);
+                    sums[mode] +=
+                        objects[unit].len() * usize::from(at == 1 && !with_faults && lengths[unit] == 4096);
+                }
+                // What is cut short in the middle of a batch is damaged, and its neighbours are not.
+                let damaged = kept[kept.len() / 2];
+                let half = objects[damaged].len() / 2;
+                objects[damaged].truncate(half);
+                for reader in &mut readers {
+                    let plain = decompress_all(reader, &objects, &lengths);
+                    for &unit in &kept {
+                        match &plain[unit] {
+                            Ok(plain) => assert!(*plain == units[unit] && unit != damaged, "{text}"),
+                            Err(error) => assert_eq!((*error, unit), (Error::Damaged, damaged), "{text}"),
+                        }
+                    }
+                }
+            }
+        }
+        assert!(driver.stats().total().comp_calls > 60, "{text}: {:?}", driver.stats());
+    }
+    println!("units of 4096 bytes: dynamic, fixed, canned: {sums:?}");
+    assert!(sums[0] < sums[1]);
+}
+
+/// What one pass over a unit is for: a device has half of the work.
+#[test]
+fn codes_that_are_the_same_for_all_take_one_pass() {
+    let mut random = Random(seed());
+    let units: Vec<Vec<u8>> = (0..16).map(|_| random.heap(4096)).collect();
+    let passes = ["deflate-iaa", "deflate-iaa:fixed", "deflate-iaa:canned"].map(|text| {
+        let model = Model::new([DeviceConfig::default()]);
+        let (mut device, driver) = attached_by(&model, text, 4096);
+        compress_all(&mut device, &units);
+        assert_eq!(driver.stats().calls().sw_comp_calls, 0);
+        model.done(1)
+    });
+    // Each is read back and compared, too.
+    assert_eq!(passes, [3 * 16, 2 * 16, 2 * 16]);
 }

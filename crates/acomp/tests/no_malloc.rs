@@ -92,6 +92,7 @@ fn main() {
         "deflate:10",
         "deflate:12",
         "deflate-iaa",
+        "deflate-iaa:canned",
         "lzo",
         "lzo-rle",
         "842",

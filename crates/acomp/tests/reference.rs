@@ -103,7 +103,9 @@ fn deflate_streams() {
         pieces.iter().flat_map(|bytes| [&(bytes.len() as u32).to_be_bytes()[..], bytes].concat()).collect()
     };
     let units = units();
-    for text in ["deflate:1", "deflate:6", "deflate:12", "deflate-iaa"] {
+    for text in
+        ["deflate:1", "deflate:6", "deflate:12", "deflate-iaa", "deflate-iaa:fixed", "deflate-iaa:canned"]
+    {
         let streams: Vec<_> = units.iter().map(|unit| compress(text, unit)).collect();
         let plain = filter("python3", &["-c", read], &with_lengths(&streams));
         assert!(plain == with_lengths(&units), "{text}");

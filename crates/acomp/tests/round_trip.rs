@@ -6,7 +6,7 @@ use acomp::{CompressRequest, Compressor, Context, DecompressRequest, Error, Outc
 use samples::{Random, compress, context, decompress, decompress_prefix, object, seed};
 
 /// A spread of levels that is short enough to be tried at every length.
-const QUICK: [&str; 18] = [
+const QUICK: [&str; 20] = [
     "lz4",
     "lz4:32",
     "lz4hc:3",
@@ -22,6 +22,8 @@ const QUICK: [&str; 18] = [
     "deflate:1",
     "deflate:5",
     "deflate-iaa",
+    "deflate-iaa:fixed",
+    "deflate-iaa:canned",
     "lzo",
     "lzo-rle",
     "842",
@@ -34,7 +36,7 @@ fn every_compressor() -> impl Iterator<Item = Compressor> {
             None => vec![algorithm.name.to_owned()],
             Some(parameter) => {
                 let levels = parameter.accepted.clone().filter(|level| *level <= 24 || level % 13107 == 0);
-                levels.map(|level| format!("{}:{level}", algorithm.name)).collect()
+                levels.map(|level| format!("{}:{}", algorithm.name, parameter.text(level))).collect()
             }
         };
         texts.into_iter().map(|text| Compressor::parse(&text).unwrap())
@@ -126,7 +128,10 @@ fn any_level_reads_any_other_level() {
         ("lz4hc:12", "lz4hc:3"),
         ("lz4hc", "lz4"),
         ("deflate:12", "deflate:1"),
-        ("deflate-iaa", "deflate"),
+        ("deflate-iaa:dynamic", "deflate"),
+        ("deflate-iaa:fixed", "deflate"),
+        ("deflate-iaa:canned", "deflate"),
+        ("deflate-iaa:canned", "deflate-iaa:fixed"),
         ("deflate:12", "deflate-iaa"),
         ("lzo", "lzo-rle"),
         ("lzo-rle", "lzo"),

@@ -5,8 +5,9 @@
 //!
 //! - *fixed*: the codes of RFC 1951, 3.2.6; a header of three bits; one pass.
 //! - *dynamic*: the device first counts the symbols of the unit, and codes are made of the counts; two passes.
-//! - *canned*: codes are made once, of counts from typical data; one pass. Every unit has the header of those codes in front, so
-//!   that anybody's inflate reads it. (The kernel's proposed "canned" mode leaves the header out, and its result is no deflate.)
+//! - *canned*: codes are made once, of counts from typical data ([`CompressState::CANNED`] are some for the memory of programs); one pass. Every
+//!   unit has the header of those codes in front, so that anybody's inflate reads it. (The kernel's proposed "canned" mode leaves the header out, and
+//!   its result is no deflate.)
 
 use crate::huffman::{self, BitWriter, DISTANCES, END_OF_BLOCK, LITERALS_LENGTHS};
 

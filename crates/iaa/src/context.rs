@@ -4,8 +4,8 @@
 //!             a lane is idle             the queue took it           record: done
 //!   Waiting ----------------> Ready ---------------------> Flying ----------------> result
 //!      |                        |  ^                        |  |
-//!      |                        |  +---- the next pass -----+  +--> given up: Lost, until the record is written after all
-//!      |  no queue, no lane     |        (count, compress,     |
+//!      |                        |  +---- the next pass -----+  +--> given up: Lost, until the record is written after all, or
+//!      |  no queue, no lane     |        (count, compress,     |       the queue closed, which has lost too many, and reaped
 //!      +------> software <------+         verify; page fault)  |  time-out, queue gone, bad status
 //!                   ^----------------------------------------- +
 //! ```
@@ -16,12 +16,13 @@
 use crate::cpu;
 use crate::descriptor::Descriptor;
 use crate::driver::Driver;
-use crate::flight::{Flight, Slot};
+use crate::flight::{Flight, Lost, Slot};
 use crate::lanes::Lanes;
 use crate::request::{At, Batch, Error, Operation, Outcome, Reason, Request, Requests, Software};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use uffd::sys;
 
 /// A thread's own part of the driver.
 pub struct Context {
@@ -118,31 +119,48 @@ impl Context {
     pub fn abandon(&mut self) {
         for slot in &mut self.slots {
             *slot = match *slot {
-                Slot::Flying(flying) => Slot::Lost { queue: flying.queue, generation: flying.generation },
+                Slot::Flying(flying) => Slot::Lost(flying.lost(false)),
                 Slot::Ready(_) => Slot::Idle,
                 other => other,
             };
         }
     }
 
-    /// Takes back the lanes that the device is done with after all: it said so, or the queue is closed and drained.
+    /// Takes back the lanes that the device is done with after all: it said so, or the queue is closed and drained. Of what was given up before its time
+    /// was over nobody else finds out that it is.
     pub(crate) fn recover(&mut self) {
+        let mut now = None;
         for lane in 0..self.slots.len() {
-            if let Slot::Lost { queue, generation } = self.slots[lane] {
-                let queue = self.driver.queue(queue);
-                if self.lanes.completion(lane).read().is_some() || queue.is_drained(generation) {
-                    queue.release(generation, 1);
-                    self.slots[lane] = Slot::Idle;
+            let Slot::Lost(lost) = self.slots[lane] else { continue };
+            let queue = self.driver.queue(lost.queue);
+            if self.lanes.completion(lane).read().is_some() || queue.is_drained(lost.generation) {
+                queue.release(lost.generation, 1);
+                if lost.is_late {
+                    queue.found(lost.generation);
+                }
+                self.slots[lane] = Slot::Idle;
+            } else if !lost.is_late {
+                let now = *now.get_or_insert_with(sys::now_ns);
+                if now.saturating_sub(lost.since_ns) > self.driver.config.timeout_ns {
+                    self.slots[lane] = Slot::Lost(Lost { is_late: true, ..lost });
+                    self.driver.late(lost.queue, lost.generation);
                 }
             }
         }
+    }
+
+    /// For who has nothing urgent to do: lets go of queues that were closed, which may take as long as their device does, and takes back the lanes that
+    /// they had. Costs nothing where none was.
+    pub fn rest(&mut self) {
+        self.driver.reap();
+        self.recover();
     }
 }
 
 impl Drop for Context {
     fn drop(&mut self) {
         self.abandon();
-        self.recover();
+        self.rest();
         if self.slots.iter().any(|slot| !matches!(slot, Slot::Idle)) {
             self.lanes.leak();
         }

@@ -12,6 +12,7 @@ use crate::sysfs::{self, Device, WorkQueue};
 use crate::topology::Topology;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, Ordering::*};
 use uffd::{Errno, Mutex};
 
 /// By which codes the device compresses. Ratio of 4 KiB pages, as measured with Intel's library in software: fixed 2.8, canned 3.1,
@@ -41,6 +42,9 @@ pub struct Config {
     pub retries_max: u8,
     /// After so many time-outs in a row a queue is closed.
     pub strikes_max: u32,
+    /// When so many descriptors at a time were not done in time, and have not been done since, their queue is closed, whatever else it does: each of them
+    /// keeps a lane of a context's, of which there are not many.
+    pub lost_max: u32,
     /// Which queue serves which CPU.
     pub policy: Policy,
     /// How many queues are opened, at most: the first one of each device, then the second ones. Each is a file descriptor.
@@ -55,6 +59,7 @@ impl Config {
         timeout_ns: 100_000_000,
         retries_max: 32,
         strikes_max: 3,
+        lost_max: 4,
         policy: Policy::DEFAULT,
         queues_max: QUEUES_MAX,
     };
@@ -85,6 +90,8 @@ pub struct Driver {
     /// What compressions in one pass start from. After the queues, which may read it until they are closed.
     pub(crate) state: Box<CompressState>,
     table: Table,
+    /// A queue was closed of which the portal may still be there.
+    unreaped: AtomicBool,
     /// Held while queues are opened and closed, never while work is submitted.
     book: Mutex<Book>,
 }
@@ -103,6 +110,7 @@ impl Driver {
             reasons: ReasonCounters::default(),
             queues: (0..QUEUES_MAX).map(|_| Queue::EMPTY()).collect(),
             table: Table::new(topology.cpus.len()),
+            unreaped: AtomicBool::new(false),
             book: Mutex::new(Book {
                 topology,
                 members: Vec::with_capacity(QUEUES_MAX),
@@ -172,6 +180,7 @@ impl Driver {
 
     /// Takes a queue into use. False if it is in use already, or there are [`QUEUES_MAX`].
     pub fn add(&self, spec: Spec, portal: Box<dyn Portal>) -> bool {
+        self.reap();
         let mut book = self.book.lock();
         let is_known = book.members.iter().any(|m| (m.device, m.id) == (spec.device, spec.id));
         let Some(place) = self.queues.iter().position(Queue::is_free).filter(|_| !is_known) else {
@@ -192,12 +201,36 @@ impl Driver {
 
     /// Takes a queue out of use. What it has under way is done in software. False if it was not in use.
     pub fn remove(&self, device: u32, id: u32) -> bool {
-        self.close(|member| (member.device, member.id) == (device, id))
+        let is_closed = self.close(|member| (member.device, member.id) == (device, id));
+        self.reap();
+        is_closed
     }
 
-    /// Closes the queue at a place, if it still is the one that the caller knows.
+    /// Lets go of the portals of queues that were closed while work was submitted. The kernel may let that wait until the device has done what it was given, or
+    /// has been reset: for who has nothing urgent to do. Until then the lanes that those queues have stay theirs.
+    pub fn reap(&self) {
+        if self.unreaped.swap(false, AcqRel) && self.queues.iter().any(|queue| !queue.reap()) {
+            // Somebody is still on his way out.
+            self.unreaped.store(true, Release);
+        }
+    }
+
+    /// Closes the queue at a place, if it still is the one that the caller knows. Its portal stays until somebody [reaps](Driver::reap).
     pub(crate) fn retire(&self, place: usize, generation: u32) {
         self.close(|member| member.place as usize == place && self.queues[place].is_open(generation));
+    }
+
+    /// A descriptor of the queue at a place was not done in time. Too many, in a row or in all, and it is closed.
+    pub(crate) fn late(&self, place: usize, generation: u32) {
+        let queue = &self.queues[place];
+        if !queue.is_open(generation) {
+            return;
+        }
+        queue.counters.timeouts.fetch_add(1, Relaxed);
+        let (in_a_row, in_all) = queue.strike();
+        if in_a_row >= self.config.strikes_max || in_all >= self.config.lost_max {
+            self.retire(place, generation);
+        }
     }
 
     fn close(&self, which: impl Fn(&Member) -> bool) -> bool {
@@ -209,7 +242,9 @@ impl Driver {
         // What comes in from now on, from who is still inside, is lost to the sum: a few at most.
         book.closed.add(&queue.counters.take());
         drop(book);
-        queue.close()
+        let is_closed = queue.close();
+        self.unreaped.store(true, Release);
+        is_closed
     }
 
     fn members(&self) -> Vec<Member> {

@@ -18,7 +18,16 @@ pub(crate) enum Slot {
     /// The device has it.
     Flying(Flying),
     /// The device has it, and nobody waits for it any more.
-    Lost { queue: usize, generation: u32 },
+    Lost(Lost),
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct Lost {
+    pub queue: usize,
+    pub generation: u32,
+    pub since_ns: u64,
+    /// It was not done in time, and its queue knows.
+    pub is_late: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -45,6 +54,13 @@ pub(crate) struct Flying {
     pub queue: usize,
     pub generation: u32,
     pub since_ns: u64,
+}
+
+impl Flying {
+    pub fn lost(self, is_late: bool) -> Lost {
+        let Flying { queue, generation, since_ns, .. } = self;
+        Lost { queue, generation, since_ns, is_late }
+    }
 }
 
 /// What a descriptor is for.
@@ -137,10 +153,7 @@ impl<'c, B: Batch> Flight<'c, B> {
             } else {
                 let now = *now.get_or_insert_with(sys::now_ns);
                 if now.saturating_sub(flying.since_ns) > self.context.driver.config.timeout_ns {
-                    queue.counters.timeouts.fetch_add(1, Relaxed);
-                    if queue.strike() >= self.context.driver.config.strikes_max {
-                        self.context.driver.retire(flying.queue, flying.generation);
-                    }
+                    self.context.driver.late(flying.queue, flying.generation);
                     self.give_up(lane, flying, Reason::Timeout);
                 }
             }
@@ -149,7 +162,7 @@ impl<'c, B: Batch> Flight<'c, B> {
 
     /// The CPU does what the device may or may not do yet: it writes to its lane alone.
     fn give_up(&mut self, lane: usize, flying: Flying, reason: Reason) {
-        self.context.slots[lane] = Slot::Lost { queue: flying.queue, generation: flying.generation };
+        self.context.slots[lane] = Slot::Lost(flying.lost(reason == Reason::Timeout));
         self.leave_to_software(flying.ready.request, reason);
     }
 

@@ -32,7 +32,7 @@ impl<B: Batch> Flight<'_, B> {
             if lane < self.context.slots.len() {
                 self.context.slots[lane] = Slot::Ready(Ready::new(request, first));
                 self.batch.unit(request).stage.0 = At::OnDevice;
-            } else if self.context.slots.iter().all(|slot| matches!(slot, Slot::Lost { .. })) {
+            } else if self.context.slots.iter().all(|slot| matches!(slot, Slot::Lost(_))) {
                 self.leave_to_software(request, Reason::NoDescriptor);
             } else {
                 break;

@@ -41,6 +41,7 @@
 //!
 //! - [`descriptor`]: descriptors, completion records, opcodes, flags, status codes
 //! - [`aecs`]: what a compression starts from: codes (fixed, dynamic, canned) and header
+//! - `canned`: the canned codes that come with it
 //! - [`huffman`]: codes from counts, and the header that tells of them
 //! - [`mod@deflate`]: what the device does to data, on the CPU
 //! - [`cpu`]: the instructions
@@ -62,6 +63,7 @@
 extern crate alloc;
 
 pub mod aecs;
+mod canned;
 pub mod context;
 pub mod cpu;
 pub mod deflate;

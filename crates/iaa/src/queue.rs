@@ -1,12 +1,15 @@
 //! One open queue: its portal, how many descriptors it has, and how it is closed while others use it.
 //!
-//! Who uses a queue counts himself in and out (`Queue::enter`). Closing sets a bit: nobody comes in any more, and the last one out
-//! drops the portal. So no thread waits for another one, and no portal is unmapped while somebody writes to it.
+//! Who uses a queue counts himself in and out (`Queue::enter`). Closing sets a bit: nobody comes in any more, and once the last one is out
+//! the portal may be dropped. So no thread waits for another one, and no portal is unmapped while somebody writes to it.
+//!
+//! Whoever closes does not drop: the kernel waits there until the device has done what it was given, which of a device that does not answer
+//! may be never. That is for whoever has nothing else to do (`Queue::reap`).
 //!
 //! ```text
 //!   state:  CLOSED  DROPPING  DROPPED  users
 //!           0       0         0        n      open
-//!           1       0         0        n      closed, n still inside
+//!           1       0         0        n      closed, n still inside; with n = 0 the portal waits to be dropped
 //!           1       1         0        n      nobody uses the portal, and one thread drops it; n came too late and will leave at once
 //!           1       0         1        n      dropped: may be opened again
 //! ```
@@ -50,6 +53,8 @@ pub(crate) struct Queue {
     in_flight: AtomicU64,
     /// Time-outs since the last completion.
     strikes: AtomicU32,
+    /// Descriptors that were not done in time, and have not been done since.
+    lost: AtomicU32,
     pub counters: QueueCounters,
 }
 
@@ -66,6 +71,7 @@ impl Queue {
         inner: UnsafeCell::new(None),
         in_flight: AtomicU64::new(0),
         strikes: AtomicU32::new(0),
+        lost: AtomicU32::new(0),
         counters: QueueCounters::default(),
     };
 
@@ -84,6 +90,7 @@ impl Queue {
         let generation = self.generation().wrapping_add(1);
         self.in_flight.store(u64::from(generation) << 32, Relaxed);
         self.strikes.store(0, Relaxed);
+        self.lost.store(0, Relaxed);
         // Users stay counted: one may be on its way out since before.
         self.state.fetch_and(!(CLOSED | DROPPED), Release);
     }
@@ -99,22 +106,18 @@ impl Queue {
     /// Lets nobody in any more. True for the one call that closed it.
     pub fn close(&self) -> bool {
         let before = self.state.fetch_or(CLOSED, AcqRel);
-        if before & CLOSED != 0 {
-            return false;
-        }
-        if before == 0 {
-            self.drop_portal();
-        }
-        true
+        before & CLOSED == 0
     }
 
-    /// Drops the portal if nobody is inside: of all who find that out at the same time one does.
-    fn drop_portal(&self) {
+    /// Drops the portal of a closed queue if nobody is inside: of all who find that out at the same time one does. It may take as long as the
+    /// device does. False if somebody is inside, so that it has to be tried again.
+    pub fn reap(&self) -> bool {
         if self.state.compare_exchange(CLOSED, CLOSED | DROPPING, AcqRel, Relaxed).is_ok() {
             // SAFETY: nobody is inside, and nobody comes in: those who try see CLOSED. Nobody opens before DROPPED is set.
             unsafe { *self.inner.get() = None };
             self.state.fetch_xor(DROPPING | DROPPED, Release);
         }
+        self.state.load(Relaxed) & (CLOSED | DROPPING | DROPPED) != CLOSED
     }
 
     fn generation(&self) -> u32 {
@@ -138,9 +141,16 @@ impl Queue {
         });
     }
 
-    /// A descriptor was not done in time; returns how many in a row.
-    pub fn strike(&self) -> u32 {
-        self.strikes.fetch_add(1, Relaxed) + 1
+    /// A descriptor was not done in time; returns how many in a row, and how many have not been done to this day.
+    pub fn strike(&self) -> (u32, u32) {
+        (self.strikes.fetch_add(1, Relaxed) + 1, self.lost.fetch_add(1, Relaxed) + 1)
+    }
+
+    /// One of those was done after all.
+    pub fn found(&self, generation: u32) {
+        if self.is_open(generation) {
+            let _ = self.lost.fetch_update(Relaxed, Relaxed, |lost| lost.checked_sub(1));
+        }
     }
 
     /// A descriptor was done.
@@ -153,9 +163,7 @@ struct Inside<'a>(&'a Queue);
 
 impl Drop for Inside<'_> {
     fn drop(&mut self) {
-        if self.0.state.fetch_sub(1, AcqRel) == CLOSED | 1 {
-            self.0.drop_portal();
-        }
+        self.0.state.fetch_sub(1, AcqRel);
     }
 }
 
@@ -241,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_one_out_drops_the_portal() {
+    fn a_portal_is_dropped_by_who_reaps_once_the_last_one_is_out() {
         let living = Arc::default();
         let queue = Queue::EMPTY();
         assert!(queue.enter().is_none() && queue.is_free());
@@ -249,6 +257,7 @@ mod tests {
         unsafe { queue.open(spec(true, 4), probe(&living)) };
         let (one, two) = (queue.enter().unwrap(), queue.enter().unwrap());
         assert!(queue.close() && !queue.close());
+        assert!(!queue.reap());
         assert!(
             queue.enter().is_none() && !queue.is_open(one.generation) && !queue.is_drained(one.generation)
         );
@@ -256,6 +265,9 @@ mod tests {
         drop(one);
         assert_eq!(living.load(SeqCst), 1);
         drop(two);
+        // Not by who left: he has something else to do.
+        assert_eq!(living.load(SeqCst), 1);
+        assert!(queue.reap());
         assert_eq!(living.load(SeqCst), 0);
         assert!(queue.is_free() && queue.is_drained(generation));
     }
@@ -274,11 +286,13 @@ mod tests {
         let before = entered.generation;
         drop(entered);
         queue.close();
+        queue.reap();
         // SAFETY: free, and one thread.
         unsafe { queue.open(spec(true, 4), probe(&living)) };
         queue.release(before, 2);
         assert_eq!(queue.enter().unwrap().reserve(9), 4);
         queue.close();
+        queue.reap();
         // SAFETY: free, and one thread.
         unsafe { queue.open(spec(false, 4), probe(&living)) };
         assert_eq!(queue.enter().unwrap().reserve(9), 9);
@@ -309,9 +323,11 @@ mod tests {
                 }
                 std::thread::yield_now();
                 queue.close();
+                queue.reap();
             }
         });
         queue.close();
+        queue.reap();
         assert_eq!(living.load(SeqCst), 0);
     }
 }

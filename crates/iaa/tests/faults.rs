@@ -2,10 +2,13 @@
 
 mod rig;
 
-use iaa::{Config, Driver, Operation, Reason, Request, Requests};
+use iaa::descriptor::Descriptor;
+use iaa::topology::Topology;
+use iaa::{Config, Driver, Gone, Operation, Portal, Reason, Request, Requests, Spec};
 use iaa_model::{DeviceConfig, Fault, Model};
 use rig::*;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
 /// Runs units through a device with a plan of faults, and says which reasons were counted.
@@ -22,6 +25,7 @@ fn with_faults(
     for _ in 0..4 {
         let units: Vec<_> = (0..16).map(|_| random.unit(16_384)).collect();
         round_trip(&mut context, &units);
+        context.rest();
     }
     (driver, model)
 }
@@ -58,8 +62,10 @@ fn a_small_queue_takes_a_large_batch_in_parts() {
 
 #[test]
 fn what_is_not_done_in_time_the_cpu_does() {
+    // Long enough that nothing else is late, however busy the machine is.
+    let steady = Config { timeout_ns: 300_000_000, ..tireless() };
     let one = [DeviceConfig::default()];
-    let (driver, _model) = with_faults(tireless(), one, |serial| (serial % 16 == 5).then_some(Fault::Lost));
+    let (driver, _model) = with_faults(steady, one, |serial| (serial % 16 == 5).then_some(Fault::Lost));
     let count = only(&driver, Reason::Timeout);
     assert!(count >= 4, "{count}");
     assert_eq!((driver.stats().total().timeouts, driver.queue_count()), (count, 1));
@@ -72,6 +78,120 @@ fn a_queue_that_does_nothing_is_closed() {
     assert!(stats.software(Reason::Timeout) >= 3, "{stats:?}");
     assert!(stats.software(Reason::NoQueue) > 0 && stats.closed.timeouts >= 3, "{stats:?}");
     assert_eq!((driver.queue_count(), stats.total().comp_calls), (0, 0));
+}
+
+/// One that answers most of the time is never late three times in a row. What it loses it keeps a lane for each time, until it has too many.
+#[test]
+fn a_queue_that_loses_now_and_then_does_not_get_all_lanes() {
+    let model = Model::new([1, 3].map(|id| DeviceConfig { id, ..Default::default() }));
+    model.set_faults(1, Box::new(|serial, _| (serial % 8 == 5).then_some(Fault::Lost)));
+    let driver = driver(Config { timeout_ns: 500_000_000, ..Config::default() }, &model);
+    let mut context = context(&driver, 8, 4096);
+    let mut random = Random(2);
+    let mut rounds = 0;
+    while driver.queue_count() == 2 && rounds < 30 {
+        let units: Vec<_> = (0..8).map(|_| random.unit(4096)).collect();
+        compress(&mut context, &units);
+        rounds += 1;
+    }
+    let stats = driver.stats();
+    assert_eq!((driver.queue_count(), stats.queues[0].0), (1, 3), "{stats:?}");
+    assert_eq!((only(&driver, Reason::Timeout), stats.closed.timeouts), (4, 4));
+    // It has let go of the lanes, which the other one has from now on.
+    context.rest();
+    let units: Vec<_> = (0..64).map(|_| random.unit(4096)).collect();
+    round_trip(&mut context, &units);
+    assert_eq!(only(&driver, Reason::Timeout), 4);
+    let model_max = model.in_flight_max(3);
+    assert_eq!(model_max, 8, "all lanes are in use");
+}
+
+/// What comes late after all is no loss: a queue that is slow now and then is kept.
+#[test]
+fn what_is_done_late_is_not_lost() {
+    let model = Model::new([DeviceConfig::default()]);
+    let late = |serial| (serial % 8 == 5).then_some(Fault::Late(Duration::from_millis(600)));
+    model.set_faults(1, Box::new(move |serial, _| late(serial)));
+    let driver =
+        driver(Config { timeout_ns: 200_000_000, strikes_max: u32::MAX, ..Config::default() }, &model);
+    let mut context = context(&driver, 8, 4096);
+    let units: Vec<_> = (0..8).map(|at| Random(at).unit(4096)).collect();
+    for _ in 0..6 {
+        compress(&mut context, &units);
+        std::thread::sleep(Duration::from_millis(600));
+    }
+    assert!(driver.stats().total().timeouts >= 5, "{:?}", driver.stats());
+    assert_eq!(driver.queue_count(), 1);
+}
+
+/// Whoever gives up a batch does not wait for its time-out. The lanes are taken back all the same.
+#[test]
+fn what_was_given_up_and_never_comes_is_found_out() {
+    let model = Model::new([1, 3].map(|id| DeviceConfig { id, ..Default::default() }));
+    let driver = driver(Config { timeout_ns: 300_000_000, ..Config::default() }, &model);
+    let mut context = context(&driver, 8, 4096);
+    model.set_faults(1, Box::new(|_, _| Some(Fault::Lost)));
+    let units: Vec<_> = (0..8).map(|at| Random(at).unit(4096)).collect();
+    for _ in 0..4 {
+        let mut rooms = vec![vec![0; 4096]; 8];
+        let mut batch: Vec<_> =
+            units.iter().zip(&mut rooms).map(|(unit, room)| Request::new(unit, room)).collect();
+        drop(context.begin(Requests(Operation::Compress, &mut batch)));
+        std::thread::sleep(Duration::from_millis(310));
+    }
+    assert_eq!(driver.stats().total().comp_calls, 0);
+    context.rest();
+    assert_eq!((driver.queue_count(), driver.stats().closed.timeouts), (1, 3));
+    context.rest();
+    round_trip(&mut context, &units);
+    assert_eq!(driver.stats().reasons, [0; Reason::ALL.len()]);
+    assert!(driver.stats().total().comp_calls > 0);
+}
+
+/// An entrance behind which nothing happens, and which takes long to close.
+struct Dead(Arc<AtomicBool>);
+
+impl Portal for Dead {
+    unsafe fn submit(&self, descriptors: &[Descriptor]) -> Result<usize, Gone> {
+        Ok(descriptors.len())
+    }
+}
+
+impl Drop for Dead {
+    fn drop(&mut self) {
+        self.0.store(true, SeqCst);
+    }
+}
+
+/// Whoever polls may have a fault to serve next, and must not wait for a device that is being drained.
+#[test]
+fn a_queue_is_not_closed_by_who_polls() {
+    let is_dropped = Arc::new(AtomicBool::new(false));
+    let driver = Arc::new(Driver::new(quick(), Topology::default()));
+    let spec = Spec {
+        device: 1,
+        id: 0,
+        package: None,
+        dedicated: false,
+        size: 128,
+        transfer_max_bytes: 2 << 20,
+        block_on_fault: false,
+    };
+    assert!(driver.add(spec, Box::new(Dead(is_dropped.clone()))));
+    let mut context = context(&driver, 4, 4096);
+    let units: Vec<_> = (0..8).map(|at| Random(at).unit(4096)).collect();
+    compress(&mut context, &units);
+    assert_eq!((driver.queue_count(), driver.stats().closed.timeouts), (0, 3));
+    // Its lanes are not used meanwhile, and nobody waits for them.
+    compress(&mut context, &units);
+    assert!(!is_dropped.load(SeqCst) && driver.stats().software(Reason::NoDescriptor) >= 8);
+    context.rest();
+    assert!(is_dropped.load(SeqCst));
+    // They are the next queue's.
+    let model = Model::new([DeviceConfig::default()]);
+    model.attach(&driver);
+    round_trip(&mut context, &units);
+    assert_eq!(model.in_flight_max(1), 4);
 }
 
 /// The device writes after the driver has given up: into a lane that nobody uses, and the lane is used again after that.

@@ -10,7 +10,7 @@
 //!
 //! The objects that a worker makes lie in a parcel, of which there are a few. A worker has one before it takes a job, and gives it away with the
 //! result; the pager gives it back when it has taken the objects into the pool. Where a device works on several at a time a worker takes as many
-//! jobs at once, but no more than are its part of what is put up: all of them are BUSY then, and each has its parcel.
+//! jobs of a kind at once, but no more than are its part of what is put up: all of them are BUSY then, and each has its parcel.
 //!
 //! This is safe because
 //! 1. a cell's work is written by the pager before QUEUED is stored, and read by the one worker that exchanges QUEUED for BUSY;
@@ -415,7 +415,7 @@ impl Board {
         Some(Task { work, parcel: unsafe { self.parcel(own) }, reply: Reply::Unpacked(false), slot, own })
     }
 
-    /// A worker's turn: takes a job, or several where it works on several at a time, and has `act` do them. False when there was none, or no parcel.
+    /// A worker's turn: takes a job, or several of a kind where it works on several at a time, and has `act` do them. False when there was none, or no parcel.
     pub fn serve(&self, hand: &mut Hand, act: impl FnOnce(&mut [Option<Task<'_>>])) -> bool {
         hand.parcel = hand.parcel.or_else(|| self.take_parcel(hand.most));
         let Some(own) = hand.parcel else { return false };
@@ -426,16 +426,17 @@ impl Board {
         let mut tasks = [const { None }; BATCH_MAX];
         let (mut count, mut want) = (1, 1);
         tasks[0] = Some(task);
-        if is_store && hand.most > 1 {
+        let others = if is_store { &self.stores } else { &self.fetches };
+        if hand.most > 1 {
             // Others are to have something to do too.
             let workers = (self.head.ready.load(Relaxed) as usize).max(1);
-            want = (1 + self.stores.len()).div_ceil(workers).min(hand.most);
+            want = (1 + others.len()).div_ceil(workers).min(hand.most);
         }
         while count < want
             && let Some(own) = hand.parcel.take().or_else(|| self.take_parcel(hand.most))
         {
             hand.parcel = Some(own);
-            let Some(slot) = self.stores.pop() else { break };
+            let Some(slot) = others.pop() else { break };
             if let Some(task) = self.begin(slot, own) {
                 hand.parcel = None;
                 tasks[count] = Some(task);

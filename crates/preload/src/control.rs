@@ -278,7 +278,7 @@ impl Control {
         }
     }
 
-    /// More has been mapped than an engine that sleeps allows: has it look, and waits until it has, but no longer than [`ROUSED_NS`].
+    /// More has been mapped than an engine that sleeps allows: has it look, and waits until it has, but no longer than a second.
     pub fn rouse(&self) {
         let end = sys::now_ns() + ROUSED_NS;
         while self.is_ahead() && sys::now_ns() < end {

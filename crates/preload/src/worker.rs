@@ -24,7 +24,8 @@ use uffd::sys::{self, CpuSet, consts::*};
 use uffd::{Fd, Memory};
 use vmscan::{PAGE, WINDOW};
 use zswap::{
-    BATCH_MAX, Choice, Codec, Name, PARCEL_MAX_BYTES, Packed, Priors, WINDOW_PAGES, Window, dictionary_of,
+    BATCH_MAX, Choice, Codec, Load, LoadError, Name, PARCEL_MAX_BYTES, Packed, Priors, WINDOW_PAGES, Window,
+    dictionary_of,
 };
 
 /// What a worker is started with.
@@ -153,13 +154,13 @@ struct Bench {
     codec: Codec,
     shelf: &'static Shelf,
     lessons: Option<Lessons>,
-    /// As many windows as are packed together, or an object.
+    /// As many windows as are packed together, or objects as are unpacked.
     bytes: Vec<u8>,
 }
 
 impl Bench {
     fn new(codec: Codec, shelf: &'static Shelf, lessons: Option<Lessons>) -> Bench {
-        let bytes = vec![0; PARCEL_MAX_BYTES.max(codec.batch_size() * WINDOW)];
+        let bytes = vec![0; PARCEL_MAX_BYTES.max(WINDOW) * codec.batch_size()];
         Bench { codec, shelf, lessons, bytes }
     }
 
@@ -202,13 +203,9 @@ impl Bench {
         }
     }
 
-    /// The same, for all that is to be packed at once, by a device: it knows no dictionaries.
+    /// The same, for all that is to be packed or unpacked at once, by a device: it knows no dictionaries.
     fn act_together(&mut self, watch: &mut Watch<'_>, tasks: &mut [Option<Task<'_>>]) {
-        for Task { work, parcel, reply, .. } in tasks.iter_mut().flatten() {
-            if let Work::Unpack { .. } = work {
-                *reply = self.unpack(watch, work, parcel);
-            }
-        }
+        self.unpack_together(watch, tasks);
         let none = Priors::default();
         let mut windows: [Window<'_>; BATCH_MAX] = core::array::from_fn(|_| Window {
             bytes: &mut [],
@@ -232,6 +229,44 @@ impl Bench {
         self.codec.pack_together(&mut windows[..count]);
         for (reply, window) in replies.into_iter().flatten().zip(windows) {
             *reply = Reply::Packed(window.packed);
+        }
+    }
+
+    fn unpack_together(&mut self, watch: &Watch<'_>, tasks: &mut [Option<Task<'_>>]) {
+        let memory = &watch.duty.memory;
+        let mut loads: [Load<'_>; BATCH_MAX] = core::array::from_fn(|_| Load {
+            object: &[],
+            fingerprint: 0,
+            first: 0,
+            to: &mut [],
+            result: Err(LoadError::Stream),
+        });
+        let mut replies = [const { None }; BATCH_MAX];
+        let mut count = 0;
+        let places = self.bytes.chunks_exact_mut(PARCEL_MAX_BYTES);
+        for (Task { work, parcel, reply, .. }, place) in tasks.iter_mut().flatten().zip(places) {
+            let Work::Unpack { object, bytes, fingerprint, first, pages, to } = **work else { continue };
+            *reply = Reply::Unpacked(false);
+            let place = &mut place[..bytes];
+            if memory.read(object, place) {
+                loads[count] = Load {
+                    object: place,
+                    fingerprint,
+                    first: first as usize,
+                    to: &mut parcel[..pages as usize * PAGE],
+                    result: Err(LoadError::Stream),
+                };
+                replies[count] = Some((reply, to));
+                count += 1;
+            }
+        }
+        if count == 0 {
+            return;
+        }
+        self.codec.unpack_together(&mut loads[..count]);
+        for ((reply, to), load) in replies.into_iter().flatten().zip(&loads) {
+            // SAFETY: a slot of the stage that is this job's.
+            *reply = Reply::Unpacked(load.result.is_ok() && unsafe { memory.write(to, load.to) });
         }
     }
 
@@ -306,6 +341,7 @@ pub extern "C" fn main(duty: usize) -> ! {
         if board.serve(&mut hand, |tasks| bench.act(&mut watch, tasks)) {
             continue;
         }
+        bench.codec.rest();
         watch.look_now_and_then();
         let alarm = head.alarm.load(Relaxed);
         let is_called = |lookout: &Lookout| footprint(&lookout.statm) > alarm;

@@ -195,6 +195,7 @@ Exit status:
 Examples:
   zfolio bench compress --pid $(pidof redis-server)
   zfolio bench compress core.dump --unit 64K --compressor lz4,zstd:1,zstd:3
+  zfolio bench compress --pid 1234 --compressor zstd:1,zstd:1,dict=auto --unit 4K
   zfolio bench compress --pid 1234 --plot front.svg"
     )]
     Compress(Compress),
@@ -218,7 +219,10 @@ pub struct Compress {
     pub unit: String,
 
     /// Try these instead of all; `zfolio run --help` says what there is
-    #[arg(long, short, value_name = "NAME[:LEVEL],...", allow_hyphen_values = true)]
+    ///
+    /// With `zstd:1,dict=FILE` a dictionary is tried. For dict=auto one is trained from pages of one half of the memory, and everything is then
+    /// measured on the other half. An engine uses it for those units only that come to 2 % less with it.
+    #[arg(long, short, value_name = "NAME[:LEVEL][,dict=auto|FILE],...", allow_hyphen_values = true)]
     pub compressor: Option<String>,
 
     /// Try at most so much memory, spread over what there is

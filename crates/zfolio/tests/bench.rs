@@ -105,6 +105,57 @@ fn the_table_fits_and_the_drawing_is_well_formed() {
     assert_eq!((svg.matches("<circle").count(), svg.matches("units of").count()), (6, 2));
 }
 
+/// Pages that have a text in common and are noise otherwise: only a dictionary knows the text beforehand.
+fn kindred(pages: u64) -> Vec<u8> {
+    let text: Vec<u8> =
+        (0..60u32).flat_map(|n| n.wrapping_mul(0x9e37_79b9).to_le_bytes()).cycle().take(1800).collect();
+    let mut word = 1u64;
+    let mut memory = Vec::new();
+    for page in 0..pages {
+        memory.extend(&text[page as usize % 240..][..1500]);
+        while !memory.len().is_multiple_of(4096) {
+            word = word.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            memory.push((word >> 56) as u8);
+        }
+    }
+    memory
+}
+
+#[test]
+fn dictionaries_are_rows_and_are_not_measured_on_what_they_were_trained_on() {
+    let file = Scratch::new("kindred", &kindred(512));
+    let given = Scratch::new("given", &kindred(4)[..2000]);
+    let drawing = Scratch::new("dictionaries", b"");
+    let list = format!("zstd:1,zstd:1,dict=auto,zstd:1,dict={},lz4", given.path());
+    let arguments = [file.path(), "--unit", "4K,64K", "--rounds", "1", "--compressor", &list];
+    let with_plot = [&arguments[..], &["--plot", drawing.path()]].concat();
+    let json = json(&compress(&[&arguments[..], &["--json"]].concat()));
+    let rows = json["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 8);
+    let half = json["tried_bytes"].as_u64().unwrap();
+    assert_eq!((json["looked_at_bytes"].as_u64(), half), (Some(512 * 4096), 256 * 4096));
+    assert!(rows.iter().all(|row| row["plain_bytes"] == half), "all on the same half: {json:#}");
+    let of_4k = |from: Value| {
+        let is_it = |row: &&Value| {
+            row["unit_bytes"] == 4096 && row["compressor"] != "lz4:1" && row["dictionary"]["from"] == from
+        };
+        rows.iter().find(is_it).unwrap().clone()
+    };
+    let ratio = |from: Value| of_4k(from)["ratio"].as_f64().unwrap();
+    let (none, auto, file) = (ratio(Value::Null), ratio("auto".into()), ratio(given.path().into()));
+    assert!(auto > none * 1.05 && file > none * 1.05, "{none} {auto} {file}");
+    assert!(of_4k("auto".into())["dictionary"]["bytes"].as_u64().unwrap() > 500);
+    // What is only noise is known to no dictionary but one that was made of it.
+    assert!(auto < 4096.0 / 2596.0, "{auto}");
+    let output = compress(&with_plot);
+    let table = text(&output.stdout);
+    assert!(table.lines().skip(1).all(|line| line.len() <= 80), "{table}");
+    assert!(table.contains("dict=auto: ") && table.contains(" trained from 1 MiB in "), "{table}");
+    assert_eq!(table.matches("zstd:1,dict=auto ").count(), 2, "{table}");
+    let svg = fs::read_to_string(&drawing.0).unwrap();
+    assert_eq!((svg.matches("<circle").count(), svg.matches("zstd:1,dict=auto<").count()), (8, 2));
+}
+
 /// The child's memory is as much as it says, one word in every page of a part of it.
 #[test]
 fn a_process_is_measured_while_it_runs() {

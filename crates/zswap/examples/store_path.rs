@@ -86,7 +86,7 @@ impl Variant {
             let config = Config { timeout_ns: 60_000_000_000, ..Config::default() };
             let driver = Arc::new(Driver::new(config, Topology::read("")));
             model.attach(&driver);
-            assert!(codec.attach(|context: &mut Context| context.attach(|| Some(driver.clone()))));
+            assert!(codec.attach(|context: &mut Context| context.attach(|_| Some(driver.clone()))));
             (model, driver)
         });
         let parcels = vec![vec![0; PARCEL_MAX_BYTES]; BATCH_MAX];

@@ -14,7 +14,7 @@ use core::fmt;
 
 mod together;
 
-pub use together::{BATCH_MAX, Window};
+pub use together::{BATCH_MAX, Load, Window};
 
 /// The most bytes that the objects of one window can have: each page kept as it is, in an object of its own.
 pub const PARCEL_MAX_BYTES: usize = WINDOW_PAGES * (PAGE + prefix(1));
@@ -196,6 +196,11 @@ impl Codec {
         attached
     }
 
+    /// For who has nothing urgent to do ([`Context::rest`]).
+    pub fn rest(&mut self) {
+        self.context.rest();
+    }
+
     /// How many windows are best packed together. One at a time where the CPU does the work: to have begun more than one gains nothing then, and
     /// who wants a page of the last one waits for all.
     pub fn batch_size(&self) -> usize {
@@ -353,14 +358,8 @@ impl Codec {
         first: usize,
         to: &mut [u8],
     ) -> Result<(), LoadError> {
-        let view = View::read(object).ok_or(LoadError::Stream)?;
         let count = to.len() / PAGE;
-        if view.fingerprint() != fingerprint {
-            return Err(LoadError::Object);
-        }
-        if first + count > view.pages {
-            return Err(LoadError::Stream);
-        }
+        let view = look(object, fingerprint, first + count)?;
         let place = self.place(view.dictionary);
         if place.is_none() && view.dictionary != 0 {
             return Err(LoadError::Dictionary);
@@ -388,10 +387,24 @@ impl Codec {
                 to.copy_from_slice(&plain[start..]);
             }
         }
-        let sound =
-            to.chunks_exact(PAGE).enumerate().all(|(i, p)| page::hash(p, self.seed) == view.hash(first + i));
-        if sound { Ok(()) } else { Err(LoadError::Checksum) }
+        self.check(&view, first, to)
     }
+
+    /// Pages `first..` of an object are those that were stored.
+    fn check(&self, view: &View<'_>, first: usize, pages: &[u8]) -> Result<(), LoadError> {
+        let mut pages = pages.chunks_exact(PAGE).enumerate();
+        let is_sound = pages.all(|(i, page)| page::hash(page, self.seed) == view.hash(first + i));
+        if is_sound { Ok(()) } else { Err(LoadError::Checksum) }
+    }
+}
+
+/// An object as far as its header tells of it: that it is the one of this fingerprint, with so many pages at least.
+fn look(object: &[u8], fingerprint: u32, pages: usize) -> Result<View<'_>, LoadError> {
+    let view = View::read(object).ok_or(LoadError::Stream)?;
+    if view.fingerprint() != fingerprint {
+        return Err(LoadError::Object);
+    }
+    if pages > view.pages { Err(LoadError::Stream) } else { Ok(view) }
 }
 
 /// Compresses into a payload with the dictionary at `place`, as long as that saves a thirty-second: less is not worth a decompression. It is of the format

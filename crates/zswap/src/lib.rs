@@ -41,7 +41,7 @@ pub mod tutor;
 pub use cache::{Cache, dictionary_of, hash_in};
 pub use choice::{Auto, Choice};
 pub use chooser::{Chooser, Chosen, Origin, Purse, Way};
-pub use codec::{BATCH_MAX, Codec, LoadError, New, PARCEL_MAX_BYTES, Packed, Priors, Window};
+pub use codec::{BATCH_MAX, Codec, Load, LoadError, New, PARCEL_MAX_BYTES, Packed, Priors, Window};
 pub use dictionary::{Name, PLACES, Uses, With};
 pub use tutor::{Tutor, Verdict};
 

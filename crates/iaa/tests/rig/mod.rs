@@ -122,7 +122,7 @@ pub fn quick() -> Config {
 
 /// Where time-outs do not close the queue.
 pub fn tireless() -> Config {
-    Config { strikes_max: u32::MAX, ..quick() }
+    Config { strikes_max: u32::MAX, lost_max: u32::MAX, ..quick() }
 }
 
 /// A reason's count, where no other was counted.

@@ -89,10 +89,11 @@ fn several_jobs_are_taken_at_a_time_and_others_find_some() {
     let board = board(64);
     let untouched = board.apart_bytes();
     (0..20).for_each(|slot| board.post(slot, work(2 * slot as usize)));
-    // A load, which somebody waits for, is done first and alone.
-    board.post(40, work(1));
+    // Loads, which somebody waits for, are done first and by themselves.
+    (40..43).for_each(|slot| board.post(slot, work(2 * slot as usize - 79)));
     let mut hand = Hand::new(8);
-    assert_eq!(taken(&board, &mut hand), [40]);
+    assert_eq!(taken(&board, &mut hand), [40, 41, 42]);
+    (40..43).for_each(|slot| assert!(board.is_done(slot)));
     // Whoever is the only worker takes as many as it can.
     assert_eq!(taken(&board, &mut hand), [0, 1, 2, 3, 4, 5, 6, 7]);
     assert_eq!(board.apart_bytes(), untouched + 8 * PARCEL_BYTES);

@@ -1,8 +1,10 @@
 //! What is tried: units, compressors, how much memory; as a user names it.
 
+use super::candidate::Candidate;
 use super::sample::PAGE;
+use crate::dictionary;
 use crate::size::{Bytes, Size};
-use acomp::{Compressor, UNIT_MAX_BYTES};
+use acomp::{Compressor, Source, UNIT_MAX_BYTES};
 
 /// Units that are tried unless others are named.
 pub const DEFAULT_UNITS: &str = "4K,16K,64K,256K,2M";
@@ -35,20 +37,37 @@ pub fn units(text: &str) -> Result<Vec<usize>, String> {
     Ok(units)
 }
 
-/// Reads `lz4,zstd:3`, or without a text names all algorithms. Each comes once; an error is one line for the user.
-pub fn compressors(text: Option<&str>) -> Result<Vec<Compressor>, String> {
-    let words: Vec<&str> = match text {
-        Some(text) => text.split(',').map(str::trim).collect(),
-        None => Compressor::ALL.iter().map(|algorithm| algorithm.name).chain(OTHER_LEVELS).collect(),
+/// Reads `lz4,zstd:3,zstd:1,dict=auto`, or without a text names all algorithms. A dictionary belongs to what stands before it, and is read here if it is a file.
+/// Each comes once; an error is one line for the user.
+pub fn compressors(text: Option<&str>) -> Result<Vec<Candidate>, String> {
+    let mut words: Vec<String> = Vec::new();
+    match text {
+        Some(text) => {
+            for word in text.split(',').map(str::trim) {
+                match words.last_mut() {
+                    Some(last) if word.starts_with("dict=") => *last += &format!(",{word}"),
+                    _ => words.push(word.to_string()),
+                }
+            }
+        }
+        None => {
+            let names = Compressor::ALL.iter().map(|algorithm| algorithm.name).chain(OTHER_LEVELS);
+            words.extend(names.map(str::to_string));
+        }
     };
-    let mut compressors = Vec::new();
-    for word in words {
+    let mut candidates = Vec::new();
+    for word in &words {
         let compressor = Compressor::parse(word).map_err(|error| format!("--compressor {word}: {error}"))?;
-        if !compressors.contains(&compressor) {
-            compressors.push(compressor);
+        let mut candidate = Candidate::new(compressor);
+        if compressor.source() == Source::File {
+            candidate.origin = Compressor::dictionary_file(word).unwrap_or_default().to_string();
+            candidate.dictionary = dictionary::read(word, compressor)?;
+        }
+        if !candidates.contains(&candidate) {
+            candidates.push(candidate);
         }
     }
-    Ok(compressors)
+    Ok(candidates)
 }
 
 /// Reads the most memory that is to be tried, in bytes; an error is one line for the user.
@@ -96,11 +115,22 @@ mod tests {
         assert_eq!(all.len(), Compressor::ALL.len() + OTHER_LEVELS.len());
         let some = compressors(Some("zstd:1, lz4,zstd")).unwrap();
         assert_eq!(some.iter().map(|c| c.to_string()).collect::<Vec<_>>(), ["zstd:1", "lz4:1"]);
+        let some =
+            compressors(Some("zstd, zstd,dict=auto,lz4,zstd:1, dict=auto,deflate-iaa:canned")).unwrap();
+        let names: Vec<_> = some.iter().map(|c| c.to_string()).collect();
+        assert_eq!(names, ["zstd:1", "zstd:1,dict=auto", "lz4:1", "deflate-iaa:canned"]);
     }
 
     #[test]
     fn nonsense_is_one_line_with_what_there_is() {
-        for (text, name) in [("zip", "zip"), ("lz4,zstd:99", "zstd:99"), ("", ""), ("lz4,", "")] {
+        for (text, name) in [
+            ("zip", "zip"),
+            ("lz4,zstd:99", "zstd:99"),
+            ("", ""),
+            ("lz4,", ""),
+            ("dict=auto", "dict=auto"),
+            ("zstd,dict=", "zstd,dict="),
+        ] {
             let line = compressors(Some(text)).unwrap_err();
             assert!(
                 line.starts_with(&format!("--compressor {name}: ")) && line.contains("accepted"),
@@ -108,6 +138,8 @@ mod tests {
             );
             assert!(!line.contains('\n'));
         }
+        let line = compressors(Some("lz4,zstd:1,dict=/none")).unwrap_err();
+        assert!(line.starts_with("--compressor zstd:1,dict=/none: /none: No such file"), "{line}");
         for text in ["0", "-1", "x", "", "99999999999", "1.5"] {
             assert!(pid(text).unwrap_err().contains(text));
         }

@@ -5,15 +5,17 @@
 //! Within a round memory goes in steps, as large as the longest unit: out, back, compared. So the plain bytes come from memory
 //! and the objects from a near cache.
 
+use super::candidate::Candidate;
 use crate::sys;
-use acomp::{CompressRequest, Compressor, Context, DecompressRequest, Outcome, UNIT_MAX_BYTES};
+use acomp::{CompressRequest, Context, DecompressRequest, Outcome, UNIT_MAX_BYTES};
+use std::rc::Rc;
 use std::time::Duration;
 
 /// What came of one compressor at one unit.
 #[derive(Clone, Debug)]
 pub struct Row {
     /// Who.
-    pub compressor: Compressor,
+    pub compressor: Rc<Candidate>,
     /// Bytes that are compressed as one.
     pub unit_bytes: usize,
     /// Units that there were; the last of a stretch may be shorter.
@@ -33,7 +35,7 @@ pub struct Row {
 }
 
 impl Row {
-    fn new(compressor: Compressor, unit_bytes: usize) -> Row {
+    fn new(compressor: Rc<Candidate>, unit_bytes: usize) -> Row {
         let (out, back) = (Vec::new(), Vec::new());
         let (units, kept, plain_bytes, shrunk_plain_bytes, object_bytes) = (0, 0, 0, 0, 0);
         Row { compressor, unit_bytes, units, kept, plain_bytes, shrunk_plain_bytes, object_bytes, out, back }
@@ -84,13 +86,13 @@ pub struct Step<'a> {
 pub fn measure(
     pieces: &[Vec<u8>],
     units: &[usize],
-    compressors: &[Compressor],
+    compressors: &[Rc<Candidate>],
     rounds: usize,
     mut watch: impl FnMut(Step),
 ) -> Result<Vec<Row>, String> {
     let mut rows: Vec<Row> = units
         .iter()
-        .flat_map(|unit| compressors.iter().map(|compressor| Row::new(*compressor, *unit)))
+        .flat_map(|unit| compressors.iter().map(|compressor| Row::new(compressor.clone(), *unit)))
         .collect();
     let mut bench = Bench { objects: vec![0; UNIT_MAX_BYTES], back: vec![0; UNIT_MAX_BYTES] };
     let count = rows.len();
@@ -114,18 +116,22 @@ struct Bench {
 impl Bench {
     /// One round of one row.
     fn try_out(&mut self, pieces: &[Vec<u8>], row: &mut Row) -> Result<(), String> {
-        let mut context = Context::new(row.compressor, row.unit_bytes).map_err(|error| error.to_string())?;
+        let Candidate { compressor, dictionary, .. } = &*row.compressor;
+        let mut context = Context::new(*compressor, row.unit_bytes).map_err(|error| error.to_string())?;
+        if !dictionary.is_empty() {
+            context.learn(0, dictionary).map_err(|error| error.to_string())?;
+        }
         // Of one round only; all come to the same.
         *row = Row {
             out: std::mem::take(&mut row.out),
             back: std::mem::take(&mut row.back),
-            ..Row::new(row.compressor, row.unit_bytes)
+            ..Row::new(row.compressor.clone(), row.unit_bytes)
         };
         let (mut out, mut back) = (Duration::ZERO, Duration::ZERO);
         let step_bytes = self.objects.len() / row.unit_bytes * row.unit_bytes;
         // The first step is done twice: the context's memory is new, and each page of it a fault.
         if let Some(first) = pieces.first() {
-            let mut warm = Row::new(row.compressor, row.unit_bytes);
+            let mut warm = Row::new(row.compressor.clone(), row.unit_bytes);
             self.step(&mut context, &first[..first.len().min(step_bytes)], &mut warm)?;
         }
         for step in pieces.iter().flat_map(|piece| piece.chunks(step_bytes)) {
@@ -146,12 +152,15 @@ impl Bench {
         row: &mut Row,
     ) -> Result<(Duration, Duration), String> {
         let batch_size = context.batch_size();
+        let place = (!row.compressor.dictionary.is_empty()).then_some(0);
         let rooms = self.objects.chunks_mut(row.unit_bytes);
         let mut out: Vec<_> = plain
             .chunks(row.unit_bytes)
             .zip(rooms)
             // What saves less than a thirty-second is kept as it is, as an engine does.
-            .map(|(unit, room)| CompressRequest::new(unit, &mut room[..unit.len() - unit.len() / 32]))
+            .map(|(unit, room)| {
+                CompressRequest::new(unit, &mut room[..unit.len() - unit.len() / 32]).with(place)
+            })
             .collect();
         let begin = sys::cpu_time();
         out.chunks_mut(batch_size).for_each(|batch| context.compress(batch));
@@ -179,7 +188,9 @@ impl Bench {
         let mut back: Vec<_> = shrunk
             .iter()
             .zip(pieces)
-            .map(|((unit, object), piece)| DecompressRequest::new(object, &mut piece[..unit.len()]))
+            .map(|((unit, object), piece)| {
+                DecompressRequest::new(object, &mut piece[..unit.len()]).with(place)
+            })
             .collect();
         let begin = sys::cpu_time();
         back.chunks_mut(batch_size).for_each(|batch| context.decompress(batch));
@@ -197,6 +208,11 @@ impl Bench {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use acomp::Compressor;
+
+    fn candidate(name: &str) -> Rc<Candidate> {
+        Rc::new(Candidate::new(Compressor::parse(name).unwrap()))
+    }
 
     /// Words that no two of are alike, with some zeros between: lz4 shrinks it a little.
     fn memory(len: usize) -> Vec<u8> {
@@ -209,7 +225,7 @@ mod tests {
     }
 
     fn rows(pieces: &[Vec<u8>], units: &[usize], names: &[&str], rounds: usize) -> Vec<Row> {
-        let compressors: Vec<_> = names.iter().map(|name| Compressor::parse(name).unwrap()).collect();
+        let compressors: Vec<_> = names.iter().map(|name| candidate(name)).collect();
         measure(pieces, units, &compressors, rounds, |_| {}).unwrap()
     }
 
@@ -248,6 +264,19 @@ mod tests {
     }
 
     #[test]
+    fn a_dictionary_is_used_both_ways_and_an_empty_one_is_none() {
+        let memory = memory(64 << 10);
+        let with =
+            Candidate { dictionary: memory[..16 << 10].to_vec(), ..(*candidate("zstd,dict=auto")).clone() };
+        let compressors = [candidate("zstd"), candidate("zstd,dict=auto"), Rc::new(with)];
+        let rows = measure(&[memory], &[4096], &compressors, 1, |_| {}).unwrap();
+        assert_eq!(rows[0].object_bytes, rows[1].object_bytes);
+        // A quarter of the memory is in the dictionary, which is why none is to be tried on what it was made of.
+        assert!(rows[2].object_bytes * 10 < rows[0].object_bytes * 9, "{rows:?}");
+        assert_eq!(rows[2].units, 16);
+    }
+
+    #[test]
     fn the_median_is_the_middle_one() {
         let times = |millis: &[u64]| {
             median(&millis.iter().map(|ms| Duration::from_millis(*ms)).collect::<Vec<_>>()).as_millis()
@@ -259,8 +288,7 @@ mod tests {
     #[test]
     fn who_watches_is_told_what_comes() {
         let mut seen = Vec::new();
-        let compressor = Compressor::parse("lz4").unwrap();
-        measure(&[memory(9000)], &[4096, 8192], &[compressor], 2, |step| {
+        measure(&[memory(9000)], &[4096, 8192], &[candidate("lz4")], 2, |step| {
             seen.push((step.round, step.row.unit_bytes, step.percent))
         })
         .unwrap();

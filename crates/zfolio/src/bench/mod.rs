@@ -1,16 +1,18 @@
 //! `zfolio bench`: figures of this machine, on the user's own memory.
 //!
 //! ```text
-//!   choice ──> process, or a file ──> sample ──> measure ──> table ──> text, JSON
-//!   what is    /proc/PID/mem          pieces     rows        front     plot: SVG
+//!   choice ──> process, or a file ──> sample ──> candidate ──> measure ──> table ──> text, JSON
+//!   what is    /proc/PID/mem          pieces     dictionaries  rows        front     plot: SVG
 //!   asked
 //! ```
 //!
 //! - [`choice`]: units, compressors and amounts as a user names them
 //! - [`process`], [`sample`]: memory to try them on
+//! - [`candidate`]: who is tried, with a dictionary that may be trained before
 //! - [`mod@measure`]: out, back, compared, timed
 //! - [`mod@front`], [`table`], [`plot`]: what is best, and how it is shown
 
+mod candidate;
 mod choice;
 mod front;
 mod measure;
@@ -25,6 +27,7 @@ use crate::args::{Bench, BenchTask, Compress};
 use crate::size::Bytes;
 use crate::summary::Count;
 use crate::sys;
+use candidate::Candidate;
 use measure::{Step, measure};
 use process::Process;
 use sample::{Sample, divide};
@@ -32,6 +35,8 @@ use std::fs::{self, File};
 use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Instant;
 use table::Report;
 
 /// The exit status for a command line that is wrong.
@@ -53,7 +58,7 @@ fn compress(args: &Compress) -> Result<(), (u8, String)> {
     let usage = |line| (USAGE, line);
     let failed = |line| (1, line);
     let units = choice::units(&args.unit).map_err(usage)?;
-    let compressors = choice::compressors(args.compressor.as_deref()).map_err(usage)?;
+    let candidates = choice::compressors(args.compressor.as_deref()).map_err(usage)?;
     let most_bytes = choice::sample(&args.sample).map_err(usage)?;
     let pid = args.pid.as_deref().map(choice::pid).transpose().map_err(usage)?;
     // Where the drawing cannot be written nobody wants to wait for it.
@@ -62,7 +67,7 @@ fn compress(args: &Compress) -> Result<(), (u8, String)> {
     }
 
     let mut notes = Vec::new();
-    let (source, sample) = match pid {
+    let (source, mut sample) = match pid {
         Some(pid) => of_process(pid, most_bytes, &mut notes),
         None => of_files(&args.files, most_bytes),
     }
@@ -73,6 +78,7 @@ fn compress(args: &Compress) -> Result<(), (u8, String)> {
             "{source}: one word fills each of its {pages} pages: none is ever compressed"
         )));
     }
+    let compressors = learned(candidates, &mut sample, &mut notes).map_err(failed)?;
     let mut progress = Progress::new();
     let rows = measure(&sample.pieces, &units, &compressors, args.rounds.into(), |step| progress.show(&step));
     progress.clear();
@@ -97,6 +103,31 @@ fn compress(args: &Compress) -> Result<(), (u8, String)> {
         }
         _ => Ok(()),
     }
+}
+
+/// Trains the dictionaries that are asked for, from a half of the sample that is taken away from it.
+fn learned(
+    mut candidates: Vec<Candidate>,
+    sample: &mut Sample,
+    notes: &mut Vec<String>,
+) -> Result<Vec<Rc<Candidate>>, String> {
+    if candidates.iter().any(Candidate::is_trained) {
+        let (trained, measured) = candidate::halve(std::mem::take(&mut sample.pieces));
+        sample.pieces = measured;
+        let began = Instant::now();
+        let (dictionary, bytes) = candidate::train(&trained)?;
+        notes.push(match dictionary.len() as u64 {
+            0 => "dict=auto: no dictionary, since pages have nothing in common".to_string(),
+            length => format!(
+                "dict=auto: {} trained from {} in {} ms; the other half is measured",
+                Bytes(length),
+                Bytes(bytes),
+                began.elapsed().as_millis()
+            ),
+        });
+        candidates.iter_mut().filter(|c| c.is_trained()).for_each(|c| c.dictionary = dictionary.clone());
+    }
+    Ok(candidates.into_iter().map(Rc::new).collect())
 }
 
 /// Whether a file can be written. One that was not there is not there afterwards.
@@ -168,7 +199,7 @@ impl Progress {
         // Not from the background, and not where it would have to wait.
         if self.is_terminal && sys::takes_output(libc::STDERR_FILENO) {
             let Step { round, rounds, row, percent } = step;
-            let (unit, name) = (table::unit_name(row.unit_bytes), row.compressor);
+            let (unit, name) = (table::unit_name(row.unit_bytes), &row.compressor);
             let _ = write!(
                 io::stderr(),
                 "\r\x1b[Kround {round} of {rounds}, {percent} %: {name} in units of {unit}"

@@ -11,6 +11,9 @@ use std::fmt::{self, Write};
 /// Version of the JSON: raised when a field changes its meaning or goes; new fields may come at any time.
 const SCHEMA: u32 = 1;
 
+/// Columns of a compressor's name.
+const NAME_COLUMNS: usize = 20;
+
 /// What was tried, and what came of it.
 pub struct Report {
     /// What the memory is of: `process 123 (redis-server)`, or files.
@@ -80,7 +83,7 @@ impl Report {
         writeln!(out, "  speeds in GB of pages a second of one processor's time, {rounds}")?;
         writeln!(
             out,
-            "\n  {:<7}{:<12}{:>9}{:>12}{:>11}{:>13}",
+            "\n  {:<6}{:<NAME_COLUMNS$}{:>8}{:>11}{:>10}{:>14}",
             "unit", "compressor", "ratio", "out GB/s", "in GB/s", "kept as is"
         )?;
         let mut marks = self.on_front.iter();
@@ -91,12 +94,13 @@ impl Report {
             for row in rows {
                 let is_on = marks.next() == Some(&true);
                 let (mark, on, off) = if is_on { ('*', on, off) } else { (' ', "", "") };
-                let (unit, name) = (unit_name(row.unit_bytes), row.compressor.to_string());
+                let (unit, name) =
+                    (unit_name(row.unit_bytes), cut(&row.compressor.to_string(), NAME_COLUMNS));
                 let speed_in = row.in_bytes_per_s().map_or("-".to_string(), gigabytes);
                 let kept = row.kept_share() * 100.0;
                 writeln!(
                     out,
-                    "{on}{mark} {unit:<7}{name:<12}{:>9.2}{:>12}{speed_in:>11}{kept:>11.1} %{off}",
+                    "{on}{mark} {unit:<6}{name:<NAME_COLUMNS$}{:>8.2}{:>11}{speed_in:>10}{kept:>12.1} %{off}",
                     row.ratio(),
                     gigabytes(row.out_bytes_per_s()),
                 )?;
@@ -111,6 +115,8 @@ impl Report {
         let rows = self.rows.iter().zip(&self.on_front).map(|(row, on_front)| {
             json!({
                 "compressor": row.compressor.to_string(),
+                "dictionary": (!row.compressor.origin.is_empty())
+                    .then(|| json!({ "from": row.compressor.origin, "bytes": row.compressor.dictionary.len() })),
                 "unit_bytes": row.unit_bytes,
                 "ratio": row.ratio(),
                 "out_bytes_per_s": row.out_bytes_per_s().round(),
@@ -177,8 +183,10 @@ fn cut(text: &str, columns: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bench::candidate::Candidate;
     use crate::bench::measure::measure;
     use acomp::Compressor;
+    use std::rc::Rc;
 
     fn report() -> Report {
         let mut memory: Vec<u8> =
@@ -186,7 +194,8 @@ mod tests {
         memory[..8192].fill(0);
         let mut sample = Sample { there_are_bytes: 9 << 30, ..Sample::default() };
         sample.add(&memory);
-        let compressors = ["lz4:65537", "zstd:-1", "842"].map(|name| Compressor::parse(name).unwrap());
+        let candidate = |name| Rc::new(Candidate::new(Compressor::parse(name).unwrap()));
+        let compressors = ["lz4:65537", "zstd:-1", "deflate-iaa:dynamic"].map(candidate);
         let rows = measure(&sample.pieces, &[4096, 2 << 20], &compressors, 1, |_| {}).unwrap();
         Report::new("process 4711 (x)".to_string(), sample, vec!["a note".to_string()], 1, rows)
     }

@@ -1,13 +1,14 @@
-//! Several windows at a time: all that is to be compressed of them is one batch, so that a device has as much of it as it can work on.
+//! Several windows, or objects, at a time: all that is to be compressed of them, or decompressed, is one batch, so that a device has as much of it as it can
+//! work on.
 
-use super::{Codec, Fresh, New, Packed, Priors};
+use super::{Codec, Fresh, LoadError, New, Packed, Priors, look};
 use crate::noise;
 use crate::object::{self, Format, prefix};
 use crate::{PAGE, WINDOW_PAGES};
-use acomp::{CompressRequest, Outcome};
+use acomp::{CompressRequest, DecompressRequest, Outcome};
 use core::mem::take;
 
-/// The most windows that are packed together.
+/// The most windows that are packed together, or objects that are unpacked.
 pub const BATCH_MAX: usize = 8;
 
 /// A window that is packed together with others.
@@ -24,6 +25,20 @@ pub struct Window<'a> {
     pub parcel: &'a mut [u8],
     /// What has become of it.
     pub packed: Packed,
+}
+
+/// An object of which pages are restored together with those of others.
+pub struct Load<'a> {
+    /// It.
+    pub object: &'a [u8],
+    /// What it is known by.
+    pub fingerprint: u32,
+    /// The first page that is wanted.
+    pub first: usize,
+    /// Where the pages go, as many as are wanted.
+    pub to: &'a mut [u8],
+    /// What came of it.
+    pub result: Result<(), LoadError>,
 }
 
 /// What an object is to be.
@@ -130,6 +145,39 @@ impl Codec {
                 });
                 to += head + bytes;
                 from += head + len;
+            }
+        }
+    }
+}
+
+impl Codec {
+    /// Restores up to [`BATCH_MAX`] objects as [`unpack`](Codec::unpack) restores each: those of which all is wanted in one batch.
+    pub fn unpack_together(&mut self, loads: &mut [Load<'_>]) {
+        let mut requests: [DecompressRequest<'_>; BATCH_MAX] =
+            core::array::from_fn(|_| DecompressRequest::new(&[], &mut []));
+        let mut views = [const { None }; BATCH_MAX];
+        let mut wanted = 0;
+        for (load, kept) in loads.iter_mut().zip(&mut views) {
+            let Load { object, fingerprint, first, ref mut to, .. } = *load;
+            let pages = to.len() / PAGE;
+            match look(object, fingerprint, first + pages) {
+                Ok(view)
+                    if view.format == Format::Compressed && view.pages == pages && view.dictionary == 0 =>
+                {
+                    requests[wanted] = DecompressRequest::new(view.payload, to);
+                    *kept = Some((view, wanted));
+                    wanted += 1;
+                }
+                // A part of it, or it is no work, or damaged: here.
+                _ => load.result = self.unpack(object, fingerprint, first, to),
+            }
+        }
+        self.context.decompress(&mut requests[..wanted]);
+        let results = requests.map(|request| request.result);
+        for (load, kept) in loads.iter_mut().zip(&views) {
+            if let Some((view, request)) = kept {
+                let read = results[*request].map_err(|_| LoadError::Stream);
+                load.result = read.and_then(|()| self.check(view, load.first, load.to));
             }
         }
     }
