@@ -13,7 +13,8 @@
 //! The events of one thread come in order, those of different threads do not: when one unmaps a range, and mremap gives its address to
 //! another at once, the REMAP may be read before the UNMAP. That is seen by the target being registered still: what was there is put aside
 //! (`displaced`), and the late event finds it there. So what is known to be registered (`regions`) must be all that is: whole mappings, and what
-//! mremap adds to one, of which no event tells. A limit: what comes to be registered while events are under way is known only when none is.
+//! mremap adds to one, of which no event tells: where somebody moves to such a part (`remapped`) before it is known to be registered, there may be an event of a
+//! former owner's due or not (`doubted`), until none is under way. A limit: what else comes to be registered while events are under way is known only then.
 //! An event that is later than all of another thread's mremap to such a place cannot be told from one that is due.
 
 use crate::index::{ASIDE, Entry, Kind};
@@ -104,7 +105,14 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             insert(&mut self.regions, range);
         }
         // What is still registered there has another owner, whose event is yet to come.
-        let (taken, _) = part(&self.regions, &target);
+        let (mut taken, _) = part(&self.regions, &target);
+        // What that one's mremap had added to his mapping was registered too; but it may be this one's own that was seen there.
+        for range in part(&self.remapped, &target).0 {
+            for range in part(&taken, &range).1 {
+                insert(&mut self.doubted, range.clone());
+                insert(&mut taken, range);
+            }
+        }
         self.unregistered(&target);
         // Where the old mapping is kept it does not grow, and its thread may be anywhere by now.
         if self.kernel.mapping(from.start).is_none()
@@ -154,14 +162,27 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         self.unfault(&range);
         let (late, rest) = part(&self.displaced, &range);
         for range in late {
-            self.forget(aside(&range));
-            subtract(&mut self.displaced, &range);
+            self.no_longer_due(&range);
         }
         for range in rest {
             self.forget(range.clone());
             self.readahead.forget(range.start, range.end);
             self.unregistered(&range);
             self.quarantine.lift(&range);
+        }
+    }
+
+    /// The event of a range's former owner has come, or was none: what was there before is nobody's.
+    fn no_longer_due(&mut self, range: &Range<usize>) {
+        self.forget(aside(range));
+        subtract(&mut self.displaced, range);
+        subtract(&mut self.doubted, range);
+    }
+
+    /// No event is under way: none is due of which that was in doubt.
+    pub(crate) fn nothing_is_due(&mut self) {
+        while let Some(range) = self.doubted.first().cloned() {
+            self.no_longer_due(&range);
         }
     }
 

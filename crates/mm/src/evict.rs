@@ -307,6 +307,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         if bytes == 0 {
             return;
         }
+        self.nothing_is_due();
         debug_assert!(self.displaced.is_empty(), "a move proves that no event is due");
         self.stat.pgdeactivate.fetch_add((bytes / PAGE) as u64, Relaxed);
         self.evictions += bytes / PAGE;

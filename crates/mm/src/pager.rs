@@ -74,6 +74,8 @@ pub struct Pager<'a, K, S> {
     pub(crate) quarantine: Quarantine,
     /// Ranges that somebody moved to before the event of their former owner was read, whose pages are aside; sorted and apart.
     pub(crate) displaced: Vec<Range<usize>>,
+    /// Those of them that may have had no former owner.
+    pub(crate) doubted: Vec<Range<usize>>,
     /// Registered ranges, sorted and apart.
     pub(crate) regions: Vec<Range<usize>>,
     /// Mappings that mremap has made, all of it registered, until no event is under way.
@@ -151,6 +153,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
             waiting: Vec::new(),
             quarantine: Quarantine::default(),
             displaced: Vec::new(),
+            doubted: Vec::new(),
             regions: Vec::new(),
             remapped: Vec::new(),
             fetches: Vec::new(),
@@ -381,7 +384,11 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
     /// True when no event is under way: even one that is not to be read yet stops every fill with EAGAIN, before the kernel sees that
     /// the nursery is not registered.
     pub(crate) fn is_quiet(&mut self) -> bool {
-        self.kernel.zero(self.config.nursery, PAGE).stop != Some(uffd::Errno::EAGAIN)
+        let is_quiet = self.kernel.zero(self.config.nursery, PAGE).stop != Some(uffd::Errno::EAGAIN);
+        if is_quiet {
+            self.nothing_is_due();
+        }
+        is_quiet
     }
 
     /// The bell at this address, as a bit; 0 where there is none.

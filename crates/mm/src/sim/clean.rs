@@ -10,8 +10,8 @@ fn seeds() -> Vec<u64> {
     match bounds {
         Some((Ok(from), Ok(to))) => (from..=to).collect(),
         // And those that fail where a REMAP does not say that its source was registered (1038), or a mapping is registered while an event is
-        // under way (405).
-        _ => (1..=100).chain([405, 1038]).collect(),
+        // under way (405), or what mremap has added is not known where somebody else comes to (367).
+        _ => (1..=100).chain([367, 405, 1038]).collect(),
     }
 }
 
@@ -48,9 +48,7 @@ fn a_damaged_object_raises_sigbus_and_is_never_read() {
     assert!(sum.lost > 0);
 }
 
-/// A seed that meets the limit which event.rs tells of, as about one in 1,000 does: it is ended before.
-const BEYOND: u64 = 11;
-
+/// One in 4,000 seeds meets the limit which event.rs tells of (1863 is the first): none of these.
 #[test]
 fn many_threads_that_move_their_memory_lose_nothing() {
     all_pass(|seed| Plan {
@@ -58,7 +56,7 @@ fn many_threads_that_move_their_memory_lose_nothing() {
         pages: 64 + seed as usize % 256,
         habit: [Habit::Forks, Habit::Remaps][seed as usize % 2],
         evict_all: true,
-        steps: if seed == BEYOND { 1000 } else { 4000 },
+        steps: 4000,
         ..Plan::any(seed)
     });
 }
