@@ -199,15 +199,18 @@ fn inspect(library: &Path) {
     let file = fs::read(library).expect("it was just linked");
     let later = Section::find(&file, LATER);
     let code = succeed(Command::new("objdump").args(["--disassemble", "--section=.startup"]).arg(library));
+    let mut count = 0;
     for line in String::from_utf8_lossy(&code.stdout).lines() {
         // What an instruction refers to stands behind it.
         let Some((_, target)) = line.split_once("# ") else { continue };
         let target = target.split(' ').next().map(|address| u64::from_str_radix(address, 16));
         let Some(Ok(target)) = target else { continue };
+        count += 1;
         // Their header is written by us.
         let is_fine = target == later.at.start || !later.at.contains(&target) || is_place(&file, target);
         assert!(is_fine, "what runs at each start needs an address that is filled in later:\n{line}");
     }
+    assert!(count > 0, "objdump does not say to what instructions refer");
 }
 
 /// True for the place of a panic, which is only looked at after all addresses were filled in: the path of a source file, its length, line and column.
