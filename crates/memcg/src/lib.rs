@@ -43,7 +43,7 @@ use hist::Histogram;
 use share::{Division, Share};
 
 /// "zfolio" and the version of this layout; both sides refuse any other.
-pub const MAGIC: u64 = 0x7a66_6f6c_696f_0003;
+pub const MAGIC: u64 = 0x7a66_6f6c_696f_0004;
 
 /// How many processes of a run can be managed at the same time. The file is sparse: what was never used takes no memory.
 pub const SLOTS: usize = 512;
@@ -91,6 +91,8 @@ pub struct Settings {
     pub seed: u32,
     /// Milliseconds without progress at a full limit after which the program is stopped.
     pub full_timeout_ms: u32,
+    /// 1: all processes may miss at the same time, however many there are.
+    pub no_turns: u32,
     /// Test mode: every so many objects that are stored, one is damaged, to see that it is noticed; 0 damages none.
     pub damage_every: u32,
 }
@@ -139,6 +141,8 @@ pub struct Stat {
     pub fresh_faults: AtomicU64,
     /// Nanoseconds that the program's threads waited for faults (first read of the message to wake-up).
     pub stall_ns: AtomicU64,
+    /// Nanoseconds that they waited for the turn of their process, which is not in `stall_ns`.
+    pub parked_ns: AtomicU64,
     /// CPU nanoseconds of the engine.
     pub engine_cpu_ns: AtomicU64,
     /// Times that the process came to rest at a full limit.

@@ -34,6 +34,8 @@ pub struct Process {
     pub faults: u64,
     /// Time that its threads waited for faults, summed.
     pub stall_ns: u64,
+    /// Time that they waited for their process's turn, summed.
+    pub parked_ns: u64,
     /// CPU time of its engine.
     pub engine_cpu_ns: u64,
 }
@@ -67,6 +69,7 @@ impl Slot {
             pages_in: self.stat.pages_in(),
             faults: self.stat.faults.load(Relaxed),
             stall_ns: self.stat.stall_ns.load(Relaxed),
+            parked_ns: self.stat.parked_ns.load(Relaxed),
             engine_cpu_ns: self.stat.engine_cpu_ns.load(Relaxed),
         }
     }

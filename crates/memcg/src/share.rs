@@ -43,6 +43,9 @@ pub struct Share {
     pub copied_bytes: AtomicU64,
     /// For how long the thread that waits longest for room has been waiting, in milliseconds; 0 when none does. A gauge.
     pub waiting_ms: AtomicU64,
+    /// Until then, on the monotonic clock, its engine serves no fault: the process waits for its turn. Set by the coordinator again and again, so that nobody waits
+    /// for one that has died.
+    pub parked_until_ns: AtomicU64,
     /// How much of what it shares with relatives its engine is still to put into its log for all of them, in bytes of the program. Set by the coordinator.
     pub tell_bytes: AtomicU64,
     /// 1 when there was nothing left to tell, or no room for it; the coordinator takes it back.
@@ -82,6 +85,7 @@ impl Share {
     pub(crate) fn clear(&self) {
         let division =
             [&self.bytes, &self.claim_bytes, &self.excess_bytes, &self.copied_bytes, &self.waiting_ms];
+        self.parked_until_ns.store(0, SeqCst);
         let family = [&self.tell_bytes, &self.told_all, &self.log_bytes, &self.read_bytes];
         for cell in division.into_iter().chain(family) {
             cell.store(0, SeqCst);

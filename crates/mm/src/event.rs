@@ -189,10 +189,12 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// Faults on a range that is gone are nobody's: a thread that a signal interrupted in its fault has told it twice, and has gone on
     /// since. What is mapped there next may not be ours to fill.
     pub(crate) fn unfault(&mut self, range: &Range<usize>) {
-        let before = self.faults.len() + self.waiting.len();
+        let count = |pager: &Self| pager.faults.len() + pager.waiting.len() + pager.parked.len();
+        let before = count(self);
         self.faults.retain(|fault| !range.contains(&fault.at));
         self.waiting.retain(|fault| !range.contains(&fault.at));
-        if self.faults.len() + self.waiting.len() < before {
+        self.parked.retain(|fault| !range.contains(&fault.at));
+        if count(self) < before {
             self.kernel.wake(range.clone());
         }
     }

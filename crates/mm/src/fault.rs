@@ -92,7 +92,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         self.kernel.pause();
         *pauses += 1;
         if pauses.is_multiple_of(STUCK) {
-            let queued: Vec<usize> = self.faults.iter().map(|f| f.at).collect();
+            let queued: Vec<usize> = self.faults.iter().chain(&self.parked).map(|f| f.at).collect();
             for at in queued {
                 self.fill_grown(at);
             }

@@ -70,6 +70,10 @@ pub struct Pager<'a, K, S> {
     pub(crate) faults: VecDeque<Fault>,
     /// Faults on fresh memory that wait for room.
     pub(crate) waiting: Vec<Fault>,
+    /// Faults of a process that waits for its turn.
+    pub(crate) parked: Vec<Fault>,
+    /// It does, since then.
+    parked_since_ns: Option<u64>,
     /// Ranges that a REMOVE covered, and that may not be evicted yet.
     pub(crate) quarantine: Quarantine,
     /// Ranges that somebody moved to before the event of their former owner was read, whose pages are aside; sorted and apart.
@@ -151,6 +155,8 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
             splitting: Splitting::default(),
             faults: VecDeque::new(),
             waiting: Vec::new(),
+            parked: Vec::new(),
+            parked_since_ns: None,
             quarantine: Quarantine::default(),
             displaced: Vec::new(),
             doubted: Vec::new(),
@@ -209,6 +215,9 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
         self.attend();
         self.learn_growth();
         let mut busy = self.collect();
+        if self.parked_since_ns.is_some() {
+            self.parked.extend(self.faults.drain(..).chain(self.waiting.drain(..)));
+        }
         if !self.waiting.is_empty() && self.marks.relieved(&self.usage()) {
             self.faults.extend(self.waiting.drain(..));
         }
@@ -234,6 +243,21 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
         }
         self.served_ns = self.kernel.now_ns();
         true
+    }
+
+    /// From now on the process waits for its turn, or goes on. While it waits no fault is served; all else is done as ever, and what it has may go out.
+    pub fn park(&mut self, is_parked: bool) {
+        if is_parked == self.parked_since_ns.is_some() {
+            return;
+        }
+        let now = self.kernel.now_ns();
+        self.parked_since_ns = is_parked.then_some(now);
+        for mut fault in self.parked.drain(..) {
+            self.stat.parked_ns.fetch_add(now.saturating_sub(fault.since_ns), Relaxed);
+            // What it waits for from here on is a page.
+            fault.since_ns = now;
+            self.faults.push_back(fault);
+        }
     }
 
     /// Above the last mark whoever faults pays: the next fault waits until the compressors have made room, for a while.
@@ -318,6 +342,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
     /// Brings everything home and unregisters it: before a fork. Faults are served all the while; afterwards none can come.
     pub fn retire(&mut self) {
         self.paused = true;
+        self.park(false);
         loop {
             self.settle();
             self.collect();

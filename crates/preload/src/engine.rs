@@ -464,6 +464,7 @@ fn run(watch: &mut Watch, board: Board, workers: &[u32], pager: &mut Engine) {
                 enroll(pager);
             }
         }
+        pager.park(now < slot.share.parked_until_ns.load(Relaxed));
         let rests_now = evict_all && now < rests.until_ns;
         pager.paused = !CONTROL.is_forkless() || rests_now;
         // What is mapped during the turn may be missed.

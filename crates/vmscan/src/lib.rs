@@ -6,6 +6,7 @@
 //!   page met by the clock hand ──> heat::Heat ──> spare it once more, or take it
 //!   fault ──> readahead::Readahead ──> this page, its window, or the windows after it too
 //!   what each process of a run needs ──> share::divide ──> what each may use
+//!   more processes than CPUs refault ──> load::Load ──> who waits for its turn
 //!   page out of an object of many ──> split::Splitting ──> whether each is to have an object of its own
 //! ```
 
@@ -15,6 +16,7 @@
 extern crate alloc;
 
 pub mod heat;
+pub mod load;
 pub mod readahead;
 pub mod share;
 pub mod split;

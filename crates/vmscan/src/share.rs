@@ -95,6 +95,8 @@ pub struct Member {
     pub misses: u64,
     /// How long one of its threads has been waiting for room.
     pub waiting_ms: u64,
+    /// It waits for its turn (load.rs), and needs nothing meanwhile: others may have what it has.
+    pub is_parked: bool,
     /// What is remembered from look to look.
     pub past: Past,
 }
@@ -146,6 +148,10 @@ impl Member {
 
     /// Takes note of what has happened in `ms`, when it could come to have no more than `most` bytes.
     fn learn(&mut self, ms: u64, most: u64) {
+        if self.is_parked {
+            (self.past.gain, self.past.shield) = (0, 0);
+            return;
+        }
         // Without one there is no distance either.
         let distance = self.distance.checked_div(self.near).unwrap_or(0).max(LEAST_DISTANCE);
         let mut gain = self.near * 1_000_000 / (ms * distance);
@@ -161,13 +167,13 @@ impl Member {
 
     /// It uses memory that it has not got: fresh, or out.
     fn is_busy(&self) -> bool {
-        self.misses > 0 || self.waiting_ms > 0 || self.footprint > self.past.footprint
+        !self.is_parked && (self.misses > 0 || self.waiting_ms > 0 || self.footprint > self.past.footprint)
     }
 
     /// How strongly it claims more, where `target` is what it is to have and `fair` its equal part.
     fn claim(&self, target: u64, fair: u64) -> u32 {
         let base = match (self.is_busy(), target < fair - fair / NEAR_FAIR) {
-            _ if self.waiting_ms >= URGENT_MS => URGENT,
+            _ if self.waiting_ms >= URGENT_MS && !self.is_parked => URGENT,
             (true, true) => ENTITLED,
             (true, false) => GROWING,
             _ => 0,
@@ -210,9 +216,11 @@ fn targets(usable: u64, ms: u64, members: &[Member], floors: &[u64]) -> Vec<u64>
         return targets;
     }
     // The equal part of those who want more than it. The others have what they use.
-    let wishes: Vec<u64> = members.iter().map(|m| m.demand().max(m.wanted + m.room())).collect();
+    let wish = |m: &Member| if m.is_parked { 0 } else { m.demand().max(m.wanted + m.room()) };
+    let wishes: Vec<u64> = members.iter().map(wish).collect();
     let fair = level(&wishes, &vec![0; wishes.len()], usable);
-    let elastic: Vec<usize> = (0..members.len()).filter(|&i| wishes[i] > fair).collect();
+    let elastic: Vec<usize> =
+        (0..members.len()).filter(|&i| wishes[i] > fair || members[i].is_parked).collect();
     for &i in &elastic {
         targets[i] = members[i].share.clamp(floors[i], targets[i]);
     }

@@ -104,6 +104,13 @@ pub struct Run {
     #[arg(long, short)]
     pub quiet: bool,
 
+    /// Let all processes of CMD miss at the same time, however many they are
+    ///
+    /// Else, where more of them are busy than there are CPUs, and each takes from the others what they work on, the youngest wait for their turn
+    /// whenever they miss, for two seconds at most. All are done sooner by that; but where each of them has to answer at once, it is too long.
+    #[arg(long)]
+    pub no_turns: bool,
+
     /// Run CMD also when it cannot be managed, without any limit, and say so
     #[arg(long)]
     pub unmanaged_ok: bool,

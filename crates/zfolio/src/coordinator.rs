@@ -12,6 +12,7 @@
 use crate::descendants::{self, Process, Tree};
 use crate::families::{self, Families, Kin};
 use crate::sys;
+use crate::turns::Turns;
 use crate::unmanaged::{Register, Unmanaged};
 use memcg::{Memcg, SLOTS, Slot, State};
 use std::collections::HashSet;
@@ -54,6 +55,7 @@ pub struct Coordinator {
     known: Vec<Known>,
     tree: Tree,
     families: Families,
+    turns: Turns,
     divided: Instant,
     next: Instant,
     unmanaged: Register,
@@ -108,6 +110,7 @@ impl Coordinator {
             known: vec![Known::default(); SLOTS],
             tree: Tree::new(own),
             families: Families::default(),
+            turns: Turns::new(memcg, cpus as usize),
             divided: now,
             next: now,
             unmanaged: Register::new(library),
@@ -190,6 +193,7 @@ impl Coordinator {
         division.begin();
         let slots: Vec<(usize, &'static Slot)> = self.taken().collect();
         let mut members: Vec<Member> = slots.iter().map(|&(index, slot)| self.member(index, slot)).collect();
+        self.turns.take(ms, self.memcg, &slots, &mut members, &self.tree.processes);
         let held: Vec<u64> = members.iter().map(|member| member.share).collect();
         let kin = |(&(index, slot), member): (&(usize, &'static Slot), &Member)| Kin {
             index,
@@ -238,6 +242,7 @@ impl Coordinator {
             distance: since(load(&stat.near_distance), &mut known.distance),
             misses: since(misses, &mut known.misses),
             waiting_ms: load(&slot.share.waiting_ms),
+            is_parked: false,
             past: known.past,
         }
     }

@@ -46,6 +46,7 @@ mod summary;
 mod supervise;
 mod sys;
 mod tree;
+mod turns;
 mod unmanaged;
 
 use args::Task;

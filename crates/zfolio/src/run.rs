@@ -221,7 +221,8 @@ fn settings(args: &Run, with: Choice) -> Settings {
     compressor[..name.len()].copy_from_slice(name.as_bytes());
     let (evict_all, seed) = (args.evict_all.into(), args.seed);
     let (full_timeout_ms, damage_every) = (args.full_timeout_ms, args.damage);
-    Settings { compressor, evict_all, seed, full_timeout_ms, damage_every }
+    let no_turns = args.no_turns.into();
+    Settings { compressor, evict_all, seed, full_timeout_ms, no_turns, damage_every }
 }
 
 /// Opened before CMD starts: hours of a run must not end in a file that cannot be written.

@@ -107,6 +107,8 @@ pub struct Figures {
     pub fault_max_ns: u64,
     /// Time that threads waited, summed.
     pub stall_ns: u64,
+    /// Time that they waited for the turn of their process, summed.
+    pub parked_ns: u64,
     /// CPU time of the engines.
     pub engine_cpu_ns: u64,
     /// Times that a process came to rest at the limit.
@@ -174,6 +176,7 @@ impl Figures {
             fault_p99_ns: latency.quantile(0.99),
             fault_max_ns: latency.max(),
             stall_ns: load(&stat.stall_ns),
+            parked_ns: load(&stat.parked_ns),
             engine_cpu_ns: load(&stat.engine_cpu_ns),
             limit_hit: load(&stat.limit_hit),
             busy: load(&stat.busy),
@@ -262,6 +265,10 @@ impl Figures {
             "waited",
             format_args!("{}, all threads summed, in {}", Time(self.stall_ns), Time(self.elapsed_ns)),
         )?;
+        if self.parked_ns > 0 {
+            let parked = Time(self.parked_ns);
+            line("turns", format_args!("{parked} of waiting for the turn of a process, all summed"))?;
+        }
         line("engine", format_args!("{} of CPU", Time(self.engine_cpu_ns)))?;
         self.write_processes(out)?;
         self.write_unmanaged(out)
@@ -367,6 +374,7 @@ impl Figures {
                 "p99_ns": self.fault_p99_ns,
                 "max_ns": self.fault_max_ns,
                 "stall_ns": self.stall_ns,
+                "parked_ns": self.parked_ns,
             },
             "engine_cpu_ns": self.engine_cpu_ns,
             "limit_hit": self.limit_hit,
@@ -475,6 +483,7 @@ mod tests {
             fault_p99_ns: 92_400,
             fault_max_ns: 1_300_000,
             stall_ns: 1_234_000_000,
+            parked_ns: 2_500_000_000,
             engine_cpu_ns: 3_999_000_000,
             ..Figures::default()
         }
@@ -498,6 +507,7 @@ zfolio: ran in 255 MiB instead of 1.21 GiB (21 %)
   read-ahead  3.91 MiB
   faults      20,211; half in 21.0µs, 99 % in 92.4µs, longest 1.30ms
   waited      1.23s, all threads summed, in 12.3s
+  turns       2.50s of waiting for the turn of a process, all summed
   engine      4.00s of CPU
 "
         );

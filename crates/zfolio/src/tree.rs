@@ -181,6 +181,7 @@ fn process_json(entry: &Entry, began_ns: u64, elapsed_ns: u64) -> Value {
         "pages_in": process.pages_in,
         "faults": process.faults,
         "stall_ns": process.stall_ns,
+        "parked_ns": process.parked_ns,
         "engine_cpu_ns": process.engine_cpu_ns,
         "words": words,
     })
@@ -442,7 +443,7 @@ mod tests {
                 "peak_bytes": 12 << 20, "wanted_peak_bytes": 48 << 20,
                 "stored_peak_bytes": 24 << 20, "pool_at_peak_bytes": 6 << 20,
                 "pages_out": 3072, "pages_in": 1536, "faults": 3072,
-                "stall_ns": 12 << 20, "engine_cpu_ns": 0, "words": null,
+                "stall_ns": 12 << 20, "parked_ns": 0, "engine_cpu_ns": 0, "words": null,
             })
         );
         assert_eq!((&json[1]["name"], &json[1]["state"]), (&json!("tab\there"), &json!("stopped")));

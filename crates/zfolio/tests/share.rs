@@ -227,3 +227,37 @@ fn pages_that_forked_children_only_read_are_counted_once() {
     let peaks: Vec<u64> = (0..3).map(|_| peak() / MIB).collect();
     assert!(peaks.iter().any(|peak| (150..300).contains(peak)), "{peaks:?} MiB");
 }
+
+/// More processes than there are CPUs, each of which works on more than its part of the limit, and all that they wrote at the end.
+fn crowd(name: &str) -> (Run, usize) {
+    let count = 2 * std::thread::available_parallelism().unwrap().get() + 2;
+    let script = format!(
+        "for i in $(seq {count}); do \"$N\" 32 fill make $D/made$i work $D/done fill verify & done; wait"
+    );
+    let run = Run::new(name, &format!("{}M", 20 * count), &script);
+    (1..=count).for_each(|i| _ = run.made(&format!("made{i}")));
+    (run, count)
+}
+
+#[test]
+fn who_takes_memory_from_each_other_misses_in_turn_and_all_get_on() {
+    let _alone = one_at_a_time();
+    let (mut run, count) = crowd("turns");
+    std::thread::sleep(Duration::from_secs(5));
+    run.make("done");
+    let (status, out, err) = run.end();
+    assert_eq!((status, out.matches("right\n").count()), (Some(0), count), "{err}");
+    let summary = run.summary();
+    assert!(summary["faults"]["parked_ns"].as_u64() > Some(1_000_000_000), "{summary}");
+}
+
+#[test]
+fn who_waits_for_its_turn_goes_on_when_the_coordinator_has_died() {
+    let _alone = one_at_a_time();
+    let (mut run, count) = crowd("orphaned-turns");
+    std::thread::sleep(Duration::from_secs(3));
+    run.kill_zfolio();
+    run.make("done");
+    let (_, out, err) = run.end();
+    assert_eq!(out.matches("right\n").count(), count, "{err}");
+}

@@ -72,6 +72,18 @@ fn locked_memory_that_grows_loses_nothing_and_stays_whole() {
 }
 
 #[test]
+fn who_has_to_wait_for_its_turn_loses_nothing() {
+    all_pass(|seed| Plan {
+        park: 6 + seed as usize % 90,
+        retire: 50 * (seed as usize % 3),
+        fork: if seed % 4 == 0 { 70 } else { 0 },
+        steps: 1000,
+        evict_all: seed % 2 == 0,
+        ..Plan::any(seed)
+    });
+}
+
+#[test]
 fn a_pool_that_is_full_for_a_while_loses_nothing() {
     all_pass(|seed| Plan { tight: true, ..Plan::any(seed) });
 }

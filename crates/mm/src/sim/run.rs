@@ -56,6 +56,8 @@ pub struct Plan {
     pub retire: usize,
     /// The process forks once in so many turns; 0: never.
     pub fork: usize,
+    /// Of so many turns the process has to wait for its own in a third; 0: it never does.
+    pub park: usize,
     /// One object in so many is damaged; 0: none.
     pub damage: usize,
     /// The pool is full now and then.
@@ -78,6 +80,7 @@ impl Plan {
             inactive: random.below(4),
             retire: 0,
             fork: 0,
+            park: 0,
             damage: 0,
             tight: false,
             bugs: Bugs::default(),
@@ -351,6 +354,7 @@ fn live(world: Shared, plan: &Plan, pager: &mut Simulated) -> Tally {
     let mut turns = 0;
     let mut turn = |pager: &mut Simulated| {
         turns += 1;
+        pager.park(plan.park > 0 && turns % plan.park < plan.park / 3);
         take_turn(&world, pager, turns);
         turns
     };

@@ -239,6 +239,50 @@ fn a_full_pool_is_tried_again() {
 }
 
 #[test]
+fn who_has_to_wait_for_its_turn_waits_until_then_and_is_counted() {
+    let mut scene = Scene::new();
+    scene.write(pages(0..4));
+    scene.go_on();
+    assert!(scene.pager.stored_bytes() > 0);
+    scene.pager.park(true);
+    let access = scene.world.borrow_mut().memory.access(SOMEBODY, BASE, None);
+    assert_eq!(access, Access::Fault);
+    scene.go_on();
+    assert!(scene.world.borrow().memory.blocked.contains(&SOMEBODY), "it is served before its turn");
+    assert_eq!((scene.pager.waiting_since_ns(), scene.pager.wants_results()), (None, 0), "it lacks no room");
+    scene.world.borrow_mut().clock += 1000;
+    scene.pager.park(false);
+    scene.turn();
+    assert!(!scene.world.borrow().memory.blocked.contains(&SOMEBODY));
+    assert!(scene.pager.stat.parked_ns.load(std::sync::atomic::Ordering::Relaxed) > 0);
+    scene.reads_back(pages(0..4), 0);
+    // Not those that retire: all comes home.
+    scene.go_on();
+    scene.pager.park(true);
+    scene.world.borrow_mut().memory.access(SOMEBODY, BASE, None);
+    scene.turn();
+    scene.pager.retire();
+    assert!(!scene.world.borrow().memory.blocked.contains(&SOMEBODY));
+}
+
+/// A signal has interrupted it in its fault, say, and another thread has unmapped the page.
+#[test]
+fn a_fault_that_waits_for_its_turn_is_forgotten_with_its_mapping() {
+    let mut scene = Scene::new();
+    scene.write(pages(0..4));
+    scene.go_on();
+    scene.pager.park(true);
+    scene.world.borrow_mut().memory.access(SOMEBODY, BASE, None);
+    scene.turn();
+    scene.world.borrow_mut().memory.unmap(pages(0..4));
+    scene.raise(Message::Unmap(pages(0..4)));
+    scene.turn();
+    assert!(!scene.world.borrow().memory.blocked.contains(&SOMEBODY), "it is not let go on");
+    scene.pager.park(false);
+    assert!(scene.pager.faults.is_empty());
+}
+
+#[test]
 fn what_mremap_added_to_a_mapping_is_unregistered_too() {
     let mut scene = Scene::new();
     scene.world.borrow_mut().memory.unmap(pages(32..128));

@@ -1,0 +1,345 @@
+//! Load control: which of too many processes may miss now, and which wait for their turn.
+//!
+//! Four compilers on two CPUs, each of which lacks a little of what it works on, take each other's pages: what goes out is asked for again at once, and the CPUs are
+//! busy with misses. Two of them at a time would fit, and keep the CPUs as busy with work. So while more processes run than there are CPUs, and refault what
+//! has just gone out, the youngest are *parked*: a thread of theirs that misses waits, they claim no memory, and what they have goes to the others (share.rs). Who does not
+//! miss runs on. The oldest come first since they end first, and what has ended needs not go out. Kernels did so before they paged well, by
+//! swapping whole processes out.
+//!
+//! Invariants of [`Load::control`]:
+//! 1. Nobody is parked while fewer than one process for each CPU run: what waits for a parked one, a lock or a pipe, does not run, and so lets it go on.
+//! 2. Nobody is parked for longer than `MOST_MS`, nor again before it had `TURN_MS`: however many there are, each gets on.
+//! 3. Nor who mostly waits to be asked: it answers others, who cannot wait so long.
+
+/// Averages are over so many milliseconds; that of what a process does at the moment over so many.
+const AVERAGE_MS: u64 = 300;
+const RUNS_MS: u64 = 30;
+
+/// So many near refaults in a second for each CPU are too many: they take about a twentieth of it.
+const TOO_MANY: u64 = 400;
+
+/// So long after a change its effect is waited for.
+const SETTLE_MS: u64 = 100;
+
+/// The longest that a process is parked, and what it has at least between two times. Measured with four compilers on two CPUs: at 1000 a third of what is gained is
+/// lost again by moving memory to and fro, at 4000 nothing more is gained.
+const MOST_MS: u64 = 2000;
+const TURN_MS: u64 = 1000;
+
+/// Who is busy for less than one part in so many of the time, and does not miss, waits for something else.
+const IDLE_PART: u64 = 8;
+
+/// And who is busy for less than one part in so many of what it could have of the CPUs mostly waits to be asked: it answers others, and is not parked.
+const ANSWERS_PART: u64 = 2;
+
+/// One process of those that share a limit, as it was since the last look.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Entrant {
+    /// Who began earlier has less.
+    pub started: u64,
+    /// For how long it has used processors, or waited for what it missed, in nanoseconds; of all its threads together.
+    pub busy_ns: u64,
+    /// Its faults, and those of them that are near refaults, in pages (share.rs).
+    pub misses: u64,
+    /// See `misses`.
+    pub near: u64,
+    /// All that it misses goes through its engine: it can be parked.
+    pub is_managed: bool,
+    /// What is remembered from look to look.
+    pub past: Past,
+}
+
+/// What is remembered of a process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Past {
+    /// It is parked; what [`Load::control`] changes.
+    pub is_parked: bool,
+    /// For how long it has been so, or has not.
+    for_ms: u64,
+    /// Thousandths of the time in which it is busy: now, and averaged.
+    runs: u64,
+    /// See `runs`.
+    busy: u64,
+    /// It was parked before.
+    had_to_wait: bool,
+}
+
+impl Entrant {
+    fn runs(&self) -> bool {
+        !self.past.is_parked && (self.misses > 0 || self.past.runs > 1000 / IDLE_PART)
+    }
+
+    /// Where each that runs could have so many thousandths of a CPU.
+    fn may_be_parked(&self, part: u64) -> bool {
+        let has_had_its_turn = !self.past.had_to_wait || self.past.for_ms >= TURN_MS;
+        self.is_managed && self.runs() && has_had_its_turn && self.past.busy >= part / ANSWERS_PART
+    }
+
+    fn set(&mut self, is_parked: bool) {
+        // Who goes on runs, whatever was seen of it.
+        self.past = Past { is_parked, for_ms: 0, runs: 1000, busy: 0, had_to_wait: true };
+    }
+}
+
+/// Averages `new`, which was seen for `ms`, over `all_ms`.
+fn average(old: u64, new: u64, ms: u64, all_ms: u64) -> u64 {
+    let part = ms.min(all_ms);
+    (new * part + old * (all_ms - part)) / all_ms
+}
+
+/// What is remembered of all of them together.
+#[derive(Debug, Default)]
+pub struct Load {
+    /// Near refaults in a second, averaged.
+    near: u64,
+    settled_ms: u64,
+}
+
+impl Load {
+    /// Decides who is parked from now on; `ms` have passed since the last look, and there are so many CPUs. `is_roomy` says that nobody lacks memory.
+    pub fn control(&mut self, ms: u64, cpus: usize, is_roomy: bool, all: &mut [Entrant]) {
+        let ms = ms.max(1);
+        self.near = average(self.near, all.iter().map(|e| e.near).sum::<u64>() * 1000 / ms, ms, AVERAGE_MS);
+        self.settled_ms = self.settled_ms.saturating_add(ms);
+        for e in all.iter_mut() {
+            if e.past.for_ms == 0 {
+                // Who has just come is taken to be busy, or the next youngest would be parked in its place.
+                e.past.busy = 1000;
+            }
+            e.past.for_ms = e.past.for_ms.saturating_add(ms);
+            let busy = (e.busy_ns / ms / 1000).min(1000);
+            e.past.runs = average(e.past.runs, busy, ms, RUNS_MS);
+            e.past.busy = average(e.past.busy, busy, ms, AVERAGE_MS);
+        }
+        for e in all.iter_mut().filter(|e| e.past.is_parked && e.past.for_ms >= MOST_MS) {
+            e.set(false);
+        }
+        let mut running = all.iter().filter(|e| e.runs()).count();
+        while running < cpus && self.let_go_on(all) {
+            running += 1;
+        }
+        if self.settled_ms < SETTLE_MS {
+            return;
+        }
+        if is_roomy {
+            self.let_go_on(all);
+        } else if running > cpus && self.near > TOO_MANY * cpus as u64 {
+            let part = 1000 * cpus as u64 / running as u64;
+            let youngest = all.iter_mut().filter(|e| e.may_be_parked(part)).max_by_key(|e| e.started);
+            self.set(youngest, true);
+        }
+    }
+
+    /// Ends the oldest's wait; false when nobody waits.
+    fn let_go_on(&mut self, all: &mut [Entrant]) -> bool {
+        let oldest = all.iter_mut().filter(|e| e.past.is_parked).min_by_key(|e| e.started);
+        self.set(oldest, false)
+    }
+
+    fn set(&mut self, entrant: Option<&mut Entrant>, is_parked: bool) -> bool {
+        let Some(entrant) = entrant else { return false };
+        entrant.set(is_parked);
+        self.settled_ms = 0;
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TICK_MS: u64 = 10;
+
+    /// Processes on some CPUs, each with what it works on and what is left to do; and memory for some of it, which all that run share evenly.
+    struct Machine {
+        cpus: usize,
+        /// In pages.
+        memory: u64,
+        load: Load,
+        all: Vec<Process>,
+        ms: u64,
+        takes_turns: bool,
+    }
+
+    #[derive(Clone, Copy, Debug)]
+    struct Process {
+        /// In pages.
+        works_on: u64,
+        resident: u64,
+        /// CPU time, in nanoseconds.
+        left_ns: u64,
+        /// It runs so many milliseconds out of ten.
+        works: u64,
+        parked_ms: u64,
+        longest_ms: u64,
+        entrant: Entrant,
+    }
+
+    fn process(works_on: u64, seconds: u64) -> Process {
+        Process {
+            works_on,
+            resident: 0,
+            left_ns: seconds * 1_000_000_000,
+            works: 10,
+            parked_ms: 0,
+            longest_ms: 0,
+            entrant: Entrant { is_managed: true, ..Entrant::default() },
+        }
+    }
+
+    /// A miss takes so long, of a CPU.
+    const MISS_NS: u64 = 80_000;
+    /// Without a miss, so many pages are used in a millisecond that may be out.
+    const USES: u64 = 100;
+
+    impl Machine {
+        fn new(cpus: usize, memory: u64, all: Vec<Process>) -> Machine {
+            let mut machine = Machine { cpus, memory, load: Load::default(), all, ms: 0, takes_turns: true };
+            let part = memory / machine.all.len() as u64;
+            for (started, process) in (1..).zip(&mut machine.all) {
+                process.entrant.started = started;
+                process.resident = part.min(process.works_on);
+            }
+            machine
+        }
+
+        fn tick(&mut self) {
+            self.ms += TICK_MS;
+            let runs = |p: &Process| p.left_ns > 0 && !p.entrant.past.is_parked;
+            let running = self.all.iter().filter(|p| runs(p)).count() as u64;
+            for p in &mut self.all {
+                (p.entrant.busy_ns, p.entrant.misses, p.entrant.near) = (0, 0, 0);
+                if p.entrant.past.is_parked {
+                    p.parked_ms += TICK_MS;
+                    p.longest_ms = p.longest_ms.max(p.parked_ms);
+                } else {
+                    p.parked_ms = 0;
+                }
+                if !runs(p) {
+                    p.resident = p.resident.saturating_sub(self.memory / 80);
+                    continue;
+                }
+                p.resident = p.works_on.min(self.memory / running).min(p.resident + 300);
+                let cpu = (TICK_MS * p.works * 100_000 * self.cpus as u64 / running)
+                    .min(TICK_MS * p.works * 100_000);
+                // Of what it uses so much is out.
+                let out = 1000 - 1000 * p.resident / p.works_on;
+                let for_each_ms = 1_000_000 + USES * out / 1000 * MISS_NS;
+                let done = cpu * 1_000_000 / for_each_ms;
+                p.left_ns = p.left_ns.saturating_sub(done);
+                p.entrant.misses = done * USES / 1_000_000 * out / 1000;
+                p.entrant.near = p.entrant.misses;
+                p.entrant.busy_ns = cpu;
+            }
+            if self.takes_turns {
+                let mut entrants: Vec<Entrant> = self.all.iter().map(|p| p.entrant).collect();
+                self.load.control(TICK_MS, self.cpus, false, &mut entrants);
+                for (p, entrant) in self.all.iter_mut().zip(entrants) {
+                    p.entrant = entrant;
+                }
+            }
+        }
+
+        /// How many milliseconds it takes until all are done.
+        fn finish(mut self) -> (u64, Vec<Process>) {
+            while self.all.iter().any(|p| p.left_ns > 0) {
+                self.tick();
+                assert!(self.ms < 10_000_000, "it never ends: {:?}", self.all);
+            }
+            (self.ms, self.all)
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_done_sooner_one_after_the_other() {
+        let all = vec![process(15_000, 5); 4];
+        let together = Machine { takes_turns: false, ..Machine::new(2, 32_000, all.clone()) }.finish().0;
+        let (in_turn, all) = Machine::new(2, 32_000, all).finish();
+        assert!(in_turn * 2 < together, "{in_turn} of {together} ms");
+        assert!(all.iter().all(|p| p.longest_ms <= MOST_MS), "{all:?}");
+        assert!(all[3].longest_ms > 0, "{all:?}");
+    }
+
+    #[test]
+    fn where_all_fit_or_each_has_a_cpu_nobody_waits() {
+        for (cpus, memory) in [(2, 64_000), (4, 32_000), (8, 1000)] {
+            let (_, all) = Machine::new(cpus, memory, vec![process(15_000, 2); 4]).finish();
+            assert!(all.iter().all(|p| p.longest_ms == 0), "{cpus}, {memory}: {all:?}");
+        }
+        let (_, all) = Machine::new(1, 1000, vec![process(15_000, 1)]).finish();
+        assert_eq!(all[0].longest_ms, 0, "it is alone");
+    }
+
+    #[test]
+    fn who_answers_others_is_not_parked() {
+        let mut all = vec![process(15_000, 50); 4];
+        all[3].works = 1;
+        let mut machine = Machine::new(2, 32_000, all);
+        // What has just come is not known yet.
+        (0..300).for_each(|_| machine.tick());
+        machine.all.iter_mut().for_each(|p| p.longest_ms = 0);
+        (0..1000).for_each(|_| machine.tick());
+        let all = machine.all;
+        assert!(all[3].longest_ms == 0 && all[2].longest_ms > 0, "{all:?}");
+    }
+
+    #[test]
+    fn however_many_there_are_each_gets_on() {
+        let mut machine = Machine::new(2, 40_000, vec![process(15_000, 1000); 30]);
+        for _ in 0..2000 {
+            machine.tick();
+        }
+        let done = machine.all.iter().map(|p| 1_000_000_000_000 - p.left_ns);
+        assert!(done.clone().min() > Some(50_000_000), "{:?}", done.collect::<Vec<_>>());
+        assert!(machine.all.iter().all(|p| p.longest_ms <= MOST_MS + TICK_MS));
+    }
+
+    /// Four that refault much, of which two are parked.
+    fn four() -> (Load, Vec<Entrant>) {
+        let mut load = Load::default();
+        let one =
+            Entrant { busy_ns: 5_000_000, misses: 100, near: 100, is_managed: true, ..Entrant::default() };
+        let mut all: Vec<Entrant> = (1..5).map(|started| Entrant { started, ..one }).collect();
+        for _ in 0..100 {
+            load.control(TICK_MS, 2, false, &mut all);
+        }
+        assert_eq!(parked(&all), [false, false, true, true]);
+        (load, all)
+    }
+
+    fn parked(all: &[Entrant]) -> Vec<bool> {
+        all.iter().map(|e| e.past.is_parked).collect()
+    }
+
+    #[test]
+    fn who_waits_for_one_that_is_parked_lets_it_go_on() {
+        let (mut load, mut all) = four();
+        for e in &mut all {
+            (e.busy_ns, e.misses, e.near) = (0, 0, 0);
+        }
+        for _ in 0..10 {
+            load.control(TICK_MS, 2, false, &mut all);
+        }
+        assert_eq!(parked(&all), [false; 4]);
+    }
+
+    #[test]
+    fn when_there_is_room_again_all_go_on() {
+        let (mut load, mut all) = four();
+        for _ in 0..30 {
+            load.control(TICK_MS, 2, true, &mut all);
+        }
+        assert_eq!(parked(&all), [false; 4]);
+    }
+
+    #[test]
+    fn who_is_not_managed_cannot_be_parked() {
+        let (mut load, mut all) = four();
+        all[3].is_managed = false;
+        all[3].past.is_parked = false;
+        for _ in 0..1000 {
+            load.control(TICK_MS, 2, false, &mut all);
+            assert!(!all[3].past.is_parked);
+        }
+    }
+}

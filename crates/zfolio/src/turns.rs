@@ -1,0 +1,143 @@
+//! Turns: where too many processes at a time miss what they take from each other, some wait (vmscan/load.rs decides which). Their engines serve no fault until then.
+
+use crate::descendants::Process;
+use crate::sys;
+use memcg::{Memcg, SLOTS, Slot, State};
+use std::collections::HashMap;
+use std::sync::atomic::Ordering::*;
+use std::time::Duration;
+use vmscan::load::{Entrant, Load, Past};
+use vmscan::share::Member;
+
+/// How long a process still waits of which the coordinator says nothing more: it looks ten times as often, but may have to wait for a CPU, or die.
+const PARKED: Duration = Duration::from_millis(300);
+
+/// Test mode: once in so many looks a process has to wait, each time for no longer than this.
+const AT_RANDOM: u64 = 32;
+const RANDOM: Duration = Duration::from_millis(60);
+
+/// What is remembered of a slot.
+#[derive(Clone, Copy, Default)]
+struct Known {
+    pid: u32,
+    /// See [`Entrant::busy_ns`], since the process began.
+    busy_ns: u64,
+    past: Past,
+}
+
+/// See the head of the file.
+pub struct Turns {
+    load: Load,
+    cpus: usize,
+    known: Vec<Known>,
+    /// Test mode: what is chosen next.
+    random: u64,
+}
+
+impl Turns {
+    /// On a machine with so many CPUs for all processes together.
+    pub fn new(memcg: &Memcg, cpus: usize) -> Turns {
+        let random = memcg.settings.seed.into();
+        Turns { load: Load::default(), cpus, known: vec![Known::default(); SLOTS], random }
+    }
+
+    /// Decides whose turn it is, and tells `members`, who have `slots`, and their engines. `ms` have passed since the last time; `processes` are all of the run.
+    pub fn take(
+        &mut self,
+        ms: u64,
+        memcg: &Memcg,
+        slots: &[(usize, &Slot)],
+        members: &mut [Member],
+        processes: &[Process],
+    ) {
+        if memcg.settings.evict_all != 0 {
+            return self.take_at_random(slots);
+        }
+        let is_waiting = self.known.iter().any(|known| known.past.is_parked);
+        if memcg.settings.no_turns != 0 || !is_waiting && !memcg.is_short() {
+            return;
+        }
+        // A slot has the number that its process sees itself.
+        let seen: HashMap<(u32, u64), u32> =
+            processes.iter().map(|p| ((p.own_pid, p.start), p.pid)).collect();
+        let entrant = |(&(index, slot), member): (&(usize, &Slot), &Member)| {
+            let (pid, start) = (slot.pid.load(Relaxed), slot.start.load(Relaxed));
+            let used_ns = seen.get(&(pid, start)).map_or(0, |&pid| sys::cpu_ns_of(pid as sys::Pid));
+            let busy_ns = used_ns.saturating_add(slot.stat.stall_ns.load(Relaxed));
+            let known = &mut self.known[index];
+            if known.pid != pid {
+                *known = Known { pid, busy_ns, past: Past::default() };
+            }
+            Entrant {
+                started: start,
+                busy_ns: busy_ns.saturating_sub(std::mem::replace(&mut known.busy_ns, busy_ns)),
+                misses: member.misses,
+                near: member.near,
+                is_managed: slot.state() == State::Awake,
+                past: known.past,
+            }
+        };
+        let mut entrants: Vec<Entrant> = slots.iter().zip(&*members).map(entrant).collect();
+        self.load.control(ms, self.cpus, !memcg.is_short(), &mut entrants);
+        let until = now_ns() + PARKED.as_nanos() as u64;
+        self.known.iter_mut().for_each(|known| known.past.is_parked = false);
+        for ((&(index, slot), member), entrant) in slots.iter().zip(members).zip(&entrants) {
+            self.known[index].past = entrant.past;
+            member.is_parked = entrant.past.is_parked;
+            slot.share.parked_until_ns.store(if member.is_parked { until } else { 0 }, Relaxed);
+        }
+    }
+
+    /// Test mode: each waits now and then, whatever it does.
+    fn take_at_random(&mut self, slots: &[(usize, &Slot)]) {
+        for (_, slot) in slots {
+            self.random = self.random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            let chosen = self.random >> 33;
+            if chosen.is_multiple_of(AT_RANDOM) {
+                let ns = (chosen / AT_RANDOM) % RANDOM.as_nanos() as u64;
+                slot.share.parked_until_ns.store(now_ns() + ns, Relaxed);
+            }
+        }
+    }
+}
+
+fn now_ns() -> u64 {
+    uffd::sys::now_ns()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use memcg::Settings;
+
+    /// Which of four that refault much on two CPUs have to wait after a second.
+    fn waiting(settings: Settings) -> Vec<bool> {
+        // SAFETY: every field is an integer or an atomic, for which all zeros is a value.
+        let mut memcg: Box<Memcg> = unsafe { Box::new_zeroed().assume_init() };
+        memcg.init(1 << 30, settings);
+        let slots: Vec<(usize, &Slot)> = (0..4).map(|i| (i, memcg.claim(i as u32 + 1).unwrap())).collect();
+        for &(i, slot) in &slots {
+            slot.begin(i as u32 + 1, 10);
+            slot.state.store(State::Awake as u32, Relaxed);
+            slot.start.store(i as u64 + 1, Relaxed);
+        }
+        let mut turns = Turns::new(&memcg, 2);
+        for _ in 0..100 {
+            let mut members = vec![Member { misses: 100, near: 100, ..Member::default() }; 4];
+            slots.iter().for_each(|(_, slot)| _ = slot.stat.stall_ns.fetch_add(5_000_000, Relaxed));
+            turns.take(10, &memcg, &slots, &mut members, &[]);
+            let told = |(member, (_, slot)): (&Member, &(usize, &Slot))| {
+                !member.is_parked || slot.share.parked_until_ns.load(Relaxed) > now_ns()
+            };
+            assert!(members.iter().zip(&slots).all(told));
+        }
+        slots.iter().map(|(_, slot)| slot.share.parked_until_ns.load(Relaxed) > 0).collect()
+    }
+
+    #[test]
+    fn the_youngest_wait_unless_nobody_is_to() {
+        assert_eq!(waiting(Settings::default()), [false, false, true, true]);
+        assert_eq!(waiting(Settings { no_turns: 1, ..Settings::default() }), [false; 4]);
+        assert_eq!(waiting(Settings { evict_all: 1, ..Settings::default() }), [true; 4], "each at some time");
+    }
+}
