@@ -150,8 +150,8 @@ pub fn grown(bytes: usize, growth: Growth) {
 
 /// Hooks what is not hooked yet. A process in which that is not possible gets its engine now, since its growth would not be seen.
 #[cold]
+#[unsafe(link_section = ".text.startup.zfolio")]
 fn hook_all() {
-    relocate::finish();
     if !is_own_memory() {
         return;
     }
@@ -159,6 +159,7 @@ fn hook_all() {
     patch::install(&Site::ALL);
     HOOKED_ALL.store(true, Relaxed);
     if !Site::ALL.into_iter().all(patch::is_active) {
+        relocate::finish();
         start();
     }
     sys::signal_mask(mask);
@@ -268,11 +269,13 @@ fn map_page() -> Option<usize> {
 }
 
 /// True when the running process is the one that the memory belongs to; false in a child of vfork, whose parent will grow by itself.
+#[unsafe(link_section = ".text.startup.zfolio")]
 fn is_own_memory() -> bool {
     let own = sys::getpid().unwrap_or(0) as u32;
     if own == OWNER.load(Relaxed) {
         return true;
     }
+    relocate::finish();
     // A child of a clone that passed no hook, or one of vfork: that one shares its parent's memory.
     let parent = sys::getppid().unwrap_or(0) as u32;
     if sys::same_vm(own, parent) != Ok(false) {
