@@ -66,6 +66,9 @@ pub const SAID: u32 = u32::MAX;
 /// The most bytes of a compressor's name with all of its parameters.
 pub const COMPRESSOR_BYTES: usize = 160;
 
+/// The most bytes of the path under which a test has its devices.
+pub const ROOT_BYTES: usize = 256;
+
 /// The most bytes of the dictionary that the user has in a file.
 pub const DICTIONARY_MAX_BYTES: usize = 128 << 10;
 
@@ -94,6 +97,8 @@ pub const PATH_BYTES: usize = 256;
 pub struct Settings {
     /// Compressor in the notation of the command line (`zstd:1`).
     pub compressor: Text<COMPRESSOR_BYTES>,
+    /// What the paths begin with where devices are looked for: nothing, but in tests.
+    pub iaa_root: Text<ROOT_BYTES>,
     /// Test mode: 1 evicts everything all the time, whatever the limit.
     pub evict_all: u32,
     /// Seed of the test mode's choices.

@@ -316,8 +316,9 @@ fn attach_device(duty: &Duty, codec: &mut Codec) -> Option<Meter> {
         return None;
     }
     let mut driver = None;
+    let root = duty.memcg.settings.iaa_root.as_str();
     let open = |config| {
-        driver = acomp::open_device("", config);
+        driver = acomp::open_device(root, config);
         driver.clone()
     };
     let attached = match duty.kept {

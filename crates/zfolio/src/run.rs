@@ -15,7 +15,7 @@ use crate::summary::Figures;
 use crate::supervise::{self, Watcher};
 use crate::sys::{self, Pid};
 use iaa::setup::Setup;
-use memcg::{COMPRESSOR_BYTES, Memcg, Settings, Text};
+use memcg::{COMPRESSOR_BYTES, Memcg, ROOT_BYTES, Settings, Text};
 use std::ffi::{CString, OsStr};
 use std::fmt::Display;
 use std::fs::File;
@@ -150,7 +150,7 @@ fn start(args: &Run) -> Result<u8, Refusal> {
 
     if managed
         && !args.quiet
-        && let Some(why) = accelerator::shortfall(choice.compressor, || Setup::look(""))
+        && let Some(why) = accelerator::shortfall(choice.compressor, || Setup::look(&args.iaa_root))
     {
         say(why);
     }
@@ -220,9 +220,12 @@ fn settings(args: &Run, with: Choice) -> Result<Settings, Refusal> {
     let compressor = Text::new(&name).ok_or_else(|| {
         Refusal::usage(format_args!("--compressor {name}: longer than {COMPRESSOR_BYTES} bytes"))
     })?;
+    let root = &args.iaa_root;
+    let iaa_root = Text::new(root)
+        .ok_or_else(|| Refusal::usage(format_args!("--iaa-root {root}: longer than {ROOT_BYTES} bytes")))?;
     let (evict_all, seed) = (args.evict_all.into(), args.seed);
     let (full_timeout_ms, damage_every) = (args.full_timeout_ms, args.damage);
-    Ok(Settings { compressor, evict_all, seed, full_timeout_ms, damage_every })
+    Ok(Settings { compressor, iaa_root, evict_all, seed, full_timeout_ms, damage_every })
 }
 
 /// Opened before CMD starts: hours of a run must not end in a file that cannot be written.
