@@ -71,12 +71,14 @@ impl OnDevice {
         let model =
             Model::new([DeviceConfig { engines: 8, latency, recall: true, ..DeviceConfig::default() }]);
         // Late is what other work on this machine makes late.
-        let config = Config { timeout_ns: 60_000_000_000, ..Config::default() };
-        let driver = Arc::new(Driver::new(config, Topology::read("")));
-        model.attach(&driver);
-        let mut context = context();
-        assert!(context.attach(|_| Some(driver.clone())));
-        OnDevice { context, driver, _model: model, best: f64::MAX }
+        let (mut context, mut driver) = (context(), None);
+        assert!(context.attach(|config| {
+            let config = Config { timeout_ns: 60_000_000_000, ..config };
+            let it = driver.insert(Arc::new(Driver::new(config, Topology::read(""))));
+            model.attach(it);
+            driver.clone()
+        }));
+        OnDevice { context, driver: driver.expect("attached"), _model: model, best: f64::MAX }
     }
 }
 

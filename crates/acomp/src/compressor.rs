@@ -1,7 +1,9 @@
-//! A compressor as a user names it: an algorithm, a level, and where its dictionary comes from, `zstd:1,dict=auto`.
+//! A compressor as a user names it: an algorithm, a level, and where its dictionary comes from, `zstd:1,dict=auto`, or how its device is used,
+//! `deflate-iaa:dynamic,verify_compress=1`.
 
 use core::fmt;
 
+use crate::device::Device;
 use crate::registry::{ALGORITHMS, Algorithm};
 
 /// Where the dictionaries of a compressor's contexts come from.
@@ -39,12 +41,13 @@ impl Source {
 const DICTIONARY: &str = "dict=";
 const AUTO: &str = "auto";
 
-/// An algorithm, a level and a source of dictionaries. Small and `Copy`; it holds no memory of the algorithm's.
+/// An algorithm, a level, a source of dictionaries and how a device is used. Small and `Copy`; it holds no memory of the algorithm's.
 #[derive(Clone, Copy)]
 pub struct Compressor {
     pub(crate) algorithm: &'static Algorithm,
     level: i32,
     source: Source,
+    device: Device,
 }
 
 impl Compressor {
@@ -52,7 +55,8 @@ impl Compressor {
     pub const ALL: &'static [&'static Algorithm] = ALGORITHMS;
 
     /// Reads `NAME` or `NAME:LEVEL`, such as `lz4`, `lz4:4`, `zstd:-1`, `lzo-rle`, `deflate-iaa:fixed`; and behind either, where the algorithm takes dictionaries,
-    /// `,dict=auto` or `,dict=FILE`. Which file that is says [`Compressor::dictionary_file`].
+    /// `,dict=auto` or `,dict=FILE`. Which file that is says [`Compressor::dictionary_file`]. Behind the name of an algorithm for a device stand the parameters of
+    /// [`Device`], as in `deflate-iaa,g_comp_wqs_per_iaa=1,verify_compress=1`.
     ///
     /// # Errors
     ///
@@ -62,15 +66,20 @@ impl Compressor {
         let (head, parameter) = split(text, ',');
         let (name, level) = split(head, ':');
         let algorithm = *Self::ALL.iter().find(|a| a.name == name).ok_or(ParseError::Name)?;
+        let mut device = Device::DEFAULT;
         let source = match parameter.map(|parameter| parameter.strip_prefix(DICTIONARY)) {
             None => Source::None,
+            Some(None) if algorithm.takes_device => {
+                device = parameter.and_then(Device::parse).ok_or(ParseError::Parameter(algorithm))?;
+                Source::None
+            }
             Some(Some(value)) if algorithm.with_dictionary.is_some() && !value.is_empty() => {
                 if value == AUTO { Source::Auto } else { Source::File }
             }
             Some(_) => return Err(ParseError::Parameter(algorithm)),
         };
         let level = algorithm.level(level).ok_or(ParseError::Level(algorithm))?;
-        Ok(Compressor { algorithm, level, source })
+        Ok(Compressor { algorithm, level, source, device })
     }
 
     /// The file that a text names of which [`Compressor::parse`] says that it has one ([`Source::File`]).
@@ -91,6 +100,16 @@ impl Compressor {
     /// Where its dictionaries come from.
     pub fn source(&self) -> Source {
         self.source
+    }
+
+    /// True if there are devices that do its work.
+    pub fn is_for_device(&self) -> bool {
+        self.algorithm.takes_device
+    }
+
+    /// How its device is used, if it is for one.
+    pub fn device(&self) -> Device {
+        self.device
     }
 
     /// True when it gives up on noise by itself, in a small part of the time that it takes for what shrinks: a look beforehand would take about
@@ -114,7 +133,8 @@ impl Compressor {
 
 impl PartialEq for Compressor {
     fn eq(&self, other: &Compressor) -> bool {
-        (self.name(), self.level, self.source) == (other.name(), other.level, other.source)
+        let what = |this: &Compressor| (this.name(), this.level, this.source, this.device);
+        what(self) == what(other)
     }
 }
 
@@ -127,6 +147,7 @@ impl fmt::Display for Compressor {
         if let Some(parameter) = &self.algorithm.parameter {
             write!(f, ":{}", parameter.text(self.level))?;
         }
+        self.device.fmt(f)?;
         match self.source {
             Source::None => Ok(()),
             Source::Auto => write!(f, ",{DICTIONARY}{AUTO}"),
@@ -229,11 +250,32 @@ mod tests {
     }
 
     #[test]
+    fn how_a_device_is_used_prints_and_parses_back() {
+        for (text, printed) in [
+            ("deflate-iaa", "deflate-iaa:dynamic"),
+            ("deflate-iaa,verify_compress=0,distribute_comps=1", "deflate-iaa:dynamic"),
+            ("deflate-iaa:fixed,verify_compress=1", "deflate-iaa:fixed,verify_compress=1"),
+            (
+                "deflate-iaa:dynamic,distribute_decomps=0,verify_compress=1,g_comp_wqs_per_iaa=8,distribute_comps=0",
+                "deflate-iaa:dynamic,g_comp_wqs_per_iaa=8,distribute_comps=0,distribute_decomps=0,verify_compress=1",
+            ),
+        ] {
+            let compressor = Compressor::parse(text).unwrap();
+            assert_eq!(compressor.to_string(), printed);
+            assert_eq!(Compressor::parse(printed).unwrap(), compressor);
+            assert_eq!(Compressor::dictionary_file(text), None);
+        }
+        let parse = |text| Compressor::parse(text).unwrap();
+        assert_ne!(parse("deflate-iaa"), parse("deflate-iaa,verify_compress=1"));
+    }
+
+    #[test]
     fn nonsense_gets_one_line_with_the_list() {
         let unknown = "no such compressor: accepted are lz4[:ACCELERATION] (ACCELERATION 1 to 65537, default 1), \
                        lz4hc[:LEVEL] (LEVEL 3 to 12, default 9), zstd[:LEVEL][,dict=auto|FILE] (LEVEL -7 to 22, default 1), \
                        deflate[:LEVEL] (LEVEL 1 to 12, default 1), \
-                       deflate-iaa[:MODE] (MODE dynamic, fixed or canned, default dynamic), lzo, lzo-rle, 842";
+                       deflate-iaa[:MODE][,g_comp_wqs_per_iaa=0-8][,distribute_comps=0|1][,distribute_decomps=0|1][,verify_compress=0|1] (MODE dynamic, fixed or canned, default dynamic), \
+                       lzo, lzo-rle, 842";
         for text in ["", ":", ":1", "gzip", "ZSTD", "zstd ", " lz4", "lz4h", "lzo-", "rle", "84", "zstd-1"] {
             assert_eq!(Compressor::parse(text).unwrap_err().to_string(), unknown, "{text:?}");
         }
@@ -248,7 +290,9 @@ mod tests {
         {
             assert_eq!(Compressor::parse(text).unwrap_err().to_string(), parameter, "{text:?}");
         }
-        for text in ["lz4,dict=auto", "lz4:1,dict=auto", "842,dict=x", "deflate:1,"] {
+        for text in
+            ["lz4,dict=auto", "lz4:1,dict=auto", "842,dict=x", "deflate:1,", "deflate,verify_compress=1"]
+        {
             let line = Compressor::parse(text).unwrap_err().to_string();
             assert!(line.starts_with("no such parameter of "), "{line}");
         }
@@ -258,11 +302,30 @@ mod tests {
                 "lzo takes no number: accepted is lzo"
             );
         }
-        let mode = "no such MODE of deflate-iaa: accepted is deflate-iaa[:MODE] (MODE dynamic, fixed or canned, default dynamic)";
+        let form = "deflate-iaa[:MODE][,g_comp_wqs_per_iaa=0-8][,distribute_comps=0|1][,distribute_decomps=0|1][,verify_compress=0|1] (MODE dynamic, fixed or canned, default dynamic)";
+        let mode = format!("no such MODE of deflate-iaa: accepted is {form}");
         for text in
             ["deflate-iaa:", "deflate-iaa:0", "deflate-iaa:1", "deflate-iaa:Fixed", "deflate-iaa:fixed:1"]
         {
             assert_eq!(Compressor::parse(text).unwrap_err().to_string(), mode, "{text:?}");
+        }
+        let parameter = format!("no such parameter of deflate-iaa: accepted is {form}");
+        for what in [
+            "",
+            "dict=auto",
+            "verify_compress",
+            "verify_compress=",
+            "verify_compress=2",
+            "verify_compress=+1",
+            "verify_compress=1,",
+            "verify_compress=1,verify_compress=1",
+            "distribute_comps=yes",
+            "g_comp_wqs_per_iaa=9",
+            "g_comp_wqs_per_iaa=-1",
+            "g_comp_wqs_per_iaa=256",
+        ] {
+            let text = format!("deflate-iaa:fixed,{what}");
+            assert_eq!(Compressor::parse(&text).unwrap_err().to_string(), parameter, "{text:?}");
         }
         for text in ["lz4hc:2", "lz4hc:13", "deflate:0", "deflate:13"] {
             assert!(Compressor::parse(text).is_err(), "{text}");

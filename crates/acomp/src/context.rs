@@ -62,11 +62,13 @@ impl Context {
     }
 
     /// Has a device do the work of [`compress`](Context::compress), [`decompress`](Context::decompress) and [`submit`](Context::submit) from now on,
-    /// if this is an algorithm for one and `open` comes by it ([`open_device`](crate::open_device)), to compress by such codes. False if not: then all is as it was.
+    /// if this is an algorithm for one and `open` comes by it ([`open_device`](crate::open_device)), with the settings that the compressor says. False if not: then all is
+    /// as it was.
     ///
     /// The device works in the address space of whoever opened it: a context that is attached must be given up in a child of fork.
-    pub fn attach(&mut self, mut open: impl FnMut(iaa::Mode) -> Option<Arc<iaa::Driver>>) -> bool {
-        self.stream.attach(&mut open)
+    pub fn attach(&mut self, mut open: impl FnMut(iaa::Config) -> Option<Arc<iaa::Driver>>) -> bool {
+        let device = self.compressor.device();
+        self.stream.attach(&mut |mode| open(device.config(mode)))
     }
 
     /// For who has nothing urgent to do: lets go of a device's queue that has stopped answering, which may take as long as the device does. Costs

@@ -26,6 +26,7 @@ pub(crate) static ALGORITHM: Algorithm = Algorithm {
     gives_up_early: |_| false,
     workspace_bytes: |level, unit_max| compressor_bytes(level) + Inflate::workspace_bytes(unit_max),
     open: |level, unit_max| Ok(Box::new(Deflate::open(level, unit_max)?)),
+    takes_device: false,
     with_dictionary: None,
 };
 

@@ -29,6 +29,7 @@ pub(crate) static ALGORITHM: Algorithm = Algorithm {
     open: |mode, unit_max| {
         Ok(Box::new(DeflateIaa { cpu: Cpu(Inflate::open(unit_max)?, mode), unit_max, device: None }))
     },
+    takes_device: true,
     with_dictionary: None,
 };
 
@@ -42,16 +43,10 @@ const CANNED: i32 = 2;
 /// Descriptors of a context: as many as a device has engines.
 const DESCRIPTORS: usize = 8;
 
-/// Queues that a process opens: two of each device where there are eight.
-pub const QUEUES_MAX: usize = 16;
-
-/// Opens the machine's devices, to compress by such codes, for the calling process and its threads: a child of fork must open them anew. None where there is
-/// no queue that may be opened.
-///
-/// The device checks what it wrote: this driver has never met a real one, and what is wrong in the pool is lost.
-pub fn open_device(mode: iaa::Mode) -> Option<Arc<iaa::Driver>> {
-    let config = iaa::Config { mode, verify_compress: true, queues_max: QUEUES_MAX, ..iaa::Config::DEFAULT };
-    let driver = iaa::Driver::open("", config).ok()?;
+/// Opens the machine's devices for the calling process and its threads: a child of fork must open them anew. None where there is no queue that may be
+/// opened. `root` is what the paths begin with: nothing, but in tests.
+pub fn open_device(root: &str, config: iaa::Config) -> Option<Arc<iaa::Driver>> {
+    let driver = iaa::Driver::open(root, config).ok()?;
     (driver.queue_count() > 0).then(|| Arc::new(driver))
 }
 

@@ -42,6 +42,7 @@
 //! - `zstd_dictionary`: the dictionaries of a zstd context
 //! - [`mod@train`]: dictionaries made from samples
 //! - `deflate_iaa`: deflate by Intel's accelerator, or as it does it
+//! - [`mod@device`]: how devices are used, parsed and printed
 //! - `lzo`, with `lzo_encode` and `lzo_decode`: LZO1X and the kernel's variant with runs of zeros
 //! - `nx842`, with `nx842_encode` and `nx842_decode`: IBM's 842
 
@@ -54,6 +55,7 @@ pub mod compressor;
 pub mod context;
 mod deflate;
 mod deflate_iaa;
+pub mod device;
 mod lz4;
 mod lz4hc;
 mod lzo;
@@ -73,7 +75,8 @@ mod zstd_dictionary;
 
 pub use compressor::{Compressor, FILE_MAX_BYTES, ParseError, Source, TRAINED_BYTES, TRAINED_MAX};
 pub use context::Context;
-pub use deflate_iaa::{QUEUES_MAX, open_device};
+pub use deflate_iaa::open_device;
+pub use device::{Device, QUEUES_MAX};
 pub use pending::{Batch, Pending};
 pub use registry::{ALGORITHMS, Algorithm, Parameter, Said};
 pub use request::{CompressRequest, DecompressRequest, Error, Outcome};

@@ -24,6 +24,7 @@ pub(crate) static ALGORITHM: Algorithm = Algorithm {
     gives_up_early: |_| true,
     workspace_bytes: |_, _| Workspace::bytes([state_bytes()]),
     open: |acceleration, _| Ok(Box::new(Lz4::open(acceleration)?)),
+    takes_device: false,
     with_dictionary: None,
 };
 

@@ -24,6 +24,7 @@ pub(crate) static ALGORITHM: Algorithm = Algorithm {
     gives_up_early: |_| false,
     workspace_bytes: |_, _| Workspace::bytes([state_bytes()]),
     open: |level, _| Ok(Box::new(Lz4Hc::open(level)?)),
+    takes_device: false,
     with_dictionary: None,
 };
 

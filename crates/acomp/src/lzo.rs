@@ -35,6 +35,7 @@ pub(crate) static ALGORITHM: Algorithm = Algorithm {
     gives_up_early: |_| true,
     workspace_bytes: |_, _| TABLE_BYTES,
     open: |_, _| Ok(Box::new(Lzo(Encoder::new(Version::Original)?))),
+    takes_device: false,
     with_dictionary: None,
 };
 
@@ -46,6 +47,7 @@ pub(crate) static ALGORITHM_RLE: Algorithm = Algorithm {
     gives_up_early: |_| true,
     workspace_bytes: |_, _| TABLE_BYTES,
     open: |_, _| Ok(Box::new(Lzo(Encoder::new(Version::Rle)?))),
+    takes_device: false,
     with_dictionary: None,
 };
 

@@ -37,6 +37,7 @@ pub(crate) static ALGORITHM: Algorithm = Algorithm {
     gives_up_early: |_| false,
     workspace_bytes: |_, _| TABLES_BYTES,
     open: |_, _| Ok(Box::new(Nx842(Encoder::new()?))),
+    takes_device: false,
     with_dictionary: None,
 };
 

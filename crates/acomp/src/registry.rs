@@ -7,6 +7,7 @@ use core::fmt;
 use core::ops::RangeInclusive;
 
 use crate::compressor::Source;
+use crate::device::Form;
 use crate::request::Error;
 use crate::stream::Stream;
 use crate::{deflate, deflate_iaa, lz4, lz4hc, lzo, nx842, zstd};
@@ -43,6 +44,8 @@ pub struct Algorithm {
     pub(crate) open: fn(i32, usize) -> Opened,
     /// The same for streams that have room for dictionaries of this source, if it takes any.
     pub(crate) with_dictionary: Option<WithDictionary>,
+    /// Whether it is for a device, which takes parameters ([`Device`](crate::Device)).
+    pub(crate) takes_device: bool,
 }
 
 /// How an algorithm is opened that takes dictionaries.
@@ -112,8 +115,14 @@ impl fmt::Display for Algorithm {
         let Some(parameter) = &self.parameter else { return Ok(()) };
         let Parameter { name, accepted, default, words } = parameter;
         let (first, last) = (accepted.start(), accepted.end());
-        let dictionary = if self.with_dictionary.is_some() { "[,dict=auto|FILE]" } else { "" };
-        write!(f, "[:{name}]{dictionary} ({name} ")?;
+        write!(f, "[:{name}]")?;
+        if self.with_dictionary.is_some() {
+            f.write_str("[,dict=auto|FILE]")?;
+        }
+        if self.takes_device {
+            Form.fmt(f)?;
+        }
+        write!(f, " ({name} ")?;
         match words {
             [] => write!(f, "{first} to {last}")?,
             [others @ .., last] => {

@@ -83,7 +83,7 @@ pub(crate) trait Stream: Send {
     /// Nothing urgent is to be done.
     fn rest(&mut self) {}
 
-    /// Works with the device from now on that `open` knows; false if there is none, or this is no algorithm for it.
+    /// Works with the device from now on that `open` knows, to compress by such codes; false if there is none, or this is no algorithm for it.
     fn attach(&mut self, _open: &mut dyn FnMut(iaa::Mode) -> Option<Arc<iaa::Driver>>) -> bool {
         false
     }

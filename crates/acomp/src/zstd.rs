@@ -39,6 +39,7 @@ pub(crate) static ALGORITHM: Algorithm = Algorithm {
     gives_up_early: |level| level < 0,
     workspace_bytes: |level, unit_max| workspace_bytes(level, unit_max, Source::None),
     open: |level, unit_max| Ok(Box::new(Zstd::open(level, unit_max, Source::None)?)),
+    takes_device: false,
     with_dictionary: Some(WithDictionary {
         workspace_bytes,
         open: |level, unit_max, source| Ok(Box::new(Zstd::open(level, unit_max, source)?)),

@@ -6,7 +6,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use acomp::{Batch, CompressRequest, Context, DecompressRequest, Error, Outcome};
+use acomp::{Batch, CompressRequest, Context, DecompressRequest, Device, Error, Outcome};
 use iaa::descriptor::Opcode;
 use iaa::topology::Topology;
 use iaa::{Config, Driver, Mode, Reason};
@@ -15,12 +15,12 @@ use samples::{Random, context, grown_bytes, seed};
 
 /// A driver of the model's devices, as the algorithm sets it up; nothing is late, however busy the machine is.
 fn driver(model: &Model) -> Arc<Driver> {
-    driver_by(model, Mode::Dynamic)
+    driver_by(model, Device::DEFAULT.config(Mode::Dynamic))
 }
 
-/// The same that compresses by other codes.
-fn driver_by(model: &Model, mode: Mode) -> Arc<Driver> {
-    let config = Config { mode, verify_compress: true, timeout_ns: 60_000_000_000, ..Config::default() };
+/// The same with settings.
+fn driver_by(model: &Model, config: Config) -> Arc<Driver> {
+    let config = Config { timeout_ns: 60_000_000_000, ..config };
     let driver = Driver::new(config, Topology::default());
     model.attach(&driver);
     Arc::new(driver)
@@ -33,11 +33,11 @@ fn attached(driver: &Arc<Driver>, unit_max: usize) -> Context {
     context
 }
 
-/// A context of a mode with a device that compresses by the codes that it asks for.
+/// A context with a driver that is as the compressor wants it.
 fn attached_by(model: &Model, text: &str, unit_max: usize) -> (Context, Arc<Driver>) {
     let (mut context, mut driver) = (context(text, unit_max), None);
-    assert!(context.attach(|mode| {
-        driver = Some(driver_by(model, mode));
+    assert!(context.attach(|config| {
+        driver = Some(driver_by(model, config));
         driver.clone()
     }));
     (context, driver.unwrap())
@@ -258,14 +258,14 @@ fn only_an_algorithm_for_it_asks_for_a_device() {
     }
 }
 
-/// Every compression is read back by the device, which compares checksums: what it wrote wrongly never gets out.
+/// With `verify_compress` every compression is read back by the device, which compares checksums: what it wrote wrongly never gets out.
 #[test]
 fn what_the_device_writes_wrongly_is_noticed() {
     let model = Model::new([DeviceConfig::default()]);
-    let driver = driver(&model);
+    let (mut device, driver) = attached_by(&model, "deflate-iaa,verify_compress=1", 4096);
     model
         .set_faults(1, Box::new(|_, d| (d.opcode() == Opcode::Compress as u8).then_some(Fault::WrongOutput)));
-    let (mut device, mut software) = (attached(&driver, 4096), context_of_software());
+    let mut software = context_of_software();
     let mut random = Random(seed());
     let units: Vec<Vec<u8>> = (0..16).map(|_| random.heap(4096)).collect();
     let objects = compress_all(&mut device, &units);
@@ -375,13 +375,40 @@ fn every_mode_is_read_by_all_others_with_faults_in_the_middle_of_batches() {
 fn codes_that_are_the_same_for_all_take_one_pass() {
     let mut random = Random(seed());
     let units: Vec<Vec<u8>> = (0..16).map(|_| random.heap(4096)).collect();
-    let passes = ["deflate-iaa", "deflate-iaa:fixed", "deflate-iaa:canned"].map(|text| {
-        let model = Model::new([DeviceConfig::default()]);
-        let (mut device, driver) = attached_by(&model, text, 4096);
-        compress_all(&mut device, &units);
-        assert_eq!(driver.stats().calls().sw_comp_calls, 0);
-        model.done(1)
-    });
+    let passes = |parameters: &str| {
+        ["dynamic", "fixed", "canned"].map(|mode| {
+            let model = Model::new([DeviceConfig::default()]);
+            let (mut device, driver) = attached_by(&model, &format!("deflate-iaa:{mode}{parameters}"), 4096);
+            compress_all(&mut device, &units);
+            assert_eq!(driver.stats().calls().sw_comp_calls, 0);
+            model.done(1)
+        })
+    };
+    assert_eq!(passes(""), [2 * 16, 16, 16]);
     // Each is read back and compared, too.
-    assert_eq!(passes, [3 * 16, 2 * 16, 2 * 16]);
+    assert_eq!(passes(",verify_compress=1"), [3 * 16, 2 * 16, 2 * 16]);
+}
+
+/// Which queues do what is as the compressor says it.
+#[test]
+fn the_policy_that_is_named_is_the_drivers() {
+    let mut random = Random(seed());
+    let units: Vec<Vec<u8>> = (0..16).map(|_| random.heap(4096)).collect();
+    // Compressions and decompressions of wq1.0, wq1.1, wq3.0 and wq3.1. All on the one CPU that there is, whose own device is the first.
+    for (parameters, expected) in [
+        ("", [[4, 4], [4, 4], [4, 4], [4, 4]]),
+        (",g_comp_wqs_per_iaa=1", [[0, 8], [8, 0], [0, 8], [8, 0]]),
+        (",g_comp_wqs_per_iaa=1,distribute_comps=0", [[0, 8], [16, 0], [0, 8], [0, 0]]),
+        (",distribute_decomps=0", [[4, 8], [4, 8], [4, 0], [4, 0]]),
+        (",g_comp_wqs_per_iaa=1,distribute_comps=0,distribute_decomps=0", [[0, 16], [16, 0], [0, 0], [0, 0]]),
+    ] {
+        let devices = [1, 3].map(|id| DeviceConfig { id, queues: vec![16, 16], ..DeviceConfig::default() });
+        let model = Model::new(devices);
+        let (mut device, driver) = attached_by(&model, &format!("deflate-iaa:fixed{parameters}"), 4096);
+        let objects = compress_all(&mut device, &units);
+        assert!(decompress_all(&mut device, &objects, &[4096; 16]).iter().all(Result::is_ok));
+        let stats = driver.stats();
+        let counts: Vec<_> = stats.queues.iter().map(|(.., q)| [q.comp_calls, q.decomp_calls]).collect();
+        assert_eq!(counts, expected, "{parameters}: {stats:?}");
+    }
 }

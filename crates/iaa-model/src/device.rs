@@ -5,7 +5,7 @@
 
 use crate::engine::{self, Done};
 use crate::fault::{self, Fault, Plan};
-use crate::memory;
+use crate::memory::Memory;
 use iaa::descriptor::{Descriptor, Record, Status};
 use iaa::{Driver, Gone, Portal, Spec};
 use std::collections::{HashMap, VecDeque};
@@ -61,6 +61,7 @@ struct Job {
     queue: usize,
     /// The number of the portal that it came by.
     portal: u64,
+    memory: Memory,
 }
 
 /// A job that has an engine.
@@ -82,7 +83,7 @@ struct State {
     stopped: bool,
 }
 
-struct Device {
+pub(crate) struct Device {
     config: DeviceConfig,
     state: Mutex<State>,
     work: Condvar,
@@ -95,6 +96,10 @@ struct Device {
 }
 
 impl Device {
+    pub fn config(&self) -> &DeviceConfig {
+        &self.config
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("no engine panics with the lock held")
     }
@@ -140,12 +145,13 @@ impl Device {
     }
 
     /// Computes what comes of a job. Nothing of it is written yet.
-    fn begin(&self, job: Job, now: Instant, known: &mut HashMap<[u64; 4], Done>) -> Running {
+    fn begin(&self, job: Job, now: Instant, known: &mut HashMap<(Memory, [u64; 4]), Done>) -> Running {
         let d = &job.descriptor;
-        let compute = || engine::execute(d, self.config.transfer_max_bytes as u64);
+        let most = self.config.transfer_max_bytes as u64;
+        let compute = || engine::execute(d, job.memory, most);
         let mut done = if self.config.recall {
             let key = [d.src, d.flags_opcode.into(), d.operation_flags.into(), d.src_bytes.into()];
-            known.entry(key).or_insert_with(compute).clone()
+            known.entry((job.memory, key)).or_insert_with(compute).clone()
         } else {
             compute()
         };
@@ -154,10 +160,7 @@ impl Device {
             None | Some(Fault::Full | Fault::Lost | Fault::Gone) => {}
             Some(Fault::Late(more)) => due += more,
             Some(Fault::OtherInput) => {
-                let mut other = memory::read(d.src, d.src_bytes as usize).unwrap_or_default();
-                other.iter_mut().take(1).for_each(|byte| *byte ^= 1);
-                let instead = Descriptor { src: other.as_ptr() as u64, ..*d };
-                done = engine::execute(&instead, self.config.transfer_max_bytes as u64);
+                done = engine::execute(d, Memory { wrong_at: Some(d.src), ..job.memory }, most);
             }
             Some(Fault::WrongCrc) => done.record.crc32 ^= 1,
             Some(Fault::WrongOutput) => {
@@ -188,33 +191,39 @@ impl Device {
         let d = &job.descriptor;
         // SAFETY: the descriptor is under way (`Portal::submit`), and these are its output and its record.
         unsafe {
-            if let Err(missing) = memory::write(d.dst, &done.output) {
+            if let Err(missing) = job.memory.write(d.dst, &done.output) {
                 done.fault_at(d, missing.0, Status::WRITE);
             }
             let record: [u8; 64] = std::mem::transmute(done.record);
             // A record that has nowhere to go is dropped, as the device does. The status goes last.
-            if memory::write(d.completion + 1, &record[1..]).is_ok() {
-                let _ = memory::write(d.completion, &record[..1]);
+            if job.memory.write(d.completion + 1, &record[1..]).is_ok() {
+                let _ = job.memory.write(d.completion, &record[..1]);
             }
         }
     }
 }
 
-/// A queue's entrance.
-struct ModelPortal {
+/// A queue's entrance, for one process's memory.
+pub(crate) struct ModelPortal {
     device: Arc<Device>,
     queue: usize,
     number: u64,
+    memory: Memory,
 }
 
 impl ModelPortal {
     fn new(device: Arc<Device>, queue: usize) -> ModelPortal {
+        ModelPortal::of(device, queue, Memory::own().pid)
+    }
+
+    /// For the memory of process `pid`.
+    pub fn of(device: Arc<Device>, queue: usize, pid: u32) -> ModelPortal {
         let mut state = device.state();
         state.portal_last += 1;
         let number = state.portal_last;
         state.portals.push(number);
         drop(state);
-        ModelPortal { device, queue, number }
+        ModelPortal { device, queue, number, memory: Memory { pid, wrong_at: None } }
     }
 }
 
@@ -261,6 +270,7 @@ impl Portal for ModelPortal {
                 fault,
                 queue: self.queue,
                 portal: self.number,
+                memory: self.memory,
             });
             let now = device.in_flight.fetch_add(1, SeqCst) + 1;
             device.in_flight_max.fetch_max(now, SeqCst);
@@ -302,6 +312,10 @@ impl Model {
         };
         let threads = devices.iter().map(start).collect();
         Model { devices, threads }
+    }
+
+    pub(crate) fn devices(&self) -> &[Arc<Device>] {
+        &self.devices
     }
 
     fn device(&self, id: u32) -> &Arc<Device> {

@@ -1,7 +1,7 @@
 //! One descriptor: checked, done, and what is to be written of it.
 
 use crate::inflate::{self, End};
-use crate::memory::{self, Missing};
+use crate::memory::{Memory, Missing};
 use iaa::aecs::{CompressState, Histogram};
 use iaa::deflate::{self, Failure};
 use iaa::descriptor::{Descriptor, Opcode, Record, Status, compress, crc64, decompress, error, flag};
@@ -36,15 +36,15 @@ impl From<Missing> for Box<Record> {
     }
 }
 
-/// Does a descriptor whose completion address is in order. `transfer_max_bytes` is the queue's.
-pub(crate) fn execute(descriptor: &Descriptor, transfer_max_bytes: u64) -> Done {
-    match run(descriptor, transfer_max_bytes) {
+/// Does a descriptor whose completion address is in order, in a process's memory. `transfer_max_bytes` is the queue's.
+pub(crate) fn execute(descriptor: &Descriptor, memory: Memory, transfer_max_bytes: u64) -> Done {
+    match run(descriptor, memory, transfer_max_bytes) {
         Ok(done) => done,
         Err(record) => Done { output: Vec::new(), record: *record },
     }
 }
 
-fn run(d: &Descriptor, transfer_max_bytes: u64) -> Result<Done, Box<Record>> {
+fn run(d: &Descriptor, memory: Memory, transfer_max_bytes: u64) -> Result<Done, Box<Record>> {
     let stop = |status| Err(Box::new(refuse(status)));
     let opcode = match d.opcode() {
         o if o == Opcode::Noop as u8 => {
@@ -70,7 +70,7 @@ fn run(d: &Descriptor, transfer_max_bytes: u64) -> Result<Done, Box<Record>> {
         return stop(Status::INVALID_SIZE);
     }
     if opcode == Opcode::Crc64 {
-        return crc(d);
+        return crc(d, memory);
     }
     if d.dst_max_bytes == 0 || u64::from(d.dst_max_bytes) > transfer_max_bytes {
         return stop(Status::INVALID_SIZE);
@@ -79,10 +79,10 @@ fn run(d: &Descriptor, transfer_max_bytes: u64) -> Result<Done, Box<Record>> {
     if src.start < dst.end && dst.start < src.end {
         return stop(Status::OVERLAPPING_BUFFERS);
     }
-    if opcode == Opcode::Compress { compress(d) } else { decompress(d) }
+    if opcode == Opcode::Compress { compress(d, memory) } else { decompress(d, memory) }
 }
 
-fn compress(d: &Descriptor) -> Result<Done, Box<Record>> {
+fn compress(d: &Descriptor, memory: Memory) -> Result<Done, Box<Record>> {
     let stop = |status| Err(Box::new(refuse(status)));
     let flags = d.operation_flags;
     if flags & !(compress::STATISTICS | compress::FLUSH_OUTPUT | compress::APPEND_EOB) != 0 {
@@ -93,7 +93,7 @@ fn compress(d: &Descriptor) -> Result<Done, Box<Record>> {
         if (d.dst_max_bytes as usize) < size_of::<Histogram>() || reads_state {
             return stop(Status::INVALID_SIZE);
         }
-        let data = memory::read(d.src, d.src_bytes as usize)?;
+        let data = memory.read(d.src, d.src_bytes as usize)?;
         let counts = deflate::count(&data);
         let words = counts.literals_lengths.iter().chain(&counts.reserved0);
         let words = words.chain(&counts.distances).chain(&counts.reserved1);
@@ -108,10 +108,10 @@ fn compress(d: &Descriptor) -> Result<Done, Box<Record>> {
     if d.src2_bytes as usize != size_of::<CompressState>() {
         return stop(Status::INVALID_SIZE);
     }
-    let state = memory::read(d.src2, d.src2_bytes as usize)?;
+    let state = memory.read(d.src2, d.src2_bytes as usize)?;
     // SAFETY: as many bytes as a state has, of which every value is one.
     let state = unsafe { state.as_ptr().cast::<CompressState>().read_unaligned() };
-    let data = memory::read(d.src, d.src_bytes as usize)?;
+    let data = memory.read(d.src, d.src_bytes as usize)?;
     let mut output = vec![0; d.dst_max_bytes as usize];
     match deflate::compress(&data, &state, flags & compress::APPEND_EOB != 0, &mut output) {
         Ok((bytes, bits)) => {
@@ -129,12 +129,12 @@ fn compress(d: &Descriptor) -> Result<Done, Box<Record>> {
     }
 }
 
-fn decompress(d: &Descriptor) -> Result<Done, Box<Record>> {
+fn decompress(d: &Descriptor, memory: Memory) -> Result<Done, Box<Record>> {
     let flags = d.operation_flags;
     if flags & !(decompress::WHOLE | decompress::SUPPRESS_OUTPUT) != 0 || flags & decompress::ENABLE == 0 {
         return Err(Box::new(refuse(Status::INVALID_COMPRESS_FLAG)));
     }
-    let data = memory::read(d.src, d.src_bytes as usize)?;
+    let data = memory.read(d.src, d.src_bytes as usize)?;
     let to_final = flags & decompress::SELECT_FINAL_EOB != 0;
     let inflated = inflate::inflate(&data, d.dst_max_bytes as usize, to_final);
     let mut result = done(inflated.bytes.clone(), 0, &inflated.bytes, inflated.used);
@@ -169,12 +169,12 @@ fn done(output: Vec<u8>, dst_bits: u8, plain: &[u8], used: usize) -> Done {
     Done { output, record }
 }
 
-fn crc(d: &Descriptor) -> Result<Done, Box<Record>> {
+fn crc(d: &Descriptor, memory: Memory) -> Result<Done, Box<Record>> {
     let flags = d.operation_flags;
     if flags & !(crc64::INVERT | crc64::BIG_ENDIAN) != 0 {
         return Err(Box::new(refuse(Status::INVALID_COMPRESS_FLAG)));
     }
-    let data = memory::read(d.src, d.src_bytes as usize)?;
+    let data = memory.read(d.src, d.src_bytes as usize)?;
     let polynomial = u64::from(d.inputs) << 32 | u64::from(d.filter_flags);
     let initial = if flags & crc64::INVERT != 0 { u64::MAX } else { 0 };
     let crc = if flags & crc64::BIG_ENDIAN != 0 {
@@ -220,7 +220,7 @@ mod tests {
     }
 
     fn status(descriptor: &Descriptor) -> (Status, u8) {
-        let record = execute(descriptor, MAX).record;
+        let record = execute(descriptor, Memory::own(), MAX).record;
         (record.status, record.error)
     }
 
@@ -229,7 +229,7 @@ mod tests {
         let data = b"never a wrong byte, never a hang; never a wrong byte, never a hang".repeat(100);
         let mut room = vec![0; data.len()];
         let state = CompressState::FIXED;
-        let packed = execute(&compressing(&data, &mut room, &state), MAX);
+        let packed = execute(&compressing(&data, &mut room, &state), Memory::own(), MAX);
         assert_eq!(
             (packed.record.status, packed.record.dst_bytes as usize),
             (Status::SUCCESS, packed.output.len())
@@ -239,7 +239,7 @@ mod tests {
             operation_flags: decompress::WHOLE,
             ..descriptor(Opcode::Decompress, 0, &packed.output, &mut room)
         };
-        let plain = execute(&back, MAX);
+        let plain = execute(&back, Memory::own(), MAX);
         assert!(plain.output == data);
         assert_eq!(
             (plain.record.crc32, plain.record.xor_checksum),
@@ -247,7 +247,7 @@ mod tests {
         );
         assert_eq!(plain.record.src_done_bytes as usize, packed.output.len());
         back.operation_flags |= decompress::SUPPRESS_OUTPUT;
-        let checked = execute(&back, MAX);
+        let checked = execute(&back, Memory::own(), MAX);
         assert_eq!((checked.output.len(), checked.record.crc32), (0, packed.record.crc32));
         assert_eq!(checked.record.dst_bytes as usize, data.len());
     }
@@ -299,13 +299,13 @@ mod tests {
         );
         bad.accumulated_bits = 3000;
         assert_eq!(status(&compressing(&noise, &mut room, &bad)), (Status::ANALYTICS_ERROR, error::BAD_AECS));
-        let packed = execute(&compressing(&[5; 4096], &mut room, &state), MAX).output;
+        let packed = execute(&compressing(&[5; 4096], &mut room, &state), Memory::own(), MAX).output;
         for most in [1, 4095, 4096] {
             let d = Descriptor {
                 operation_flags: decompress::WHOLE,
                 ..descriptor(Opcode::Decompress, 0, &packed, &mut room[..most])
             };
-            let done = execute(&d, MAX);
+            let done = execute(&d, Memory::own(), MAX);
             assert_eq!(done.record.status == Status::SUCCESS, most == 4096);
             assert!(done.output.len() == most, "{most}: {}", done.output.len());
         }
@@ -317,7 +317,7 @@ mod tests {
         let mut d = descriptor(Opcode::Crc64, 0, b"123456789", &mut []);
         (d.filter_flags, d.inputs) = (0xa9ea_3693, 0x42f0_e1eb);
         let crc = |d: &Descriptor| {
-            let record = execute(d, MAX).record;
+            let record = execute(d, Memory::own(), MAX).record;
             u64::from(record.sum) << 32 | u64::from(record.max)
         };
         d.operation_flags = crc64::INVERT;

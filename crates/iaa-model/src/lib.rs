@@ -1,7 +1,7 @@
 //! A model of IAA: it takes the descriptors that the device takes, and writes the records that the device writes.
 //!
 //! The driver cannot tell the two apart: a model's [`Portal`](iaa::Portal) takes the same 64 bytes, and everything else goes by addresses in
-//! memory. Only how one comes by a queue differs: from a [`Model`], not from /dev/iax. (Or by a [`Tree`], a made-up sysfs.)
+//! memory. Only how one comes by a queue differs: from a [`Model`], not from /dev/iax. (Or by a [`Tree`], a made-up sysfs, and [`Files`] beside it.)
 //!
 //! ```text
 //!   Model --> Device iax1 --> queue wq1.0 (entries) --+
@@ -22,12 +22,14 @@
 //! - `engine`: one descriptor, from the first check to the record
 //! - [`mod@inflate`]: compressed data; deflating is done as the driver does it without a device
 //! - `memory`: memory by address, with page faults
+//! - [`files`]: queues as files, for other processes
 //! - [`software`]: deflate on the CPU
 //! - [`tree`]: sysfs as accel-config leaves it
 
 pub mod device;
 mod engine;
 pub mod fault;
+pub mod files;
 pub mod inflate;
 mod memory;
 pub mod software;
@@ -35,5 +37,6 @@ pub mod tree;
 
 pub use device::{DeviceConfig, Model};
 pub use fault::Fault;
+pub use files::Files;
 pub use software::Zlib;
 pub use tree::Tree;

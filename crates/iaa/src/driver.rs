@@ -47,7 +47,8 @@ pub struct Config {
     pub lost_max: u32,
     /// Which queue serves which CPU.
     pub policy: Policy,
-    /// How many queues are opened, at most: the first one of each device, then the second ones. Each is a file descriptor.
+    /// How many queues are opened, at most: the first one of each device, then the second ones; where some are for compressing alone, those and the others in
+    /// turn. Each is a file descriptor.
     pub queues_max: usize,
 }
 
@@ -76,8 +77,17 @@ struct Book {
     topology: Topology,
     /// Open queues, by device and number.
     members: Vec<Member>,
-    /// What closed queues had done.
+    /// What closed queues had done: all together, and each.
     closed: QueueStats,
+    gone: Vec<(u32, u32, QueueStats)>,
+}
+
+impl Book {
+    /// Sets which queue of a device is the first for compressing alone.
+    fn know(&mut self, device: u32, first_comp: Option<u32>) {
+        let members = self.members.iter_mut().filter(|member| member.device == device);
+        members.for_each(|member| member.first_comp = first_comp);
+    }
 }
 
 /// All queues of a process. Shared by its threads; each has a [`Context`](crate::Context). A child of fork must not use it: the queues work in the
@@ -115,6 +125,7 @@ impl Driver {
                 topology,
                 members: Vec::with_capacity(QUEUES_MAX),
                 closed: QueueStats::default(),
+                gone: Vec::new(),
             }),
         }
     }
@@ -146,13 +157,17 @@ impl Driver {
         for member in self.members().into_iter().filter(|m| usable(m.device, m.id).is_none()) {
             self.remove(member.device, member.id);
         }
-        let mut queues: Vec<(usize, &Device, &WorkQueue)> = Vec::new();
+        let mut queues: Vec<(usize, &Device, &WorkQueue, Option<u32>)> = Vec::new();
         for device in &devices {
-            let usable = device.queues.iter().filter(|queue| queue.check_usable(device).is_ok());
-            queues.extend(usable.enumerate().map(|(turn, queue)| (turn, device, queue)));
+            let usable = || device.queues.iter().filter(|queue| queue.check_usable(device).is_ok());
+            let (turns, first) = self.config.policy.turns(usable().count());
+            let first = first.and_then(|first| usable().nth(first)).map(|queue| queue.id);
+            self.book.lock().know(device.id, first);
+            queues.extend(turns.zip(usable()).map(|(turn, queue)| (turn, device, queue, first)));
         }
-        order::sort_by_key(&mut queues, |&(turn, device, _)| (turn, device.id));
-        for (_, device, queue) in queues {
+        self.rebalance(&self.book.lock());
+        order::sort_by_key(&mut queues, |&(turn, device, ..)| (turn, device.id));
+        for (_, device, queue, first) in queues {
             let members = self.members();
             let is_known = members.iter().any(|m| (m.device, m.id) == (device.id, queue.id));
             if is_known || members.len() >= self.config.queues_max {
@@ -160,7 +175,7 @@ impl Driver {
             }
             // A queue that may not be opened, or is taken, is somebody else's: `setup` says so.
             if let Ok(portal) = portal::open(&queue.path(root), queue.dedicated, self.features) {
-                self.add(self.spec(device, queue), portal);
+                self.add_as(self.spec(device, queue), first, portal);
             }
         }
         Ok(self.queue_count())
@@ -180,6 +195,10 @@ impl Driver {
 
     /// Takes a queue into use. False if it is in use already, or there are [`QUEUES_MAX`].
     pub fn add(&self, spec: Spec, portal: Box<dyn Portal>) -> bool {
+        self.add_as(spec, None, portal)
+    }
+
+    fn add_as(&self, spec: Spec, first_comp: Option<u32>, portal: Box<dyn Portal>) -> bool {
         self.reap();
         let mut book = self.book.lock();
         let is_known = book.members.iter().any(|m| (m.device, m.id) == (spec.device, spec.id));
@@ -191,11 +210,12 @@ impl Driver {
         book.members.push(Member {
             device: spec.device,
             id: spec.id,
+            first_comp,
             package: spec.package,
             place: place as u8,
         });
         order::sort_by_key(&mut book.members, |member| (member.device, member.id));
-        self.table.rebalance(&book.members, &book.topology, self.config.policy);
+        self.rebalance(&book);
         true
     }
 
@@ -237,14 +257,24 @@ impl Driver {
         let mut book = self.book.lock();
         let Some(at) = book.members.iter().position(which) else { return false };
         let member = book.members.remove(at);
-        self.table.rebalance(&book.members, &book.topology, self.config.policy);
+        self.rebalance(&book);
         let queue = &self.queues[member.place as usize];
         // What comes in from now on, from who is still inside, is lost to the sum: a few at most.
-        book.closed.add(&queue.counters.take());
+        let counts = queue.counters.take();
+        book.closed.add(&counts);
+        let name = (member.device, member.id);
+        match book.gone.iter_mut().find(|(device, id, _)| (*device, *id) == name) {
+            Some((.., sum)) => sum.add(&counts),
+            None => book.gone.push((name.0, name.1, counts)),
+        }
         drop(book);
         let is_closed = queue.close();
         self.unreaped.store(true, Release);
         is_closed
+    }
+
+    fn rebalance(&self, book: &Book) {
+        self.table.rebalance(&book.members, &book.topology, self.config.policy);
     }
 
     fn members(&self) -> Vec<Member> {
@@ -277,6 +307,7 @@ impl Driver {
         Stats {
             queues: book.members.iter().map(|m| (m.device, m.id, read(m))).collect(),
             closed: book.closed,
+            gone: book.gone.clone(),
             cpus: self
                 .table
                 .all_counters()

@@ -51,11 +51,32 @@ impl Default for Policy {
     }
 }
 
+impl Policy {
+    /// How many of a device's queues, its first ones, are for decompressing alone; 0 if all are for both.
+    fn for_decompressing(&self, count: usize) -> usize {
+        if self.g_comp_wqs_per_iaa == 0 { 0 } else { count.saturating_sub(self.g_comp_wqs_per_iaa) }
+    }
+
+    /// In which order a device's queues are opened, where not all can be: one of each kind in turn. For each by its number the place in that order; and the
+    /// place of the first that is for compressing alone, if there is one.
+    pub(crate) fn turns(&self, count: usize) -> (impl Iterator<Item = usize>, Option<usize>) {
+        let first = self.for_decompressing(count);
+        let turn = move |at: usize| match at.checked_sub(first) {
+            _ if first == 0 => at,
+            None => at + at.min(count - first),
+            Some(nth) => nth + first.min(nth + 1),
+        };
+        ((0..count).map(turn), (first > 0).then_some(first))
+    }
+}
+
 /// An open queue, as the policy sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Member {
     pub device: u32,
     pub id: u32,
+    /// The number of the first of its device's queues, open or not, that is for compressing alone. Unknown, it goes by those that are open.
+    pub first_comp: Option<u32>,
     pub package: Option<u8>,
     /// Its place.
     pub place: u8,
@@ -209,9 +230,13 @@ impl<'a> Devices<'a> {
             for &device in self.0.iter().filter(|&&device| chosen(device)) {
                 let queues = || self.1.iter().filter(|member| member.device == device);
                 let count = queues().count();
-                let for_decompressing = count.saturating_sub(policy.g_comp_wqs_per_iaa);
+                let for_decompressing = match queues().find_map(|member| member.first_comp) {
+                    Some(first) => queues().filter(|member| member.id < first).count(),
+                    None => policy.for_decompressing(count),
+                };
                 let (first, end) = match operation {
-                    _ if policy.g_comp_wqs_per_iaa == 0 || for_decompressing == 0 => (0, count),
+                    // What is left of one kind alone has to do both.
+                    _ if for_decompressing == 0 || for_decompressing == count => (0, count),
                     Operation::Compress => (for_decompressing, count),
                     Operation::Decompress => (0, for_decompressing),
                 };
@@ -245,7 +270,13 @@ mod tests {
                 let device = 1 + 2 * (members.len() as u32 / queues);
                 for id in 0..queues {
                     let place = 100 - members.len() as u8;
-                    members.push(Member { device, id, package: Some(package as u8), place });
+                    members.push(Member {
+                        device,
+                        id,
+                        first_comp: None,
+                        package: Some(package as u8),
+                        place,
+                    });
                 }
             }
         }
@@ -291,6 +322,39 @@ mod tests {
         table.rebalance(&single, &topology(1, 4), policy);
         assert_eq!(turns(&table, &single, 0, Compress, 4), "wq1.1 wq3.0 wq5.1 wq7.1");
         assert_eq!(turns(&table, &single, 0, Decompress, 4), "wq1.0 wq3.0 wq5.0 wq7.0");
+    }
+
+    /// Of eight queues of which three compress, four are open: two of each kind, which is known by the numbers of all eight.
+    #[test]
+    fn where_not_all_are_open_the_last_of_all_compress() {
+        let policy = Policy { g_comp_wqs_per_iaa: 3, ..Policy::default() };
+        let (turns, first) = policy.turns(8);
+        let turns: Vec<usize> = turns.collect();
+        assert_eq!((turns.as_slice(), first), (&[0, 2, 4, 6, 7, 1, 3, 5][..], Some(5)));
+        for (of, count) in [(0, 8), (8, 8), (9, 3), (1, 1)] {
+            let policy = Policy { g_comp_wqs_per_iaa: of, ..policy };
+            let (turns, first) = policy.turns(count);
+            assert!(turns.eq(0..count) && first.is_none());
+        }
+        for (of, count) in [(1, 2), (1, 8), (7, 8), (2, 5)] {
+            let mut turns: Vec<usize> = Policy { g_comp_wqs_per_iaa: of, ..policy }.turns(count).0.collect();
+            turns.sort_unstable();
+            assert!(turns.into_iter().eq(0..count), "{of} of {count}");
+        }
+        let mut open: Vec<Member> =
+            members(&[1], 8).into_iter().filter(|m| turns[m.id as usize] < 4).collect();
+        open.iter_mut().for_each(|member| member.first_comp = Some(5));
+        let table = Table::new(1);
+        table.rebalance(&open, &topology(1, 1), policy);
+        assert_eq!(turns_of(&table, &open), ["wq1.5 wq1.6 wq1.5", "wq1.0 wq1.1 wq1.0"]);
+        // When one kind is gone the other one does both.
+        open.retain(|member| member.id >= 5);
+        table.rebalance(&open, &topology(1, 1), policy);
+        assert_eq!(turns_of(&table, &open), ["wq1.5 wq1.6 wq1.5", "wq1.5 wq1.6 wq1.5"]);
+    }
+
+    fn turns_of(table: &Table, members: &[Member]) -> [String; 2] {
+        [Compress, Decompress].map(|operation| turns(table, members, 0, operation, 3))
     }
 
     #[test]
@@ -355,7 +419,7 @@ mod tests {
     #[test]
     fn more_queues_than_a_row_holds_do_no_harm() {
         let mut members: Vec<Member> = (0..QUEUES_MAX as u32)
-            .map(|n| Member { device: n, id: 0, package: None, place: n as u8 })
+            .map(|n| Member { device: n, id: 0, first_comp: None, package: None, place: n as u8 })
             .collect();
         let table = Table::new(300);
         table.rebalance(&members, &topology(1, 300), Policy::default());

@@ -26,6 +26,14 @@ macro_rules! counters {
         pub struct $name { $($(#[$doc])* pub $field: u64,)* }
 
         impl $name {
+            /// What they are called.
+            pub const NAMES: &[&str] = &[$(stringify!($field),)*];
+
+            /// The counts in the order of their names.
+            pub fn values(&self) -> [u64; Self::NAMES.len()] {
+                [$(self.$field,)*]
+            }
+
             /// Adds another one's counts.
             pub fn add(&mut self, other: &$name) {
                 $(self.$field += other.$field;)*
@@ -105,6 +113,8 @@ pub struct Stats {
     pub queues: Vec<(u32, u32, QueueStats)>,
     /// What queues did that are closed by now.
     pub closed: QueueStats,
+    /// The same for each of them: device, number, counts. One that came back is here and among those that are open.
+    pub gone: Vec<(u32, u32, QueueStats)>,
     /// Per CPU, those that asked for anything.
     pub cpus: Vec<(usize, CpuStats)>,
     /// Units that the CPU did, by the reason, in the order of [`Reason::ALL`].

@@ -3,7 +3,7 @@
 use iaa::setup::{Setup, Why};
 use iaa::sysfs::{self, Unusable};
 use iaa::topology::Topology;
-use iaa::{Config, Driver};
+use iaa::{Config, Driver, Policy};
 use iaa_model::Tree;
 
 /// Two packages of four CPUs, three nodes each, a device at two of them; its queues shared or dedicated.
@@ -105,6 +105,13 @@ fn a_driver_follows_queues_as_they_come_and_go() {
     let few = Driver::open(tree.root(), Config { queues_max: 5, ..Config::default() }).unwrap();
     let names: Vec<_> = few.stats().queues.iter().map(|(device, id, _)| (*device, *id)).collect();
     assert_eq!(names, [(1, 0), (1, 1), (3, 0), (5, 0), (7, 0)], "each device has one first");
+    // With one of each device for compressing, and without room for all, there is one of either kind.
+    tree.queue(1, 2, "shared", 16);
+    let policy = Policy { g_comp_wqs_per_iaa: 1, ..Policy::default() };
+    let some = Driver::open(tree.root(), Config { queues_max: 6, policy, ..Config::default() }).unwrap();
+    let names: Vec<_> = some.stats().queues.iter().map(|(device, id, _)| (*device, *id)).collect();
+    assert_eq!(names, [(1, 0), (1, 2), (3, 0), (3, 1), (5, 0), (7, 0)]);
+    tree.remove("sys/bus/dsa/devices/iax1/wq1.2");
     tree.set(3, "wq3.0/state", "disabled");
     tree.remove("sys/bus/dsa/devices/iax7");
     assert_eq!(driver.refresh(tree.root()), Ok(5));

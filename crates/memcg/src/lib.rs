@@ -25,25 +25,31 @@
 //! - [`Slot`]: one process; [`Stat`]: its counters; [`Process`]: a copy of its figures
 //! - [`Gauges`]: what all of them hold together
 //! - [`hist::Histogram`]: latencies, log-linear
+//! - [`accelerator`]: what devices have done
 //! - [`share`]: how the limit is divided among the processes
+//! - [`Text`]: a text of at most so many bytes
 
 #![cfg_attr(not(test), no_std)]
 
+pub mod accelerator;
 mod gauges;
 pub mod hist;
 mod process;
 pub mod share;
+mod text;
 
 pub use gauges::Gauges;
 pub use process::Process;
+pub use text::Text;
 
+use accelerator::Accelerator;
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 use hist::Histogram;
 use share::{Division, Share};
 
 /// "zfolio" and the version of this layout; both sides refuse any other.
-pub const MAGIC: u64 = 0x7a66_6f6c_696f_0004;
+pub const MAGIC: u64 = 0x7a66_6f6c_696f_0005;
 
 /// How many processes of a run can be managed at the same time. The file is sparse: what was never used takes no memory.
 pub const SLOTS: usize = 512;
@@ -56,6 +62,12 @@ pub const ORDERS: usize = 10;
 
 /// What [`Memcg::unseen_copy`] is when the user has been told.
 pub const SAID: u32 = u32::MAX;
+
+/// The most bytes of a compressor's name with all of its parameters.
+pub const COMPRESSOR_BYTES: usize = 160;
+
+/// The most bytes of the path under which a test has its devices.
+pub const ROOT_BYTES: usize = 256;
 
 /// The most bytes of the dictionary that the user has in a file.
 pub const DICTIONARY_MAX_BYTES: usize = 128 << 10;
@@ -83,8 +95,10 @@ pub const PATH_BYTES: usize = 256;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Settings {
-    /// Compressor in the notation of the command line (`zstd:1`), padded with NUL.
-    pub compressor: [u8; 32],
+    /// Compressor in the notation of the command line (`zstd:1`).
+    pub compressor: Text<COMPRESSOR_BYTES>,
+    /// What the paths begin with where devices are looked for: nothing, but in tests.
+    pub iaa_root: Text<ROOT_BYTES>,
     /// Test mode: 1 evicts everything all the time, whatever the limit.
     pub evict_all: u32,
     /// Seed of the test mode's choices.
@@ -95,14 +109,6 @@ pub struct Settings {
     pub no_turns: u32,
     /// Test mode: every so many objects that are stored, one is damaged, to see that it is noticed; 0 damages none.
     pub damage_every: u32,
-}
-
-impl Settings {
-    /// The compressor's name as text.
-    pub fn compressor(&self) -> &str {
-        let end = self.compressor.iter().position(|&b| b == 0).unwrap_or(self.compressor.len());
-        core::str::from_utf8(&self.compressor[..end]).unwrap_or("")
-    }
 }
 
 /// Counters of one process, or of all that have ended (`Memcg::ended`). All only grow, unless said.
@@ -313,6 +319,8 @@ pub struct Memcg {
     /// The user's dictionary, written before the first process starts: its length, and its bytes.
     dictionary_bytes: u32,
     dictionary: [u8; DICTIONARY_MAX_BYTES],
+    /// What devices have done, for all processes.
+    pub accelerator: Accelerator,
 }
 
 impl Stat {

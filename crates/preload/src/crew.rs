@@ -4,13 +4,15 @@ use crate::birth::{self, Kept, Place};
 use crate::board::{Board, WORKERS_MAX};
 use crate::worker::{self, Duty, Lookout};
 use alloc::vec::Vec;
-use memcg::Slot;
+use memcg::{Memcg, Slot};
 use uffd::sys::{self, CpuSet, Errno, consts::*};
 use uffd::{Fd, Memory};
 use zswap::Choice;
 
 /// What all workers are started with.
 pub struct Crew {
+    /// The run's page.
+    pub memcg: &'static Memcg,
     /// Where jobs are.
     pub board: Board,
     /// How objects are made.
@@ -47,10 +49,11 @@ impl Crew {
 
     /// Starts one, and waits until it is ready.
     fn start_one(&self, memory: &Memory, number: usize, place: Place) -> Result<u32, (&'static str, Errno)> {
-        let &Crew { board, choice, seed, file, evict_all, slot, engine, program } = self;
+        let &Crew { memcg, board, choice, seed, file, evict_all, slot, engine, program } = self;
         // One is enough to look out.
         let lookout = (number == 0).then(Lookout::open).and_then(Result::ok);
         let duty = Duty {
+            memcg,
             board,
             number,
             kept: (place == Place::Apart).then(|| Kept::new(board.range().start, slot)),

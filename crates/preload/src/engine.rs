@@ -181,8 +181,8 @@ impl Parts {
     fn open(watch: &mut Watch, seed: u64) -> Result<Parts, (&'static str, Errno)> {
         let (memcg, slot, pid) = (watch.order.memcg, watch.order.slot, watch.order.pid);
         let no_memory = ("mmap", Errno::ENOMEM);
-        let choice =
-            Choice::parse(memcg.settings.compressor()).map_err(|_| ("the compressor", Errno::EINVAL))?;
+        let choice = Choice::parse(memcg.settings.compressor.as_str())
+            .map_err(|_| ("the compressor", Errno::EINVAL))?;
         let mut keys = watch.keys();
         let means = core::mem::replace(&mut keys.pool, Err(Errno::EBADF)).ok();
         let mut live = Live::open(pid, slot, keys)?;
@@ -197,7 +197,7 @@ impl Parts {
         let board = Board::map(stage.1 / WINDOW, bell).ok_or(no_memory)?;
         let (file, engine) = (memcg.dictionary(), watch.own_pid);
         let evict_all = memcg.settings.evict_all != 0;
-        let crew = Crew { board, choice, seed, file, evict_all, slot, engine, program: pid };
+        let crew = Crew { memcg, board, choice, seed, file, evict_all, slot, engine, program: pid };
         let config = Config { stage, nursery, fresh: (fresh, FRESH_BYTES), doorbell, evict_all };
         Ok(Parts { live, config, means, board, crew, limit })
     }

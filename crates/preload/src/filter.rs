@@ -87,6 +87,8 @@ const ALL: &[u32] = &[
     // By itself, after a stop.
     g::__NR_restart_syscall,
     g::__NR_sched_yield,
+    // Which queues of a device are whose.
+    g::__NR_getcpu,
     g::__NR_sched_getaffinity,
     g::__NR_sched_setaffinity,
     g::__NR_sched_setscheduler,
@@ -254,6 +256,7 @@ pub fn enter(stage: Stage, company: Company) -> bool {
 mod tests {
     use super::*;
     use crate::birth;
+    use uffd::sys::CpuSet;
 
     const COMPANY: Company = Company { program: 100, engine: 200 };
 
@@ -286,6 +289,8 @@ mod tests {
         for (number, arguments, allowed) in [
             (g::__NR_pread64, [0; 3], &[Born, Bound, Manages, Works][..]),
             (g::__NR_exit, [0; 3], &[Born, Bound, Manages, Works]),
+            // Which of a device's queues is a CPU's.
+            (g::__NR_getcpu, [0; 3], &[Born, Bound, Manages, Works]),
             (g::__NR_setresuid, [1; 3], &[Born, Bound, Manages, Works]),
             (g::__NR_openat, reads, &[Born, Bound, Manages, Works]),
             (g::__NR_openat, writes, &[Born]),
@@ -340,5 +345,28 @@ mod tests {
         // SAFETY: `attempt` makes system calls, and uses the heap of this crate's arena or, in tests, std's, which it does not leave locked.
         unsafe { birth::aside(attempt, &raw mut said as usize) }.unwrap();
         assert_eq!(said, [true; 6]);
+    }
+
+    /// A worker that may ask for its CPU alone has one; refused, it would be taken for being on the first.
+    #[test]
+    fn a_worker_learns_on_which_cpu_it_is() {
+        extern "C" fn attempt(result: usize) -> ! {
+            let company = Company { program: 1, engine: sys::getpid().unwrap_or(0) as u32 };
+            let is_in = enter(Stage::Born, company) && enter(Stage::Works, company);
+            // SAFETY: the test waits for the end of this process.
+            unsafe { *(result as *mut (bool, usize)) = (is_in, iaa::cpu::current()) };
+            sys::exit(0)
+        }
+        let all = CpuSet::of_this_thread();
+        let Some(last) = (1..1024).rev().find(|&cpu| all.contains(cpu)) else {
+            println!("skipped: there is one CPU");
+            return;
+        };
+        sys::sched_setaffinity(0, &CpuSet::only(last)).unwrap();
+        let mut said = (false, 0);
+        // SAFETY: as above.
+        unsafe { birth::aside(attempt, &raw mut said as usize) }.unwrap();
+        sys::sched_setaffinity(0, &all).unwrap();
+        assert_eq!(said, (true, last));
     }
 }

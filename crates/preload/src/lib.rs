@@ -16,6 +16,7 @@
 //! - [`arena`]: the engine's own memory, and which addresses it has
 //! - [`live`]: the pager's kernel, [`tasks`]: what it knows of threads; [`store`]: its store; [`pool`]: its memory; [`board`]: the jobs that workers take
 //! - [`shelf`]: the dictionaries that engine and workers have; [`lexicon`]: what the engine knows of them; [`lessons`]: the worker that looks for them
+//! - [`meter`]: what devices have done for a worker
 //! - [`control`]: what the program's threads and the engine tell each other; [`words`]: what is said to the user
 //! - [`grow`]: when an engine is started; [`patch`]: libc's system calls that pass us; [`loaded`]: what the loader has loaded
 //! - [`engine`], [`worker`]: the processes; [`watch`]: the program as the engine sees it; [`birth`], [`crew`]: how they are made; [`seat`]: on which CPU they run; [`nap`]: how long they sleep;
@@ -61,6 +62,7 @@ pub mod live;
 pub mod loaded;
 pub mod loan;
 pub mod locked;
+pub mod meter;
 pub mod nap;
 pub mod patch;
 pub mod pool;

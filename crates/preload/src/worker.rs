@@ -14,12 +14,14 @@ use crate::filter::{self, Company, Stage};
 use crate::follow::Follower;
 use crate::footprint::footprint;
 use crate::lessons::Lessons;
+use crate::meter::Meter;
 use crate::shelf::Shelf;
 use acomp::Source;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::*;
-use memcg::Slot;
+use memcg::accelerator::Attached;
+use memcg::{Memcg, Slot};
 use uffd::sys::{self, CpuSet, consts::*};
 use uffd::{Fd, Memory};
 use vmscan::{PAGE, WINDOW};
@@ -30,6 +32,8 @@ use zswap::{
 
 /// What a worker is started with.
 pub struct Duty {
+    /// The run's page, with the slot in it.
+    pub memcg: &'static Memcg,
     /// Where jobs are.
     pub board: Board,
     /// Which worker it is.
@@ -87,6 +91,8 @@ struct Watch<'a> {
     /// This process's own /proc/PID/statm, where its memory is its own.
     statm: Option<Fd>,
     rights: Follower,
+    /// Where there is a device.
+    meter: Option<Meter>,
 }
 
 impl Watch<'_> {
@@ -114,15 +120,18 @@ impl Watch<'_> {
         }
     }
 
-    fn count_cpu(&mut self) {
+    fn count(&mut self) {
         let now = sys::process_cpu_ns();
         self.duty.slot.stat.engine_cpu_ns.fetch_add(now - self.cpu_ns, Relaxed);
         self.cpu_ns = now;
+        if let Some(meter) = &mut self.meter {
+            meter.tell(&self.duty.memcg.accelerator);
+        }
     }
 
     /// Ends this process when there is nobody left to work for; the program too where the engine has died before it.
     fn look(&mut self) {
-        self.count_cpu();
+        self.count();
         let Duty { board, slot, .. } = self.duty;
         let ended = |fd: &Fd| sys::poll([fd], 0) == Ok([true]);
         if ended(&self.engine) && board.head().stop.load(SeqCst) == 0 {
@@ -298,6 +307,29 @@ fn copy(watch: &mut Watch<'_>, at: usize, pages: u16, window: &mut [u8]) {
     }
 }
 
+/// Opens the device that the compressor is made for, if there is one and it is one that may be opened here, and has it do the work.
+///
+/// Here and not in the engine: a device works in the address space of whoever opened it, which is to be neither the program's nor one that a child of
+/// fork takes over. What the engine reads back itself it reads in software.
+fn attach_device(duty: &Duty, codec: &mut Codec) -> Option<Meter> {
+    if !duty.choice.compressor.is_for_device() {
+        return None;
+    }
+    let mut driver = None;
+    let root = duty.memcg.settings.iaa_root.as_str();
+    let open = |config| {
+        driver = acomp::open_device(root, config);
+        driver.clone()
+    };
+    let attached = match duty.kept {
+        None => Attached::NotApart,
+        Some(_) if codec.attach(|context| context.attach(open)) => Attached::Yes,
+        Some(_) => Attached::NoQueue,
+    };
+    duty.memcg.accelerator.count_worker(attached);
+    driver.filter(|_| attached == Attached::Yes).map(Meter::new)
+}
+
 /// A worker's first instruction; `duty` is the address of a [`Duty`] that is this process's.
 pub extern "C" fn main(duty: usize) -> ! {
     // SAFETY: `birth` has written the duty there for this process alone.
@@ -312,10 +344,8 @@ pub extern "C" fn main(duty: usize) -> ! {
     if duty.kept.is_some() {
         // It has pages of the program's, and descriptors by which to read the others: these are not for whoever may look at a process of this user.
         creds::forbid_looks();
-        // Here and not in the engine: a device works in the address space of whoever opened it, which is to be neither the program's nor one that a child of
-        // fork takes over. What the engine reads back itself it reads in software.
-        codec.attach_device();
     }
+    let meter = attach_device(duty, &mut codec);
     let shelf = duty.board.shelf();
     // One is enough to look for dictionaries.
     let is_tutor = duty.number == 0 && duty.choice.compressor.source() == Source::Auto;
@@ -330,6 +360,7 @@ pub extern "C" fn main(duty: usize) -> ! {
         looked_ns: 0,
         statm: duty.kept.as_ref().and_then(|_| sys::open(b"/proc/self/statm\0", O_RDONLY).ok()),
         rights: Follower::open(Some(duty.program), duty.kept.is_none()),
+        meter,
     };
     let (board, head, number) = (duty.board, duty.board.head(), duty.number);
     let mut hand = Hand::new(bench.codec.batch_size());
@@ -357,6 +388,6 @@ pub extern "C" fn main(duty: usize) -> ! {
             _ => board.wait(number, &hand, rest_ns),
         }
     }
-    watch.count_cpu();
+    watch.count();
     sys::exit(0)
 }

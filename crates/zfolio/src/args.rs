@@ -131,6 +131,10 @@ pub struct Run {
     #[arg(long, hide = true, value_name = "MS", default_value_t = FULL_TIMEOUT_MS)]
     pub full_timeout_ms: u32,
 
+    /// Test mode: look for accelerators under DIR instead of /
+    #[arg(long, hide = true, value_name = "DIR", default_value = "")]
+    pub iaa_root: String,
+
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     pub command: Vec<OsString>,

@@ -15,7 +15,7 @@ use crate::summary::Figures;
 use crate::supervise::{self, Watcher};
 use crate::sys::{self, Pid};
 use iaa::setup::Setup;
-use memcg::{Memcg, Settings};
+use memcg::{COMPRESSOR_BYTES, Memcg, ROOT_BYTES, Settings, Text};
 use std::ffi::{CString, OsStr};
 use std::fmt::Display;
 use std::fs::File;
@@ -121,7 +121,7 @@ fn start(args: &Run) -> Result<u8, Refusal> {
     let choice = compressor(args)?;
     let dictionary =
         dictionary::read(&args.compressor.to_string_lossy(), choice.compressor).map_err(Refusal::usage)?;
-    let settings = settings(args, choice);
+    let settings = settings(args, choice)?;
     if let Some(limit) = memory.cgroup.as_ref().filter(|limit| limit.bytes < max_bytes) {
         let (mine, its) = (Bytes(max_bytes), Bytes(limit.bytes));
         say(format_args!(
@@ -150,7 +150,7 @@ fn start(args: &Run) -> Result<u8, Refusal> {
 
     if managed
         && !args.quiet
-        && let Some(why) = accelerator::shortfall(choice.compressor, || Setup::look(""))
+        && let Some(why) = accelerator::shortfall(choice.compressor, || Setup::look(&args.iaa_root))
     {
         say(why);
     }
@@ -215,14 +215,18 @@ fn compressor(args: &Run) -> Result<Choice, Refusal> {
     Choice::parse(&text).map_err(|e| Refusal::usage(format_args!("--compressor {text}: {e}")))
 }
 
-fn settings(args: &Run, with: Choice) -> Settings {
+fn settings(args: &Run, with: Choice) -> Result<Settings, Refusal> {
     let name = with.to_string();
-    let mut compressor = [0; 32];
-    compressor[..name.len()].copy_from_slice(name.as_bytes());
+    let compressor = Text::new(&name).ok_or_else(|| {
+        Refusal::usage(format_args!("--compressor {name}: longer than {COMPRESSOR_BYTES} bytes"))
+    })?;
+    let root = &args.iaa_root;
+    let iaa_root = Text::new(root)
+        .ok_or_else(|| Refusal::usage(format_args!("--iaa-root {root}: longer than {ROOT_BYTES} bytes")))?;
     let (evict_all, seed) = (args.evict_all.into(), args.seed);
     let (full_timeout_ms, damage_every) = (args.full_timeout_ms, args.damage);
     let no_turns = args.no_turns.into();
-    Settings { compressor, evict_all, seed, full_timeout_ms, no_turns, damage_every }
+    Ok(Settings { compressor, iaa_root, evict_all, seed, full_timeout_ms, no_turns, damage_every })
 }
 
 /// Opened before CMD starts: hours of a run must not end in a file that cannot be written.

@@ -1,5 +1,6 @@
 //! What a run has to tell at its end: the figures, as text for people and as JSON for programs.
 
+use crate::accelerator::Usage;
 use crate::roster::Entry;
 use crate::size::Bytes;
 use crate::unmanaged::Unmanaged;
@@ -95,6 +96,8 @@ pub struct Figures {
     pub auto_samples: u64,
     /// CPU time that the dense one took beyond the fast one.
     pub auto_extra_ns: u64,
+    /// What devices did, where the compressor is for one.
+    pub accelerator: Option<Usage>,
     /// Faults on memory that was out.
     pub faults: u64,
     /// Faults on fresh memory that was gated.
@@ -139,7 +142,7 @@ impl Figures {
         let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Relaxed);
         let latency: &Histogram = &stat.fault_ns;
         let mut figures = Figures {
-            compressor: memcg.settings.compressor().to_string(),
+            compressor: memcg.settings.compressor.as_str().to_string(),
             max_bytes: load(&memcg.max_bytes),
             peak_bytes: load(&memcg.peak_bytes),
             wanted_peak_bytes: load(&memcg.wanted_peak_bytes),
@@ -170,6 +173,7 @@ impl Figures {
             auto_pages: stat.auto_pages.each_ref().map(load),
             auto_samples: load(&stat.auto_samples),
             auto_extra_ns: load(&stat.auto_extra_ns),
+            accelerator: Usage::read(memcg),
             faults: load(&stat.faults),
             fresh_faults: load(&stat.fresh_faults),
             fault_p50_ns: latency.quantile(0.50),
@@ -239,6 +243,9 @@ impl Figures {
             let used = percent(self.auto_extra_ns, self.budget_ns(auto));
             let by = format!("{dense} by {}, {fast} by {}", choice.compressor, auto.fast);
             line("auto", format_args!("{by}; {used} of the budget, {}", Time(self.auto_extra_ns)))?;
+        }
+        if let Some(said) = self.accelerator.as_ref().and_then(Usage::text) {
+            line("accelerator", format_args!("{said}"))?;
         }
         line("folios out", format_args!("{}", by_size(&self.zswpout)))?;
         line("folios in", format_args!("{}", by_size(&self.zswpin)))?;
@@ -376,6 +383,7 @@ impl Figures {
                 "stall_ns": self.stall_ns,
                 "parked_ns": self.parked_ns,
             },
+            "accelerator": self.accelerator.as_ref().map(Usage::json),
             "engine_cpu_ns": self.engine_cpu_ns,
             "limit_hit": self.limit_hit,
             "events": self.events,
@@ -547,8 +555,7 @@ zfolio: ran in 255 MiB instead of 1.21 GiB (21 %)
     fn figures_of_ended_and_living_processes_are_added() {
         // SAFETY: every field is an integer or an atomic, for which all zeros is a value.
         let mut memcg: Box<Memcg> = unsafe { Box::new_zeroed().assume_init() };
-        let mut compressor = [0; 32];
-        compressor[..3].copy_from_slice(b"lz4");
+        let compressor = memcg::Text::new("lz4").unwrap();
         memcg.init(1 << 30, Settings { compressor, ..Settings::default() });
         let ended = memcg.claim(7).unwrap();
         ended.stat.faults.fetch_add(3, Relaxed);

@@ -1,5 +1,8 @@
 //! A program's output is the same whatever its memory is compressed with.
 
+use iaa::descriptor::{Descriptor, Opcode};
+use iaa_model::{DeviceConfig, Fault, Files, Model, Tree};
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -65,6 +68,10 @@ fn output_is_the_same_with_each_algorithm() {
         let (plain, objects) = (bytes("in_bytes"), bytes("out_bytes"));
         println!("{name}: {plain} bytes became {objects}");
         assert!(plain > 8 << 20 && objects > 0 && objects < plain, "{name}: {figures:#}");
+        // Whether they have a device or not.
+        let workers = figures["accelerator"]["workers"].as_object();
+        let workers = workers.map(|workers| workers.values().filter_map(|count| count.as_u64()).sum::<u64>());
+        assert_eq!(workers.map(|count| count > 0), compressor.is_for_device().then_some(true), "{name}");
     }
 }
 
@@ -262,6 +269,84 @@ fn that_there_is_no_accelerator_is_said_in_one_line() {
     let lines: Vec<&str> = text.lines().filter(|line| line.contains("IAA")).collect();
     assert_eq!(lines.len(), 1, "{text}");
     assert!(lines[0].starts_with("ok ") && lines[0].contains("no IAA device"), "{}", lines[0]);
+}
+
+/// All counts of one name, of all queues that there were.
+fn count_all(accelerator: &serde_json::Value, what: &str) -> u64 {
+    let devices = accelerator["devices"].as_array().unwrap();
+    let queues = devices.iter().flat_map(|device| device["queues"].as_array().unwrap());
+    queues.map(|queue| queue[what].as_u64().unwrap()).sum()
+}
+
+/// Engine, workers and driver as they are where there is a device: but its queues are files of a file system in user space, behind which is the model.
+#[test]
+fn a_run_on_the_model_of_the_device() {
+    let program = PROGRAM.replace("range(32)", "range(16)");
+    let expected = succeed(Command::new("python3").args(["-c", &program])).stdout;
+    let cpus = std::thread::available_parallelism().unwrap().get();
+    let is_compression = |d: &Descriptor| d.opcode() == Opcode::Compress as u8;
+    type Plan = fn(u64, bool) -> Option<Fault>;
+    let cases: [(&str, &str, Plan); 7] = [
+        ("deflate-iaa", "", |_, _| None),
+        ("deflate-iaa:canned,g_comp_wqs_per_iaa=1", "", |_, _| None),
+        ("deflate-iaa:fixed", "queue_full", |n, _| (n % 512 < 300).then_some(Fault::Full)),
+        ("deflate-iaa:fixed", "timeout", |n, _| (n % 300 == 50).then_some(Fault::Lost)),
+        ("deflate-iaa:fixed,verify_compress=1", "verify_failed", |n, compresses| {
+            (compresses && n % 8 == 3).then_some(Fault::WrongOutput)
+        }),
+        ("deflate-iaa:fixed,verify_compress=1", "verify_failed", |n, _| {
+            (n % 8 == 3).then_some(Fault::WrongCrc)
+        }),
+        // Taken away while it works.
+        ("deflate-iaa:fixed", "queue_gone", |n, _| (n == 200).then_some(Fault::Gone)),
+    ];
+    let mut used = BTreeSet::new();
+    for (compressor, reason, plan) in cases {
+        let try_it = || {
+            let model = Model::new([DeviceConfig { queues: vec![16, 16], ..DeviceConfig::default() }]);
+            model.set_faults(1, Box::new(move |serial, d| plan(serial, is_compression(d))));
+            let tree = Tree::new("run");
+            tree.package(0, 0..cpus, &[0]);
+            let files = Files::new(&model, &tree)?;
+            let (output, figures) =
+                run_python(&program, compressor, &["--memory", "36M", "--iaa-root", tree.root()]);
+            drop(files);
+            assert!(output.stdout == expected, "{compressor}, {reason}: {output:?}");
+            let said = String::from_utf8(output.stderr).unwrap();
+            println!("{compressor}, {reason}: {}\n{said}", figures["accelerator"]);
+            std::io::Result::Ok((said, figures["accelerator"].clone()))
+        };
+        // The model is a thread: where the machine has other work it may be late, so that its queues are closed before it comes to what is to be seen.
+        let mut tries = 0;
+        let (said, accelerator) = loop {
+            let (said, accelerator) = match try_it() {
+                Ok(got) => got,
+                Err(why) => return println!("skipped: no file system in user space: {why}"),
+            };
+            let software = |reason: &str| accelerator["software"][reason].as_u64().unwrap();
+            let is_seen = if reason.is_empty() { software("timeout") == 0 } else { software(reason) > 0 };
+            tries += 1;
+            if is_seen {
+                break (said, accelerator);
+            }
+            assert!(tries < 5, "{compressor}, {reason}: {accelerator:#}");
+        };
+        assert!(!said.contains("runs in software"), "{said}");
+        assert!(said.contains("  accelerator ") && said.contains(" units by "), "{said}");
+        assert!(count_all(&accelerator, "comp_calls") > 8, "{accelerator:#}");
+        assert!(!reason.is_empty() || count_all(&accelerator, "decomp_calls") > 0, "{accelerator:#}");
+        let workers = ["with_queue", "no_queue", "not_apart"].map(|what| accelerator["workers"][what] != 0);
+        assert_eq!(workers, [true, false, false], "{accelerator:#}");
+        if compressor.contains("g_comp_wqs") {
+            let queues = accelerator["devices"][0]["queues"].as_array().unwrap();
+            let counts = |queue: usize| ["comp_calls", "decomp_calls"].map(|what| queues[queue][what] != 0);
+            assert_eq!([counts(0), counts(1)], [[false, true], [true, false]], "{accelerator:#}");
+        }
+        used.extend(accelerator["cpus"].as_array().unwrap().iter().map(|cpu| cpu["cpu"].as_u64().unwrap()));
+    }
+    assert!(used.iter().all(|&cpu| cpu < cpus as u64) && (cpus == 1 || used.len() > 1), "{used:?} of {cpus}");
+    let (_, figures) = run_python("print(1)", "zstd", &[]);
+    assert!(figures["accelerator"].is_null());
 }
 
 /// 20 MiB that do not shrink beside 80 that do.

@@ -96,11 +96,14 @@ fn main() {
                     let config = DeviceConfig { latency, recall: true, ..DeviceConfig::default() };
                     let model = Model::new([config]);
                     // Late is what other work on this machine makes late.
-                    let config = Config { timeout_ns: 60_000_000_000, ..Config::default() };
-                    let driver = Arc::new(Driver::new(config, Topology::read("")));
-                    model.attach(&driver);
-                    assert!(codec.attach(|context: &mut Context| context.attach(|_| Some(driver.clone()))));
-                    (model, driver)
+                    let open = |config| {
+                        let config = Config { timeout_ns: 60_000_000_000, ..config };
+                        let driver = Arc::new(Driver::new(config, Topology::read("")));
+                        model.attach(&driver);
+                        Some(driver)
+                    };
+                    assert!(codec.attach(|context: &mut Context| context.attach(open)));
+                    model
                 });
                 // In the first turn the model computes.
                 all(&mut codec, &objects, unit, together, &mut Vec::new());

@@ -73,7 +73,7 @@ struct Variant {
     /// Windows that are packed together; 0 for one unit at a time.
     batch: usize,
     turns: Vec<Turn>,
-    _device: Option<(Model, Arc<Driver>)>,
+    _device: Option<Model>,
 }
 
 impl Variant {
@@ -83,11 +83,14 @@ impl Variant {
             let model =
                 Model::new([DeviceConfig { engines: 8, latency, recall: true, ..DeviceConfig::default() }]);
             // Late is what other work on this machine makes late.
-            let config = Config { timeout_ns: 60_000_000_000, ..Config::default() };
-            let driver = Arc::new(Driver::new(config, Topology::read("")));
-            model.attach(&driver);
-            assert!(codec.attach(|context: &mut Context| context.attach(|_| Some(driver.clone()))));
-            (model, driver)
+            let open = |config| {
+                let config = Config { timeout_ns: 60_000_000_000, ..config };
+                let driver = Arc::new(Driver::new(config, Topology::read("")));
+                model.attach(&driver);
+                Some(driver)
+            };
+            assert!(codec.attach(|context: &mut Context| context.attach(open)));
+            model
         });
         let parcels = vec![vec![0; PARCEL_MAX_BYTES]; BATCH_MAX];
         Variant { codec, cache: Cache::new(Heap), parcels, batch, turns: Vec::new(), _device: device }

@@ -181,13 +181,8 @@ impl Codec {
         shrink(context, pages, &mut plain[..pages.len()], place, Format::Compressed).0
     }
 
-    /// Opens the device that the compressor is made for, if there is one, and has it do the work. Only where the calling process has an address space of
-    /// its own, which no child takes over: the device works in it ([`Context::attach`]).
-    pub fn attach_device(&mut self) -> bool {
-        self.attach(|context| context.attach(acomp::open_device))
-    }
-
-    /// The same with a device that `attach` comes by; false if it does not.
+    /// Has a device do the work that `attach` comes by ([`Context::attach`]); false if it does not. Only where the calling process has an address space of its own, which
+    /// no child takes over: the device works in it.
     pub fn attach(&mut self, attach: impl FnOnce(&mut Context) -> bool) -> bool {
         let attached = attach(&mut self.context);
         if attached {

@@ -1,6 +1,7 @@
 //! Windows that are packed together become what each becomes alone, and so do objects that are unpacked together.
 
 use acomp::{Compressor, Context};
+use iaa::stats::CpuStats;
 use iaa::topology::Topology;
 use iaa::{Config, Driver};
 use iaa_model::{DeviceConfig, Fault, Model};
@@ -97,6 +98,19 @@ fn it_makes_no_difference_whether_windows_are_packed_together() {
     }
 }
 
+/// Has a codec work with a driver of the model's, as its compressor wants that, if it is for a device. Nothing is late, however busy the machine is.
+fn attach(codec: &mut Codec, model: &Model) -> Option<Arc<Driver>> {
+    let mut driver = None;
+    let open = |config| {
+        let config = Config { timeout_ns: 60_000_000_000, ..config };
+        let it = driver.insert(Arc::new(Driver::new(config, Topology::default())));
+        model.attach(it);
+        driver.clone()
+    };
+    codec.attach(|context: &mut Context| context.attach(open));
+    driver
+}
+
 /// What a device packs software reads, whatever goes wrong on the way.
 #[test]
 fn a_device_packs_windows_together() {
@@ -104,20 +118,17 @@ fn a_device_packs_windows_together() {
         |_| None,
         |serial| (serial % 5 == 2).then_some(Fault::PageFaultReading),
         |serial| (serial % 7 == 3).then_some(Fault::Status(0x20, 0)),
-        |serial| (serial == 11).then_some(Fault::Gone),
+        |serial| (serial == 29).then_some(Fault::Gone),
     ];
-    let compressor = Compressor::parse("deflate-iaa").unwrap();
-    let codec = || Codec::new(compressor, 7, &[]).unwrap();
-    let (mut random, mut software) = (Random(9), codec());
-    assert_eq!(software.batch_size(), 1);
-    for plan in plans {
+    let texts = ["deflate-iaa", "deflate-iaa:dynamic,verify_compress=1", "deflate-iaa:fixed"];
+    for (text, plan) in texts.into_iter().flat_map(|text| plans.map(|plan| (text, plan))) {
+        let codec = || Codec::new(Compressor::parse(text).unwrap(), 7, &[]).unwrap();
+        let (mut random, mut software) = (Random(9), codec());
+        assert_eq!(software.batch_size(), 1);
         let model = Model::new([DeviceConfig::default()]);
-        let config = Config { timeout_ns: 1_000_000_000, verify_compress: true, ..Config::default() };
-        let driver = Arc::new(Driver::new(config, Topology::default()));
-        model.attach(&driver);
         model.set_faults(1, Box::new(move |serial, _| plan(serial)));
         let mut device = codec();
-        assert!(device.attach(|context: &mut Context| context.attach(|_| Some(driver.clone()))));
+        let driver = attach(&mut device, &model).unwrap();
         assert_eq!(device.batch_size(), BATCH_MAX);
         let mut bytes: Vec<Vec<u8>> = (0..BATCH_MAX).map(|_| random.window()).collect();
         let whole = bytes.clone();
@@ -173,10 +184,8 @@ fn objects_are_unpacked_together_as_each_alone() {
         let codec = || Codec::new(Compressor::parse(name).unwrap(), 7, &[]).unwrap();
         let (mut alone, mut together) = (codec(), codec());
         let model = Model::new([DeviceConfig::default()]);
-        let driver = Arc::new(Driver::new(Config::default(), Topology::default()));
-        model.attach(&driver);
         model.set_faults(1, Box::new(move |serial, _| plan(serial)));
-        together.attach(|context: &mut Context| context.attach(|_| Some(driver.clone())));
+        let driver = attach(&mut together, &model);
         let mut random = Random(5);
         for _ in 0..20 {
             let mut wanted = Vec::new();
@@ -232,7 +241,7 @@ fn objects_are_unpacked_together_as_each_alone() {
                 assert!(result.is_err() || *room == expected, "{name}");
             }
         }
-        let calls = driver.stats().calls();
+        let calls = driver.map_or_else(CpuStats::default, |driver| driver.stats().calls());
         assert_eq!(calls.decomp_calls > 0, name.starts_with("deflate-iaa"), "{name}: {calls:?}");
     }
 }

@@ -37,7 +37,8 @@ pub fn units(text: &str) -> Result<Vec<usize>, String> {
     Ok(units)
 }
 
-/// Reads `lz4,zstd:3,zstd:1,dict=auto`, or without a text names all algorithms. A dictionary belongs to what stands before it, and is read here if it is a file.
+/// Reads `lz4,zstd:3,zstd:1,dict=auto`, or without a text names all algorithms. A dictionary, like any parameter, belongs to what stands before it, and is read here if it
+/// is a file.
 /// Each comes once; an error is one line for the user.
 pub fn compressors(text: Option<&str>) -> Result<Vec<Candidate>, String> {
     let mut words: Vec<String> = Vec::new();
@@ -45,7 +46,7 @@ pub fn compressors(text: Option<&str>) -> Result<Vec<Candidate>, String> {
         Some(text) => {
             for word in text.split(',').map(str::trim) {
                 match words.last_mut() {
-                    Some(last) if word.starts_with("dict=") => *last += &format!(",{word}"),
+                    Some(last) if word.contains('=') => *last += &format!(",{word}"),
                     _ => words.push(word.to_string()),
                 }
             }
@@ -115,10 +116,10 @@ mod tests {
         assert_eq!(all.len(), Compressor::ALL.len() + OTHER_LEVELS.len());
         let some = compressors(Some("zstd:1, lz4,zstd")).unwrap();
         assert_eq!(some.iter().map(|c| c.to_string()).collect::<Vec<_>>(), ["zstd:1", "lz4:1"]);
-        let some =
-            compressors(Some("zstd, zstd,dict=auto,lz4,zstd:1, dict=auto,deflate-iaa:canned")).unwrap();
-        let names: Vec<_> = some.iter().map(|c| c.to_string()).collect();
-        assert_eq!(names, ["zstd:1", "zstd:1,dict=auto", "lz4:1", "deflate-iaa:canned"]);
+        let text = "zstd, zstd,dict=auto,lz4,zstd:1, dict=auto,deflate-iaa:canned,distribute_comps=0,verify_compress=1,842";
+        let names: Vec<_> = compressors(Some(text)).unwrap().iter().map(|c| c.to_string()).collect();
+        let device = "deflate-iaa:canned,distribute_comps=0,verify_compress=1";
+        assert_eq!(names, ["zstd:1", "zstd:1,dict=auto", "lz4:1", device, "842"]);
     }
 
     #[test]
@@ -130,6 +131,7 @@ mod tests {
             ("lz4,", ""),
             ("dict=auto", "dict=auto"),
             ("zstd,dict=", "zstd,dict="),
+            ("lz4,842,verify_compress=1", "842,verify_compress=1"),
         ] {
             let line = compressors(Some(text)).unwrap_err();
             assert!(
