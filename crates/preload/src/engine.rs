@@ -1,32 +1,25 @@
-//! The engine's process: asleep while the program is far from its limit, then the pager's loop, until the program is gone.
+//! The engine's process: asleep while the program is far from its limit, then awake, or from birth in a forked child, with the pager's loop (rounds.rs) until the program is gone.
 
+use crate::answer::{Engine, stand_by};
 use crate::arena;
 use crate::birth;
 use crate::board::{Board, WORKERS_MAX};
-use crate::control::{Birth, CONTROL, State, Wish};
+use crate::control::{Birth, CONTROL, State};
 use crate::crew::{self, Crew};
 use crate::filter::Stage;
-use crate::follow::Follower;
-use crate::footprint::{data, footprint, sizes};
-use crate::fork::{self, Cradle};
+use crate::footprint::{data, footprint};
+use crate::fork;
 use crate::heritage;
 use crate::live::{self, Live};
-use crate::nap::{self, Nap};
 use crate::pool::Means;
-use crate::seat::{Faults, Seat};
-use crate::share;
+use crate::rounds::{self, AHEAD_LEAST};
 use crate::store::Counter;
-use crate::telling::Teller;
-use crate::unseen::Unseen;
 use crate::watch::Watch;
-use crate::words::{self, Line, unmanaged};
+use crate::words::{self, unmanaged};
 use alloc::boxed::Box;
-use alloc::vec::Vec;
-use core::fmt::{self, Write};
+use core::fmt;
 use core::sync::atomic::Ordering::*;
-use memcg::Memcg;
 use mm::fork::Misfit;
-use mm::kernel::Store;
 use mm::{Config, Pager};
 use uffd::PAGE;
 use uffd::sys::{self, Errno, consts::*};
@@ -203,9 +196,6 @@ impl Parts {
     }
 }
 
-/// The pager as it is in an engine.
-type Engine = Pager<'static, Live, Counter>;
-
 /// From now on the doorbell is answered, and a child can take over.
 fn announce(watch: &Watch, pager: &mut Engine) {
     CONTROL.pager.store(&raw mut *pager as usize, Release);
@@ -298,7 +288,7 @@ fn work(watch: &mut Watch, board: Board, crew: &Crew, pager: &mut Engine) {
     match crew.start(pager.kernel.memory()) {
         Ok(workers) => {
             watch.filter(Stage::Manages);
-            run(watch, board, &workers, pager)
+            rounds::run(watch, board, &workers, pager)
         }
         // What fails because the program has ended meanwhile is no news.
         Err(_) if watch.gone() => {}
@@ -311,356 +301,4 @@ fn work(watch: &mut Watch, board: Board, crew: &Crew, pager: &mut Engine) {
     watch.count_cpu();
     board.end();
     crew::await_end();
-}
-
-/// A thread is about to fork: stands still for the clone, and tells the child what was late.
-fn stand_still(watch: &Watch, pager: &mut Engine) {
-    let Some(cradle) = Cradle::map() else {
-        answered(pager);
-        return;
-    };
-    CONTROL.cradle.store(core::ptr::from_ref(cradle) as usize, Release);
-    answered(pager);
-    // Another thread's bell may have been answered, and this one be about to ring.
-    let serve = || {
-        pager.settle();
-        if pager.has_rung() {
-            pager.answer();
-        }
-    };
-    if !cradle.await_thread(|| watch.gone(), serve) {
-        return;
-    }
-    heritage::renew(watch.order.memcg);
-    make_room(watch, pager);
-    pager.calm();
-    pager.kernel.let_in(pager.regions());
-    arena::let_in(true);
-    live::forbid_huge_pages();
-    let is_still = pager.hush();
-    let is_child = is_still && cradle.await_clone(|| watch.gone());
-    live::allow_huge_pages();
-    arena::let_in(false);
-    let mut late = Vec::new();
-    pager.late(is_child, |event| late.push(event));
-    if is_still {
-        cradle.tell(&late);
-    } else {
-        cradle.refuse();
-    }
-    pager.kernel.keep_out(pager.regions());
-}
-
-/// How much is to be free at a fork: one part in so many of what the process holds.
-const BIRTH_PART: usize = 4;
-
-/// How long a fork waits for that, at most.
-const BIRTH_NS: u64 = 200_000_000;
-
-/// Before a fork: what the pot does not have is made free here. What is out is one copy for both; of what goes out afterwards each has its own, so that next to
-/// nothing is free by it.
-fn make_room(watch: &Watch, pager: &mut Engine) {
-    let (memcg, share) = (watch.order.memcg, &watch.order.slot.share);
-    let (own, pool) = (pager.usage().footprint, pager.store.pool_bytes());
-    let missing = (own / BIRTH_PART).saturating_sub(memcg.division.pot_bytes() as usize);
-    // What is in the pool stays.
-    let target = (own - missing).max(pool + pool / 2);
-    if target >= own || memcg.settings.evict_all != 0 {
-        return;
-    }
-    let given = (own - target) as u64;
-    let less = |bytes: u64| Some(bytes.saturating_sub(given));
-    let _ = share.bytes.fetch_update(SeqCst, SeqCst, less);
-    pager.set_limit(target, 1);
-    let until = sys::now_ns() + BIRTH_NS;
-    while pager.usage().footprint > pager.marks().high && sys::now_ns() < until && !watch.gone() {
-        if !pager.turn(pager.usage().footprint) {
-            sys::sleep_ns(50_000);
-        }
-    }
-}
-
-/// What a thread asked for is done.
-fn answered(pager: &mut Engine) {
-    CONTROL.wish.store(0, Release);
-    pager.answer();
-}
-
-/// How long the pager polls without sleeping after it has served a fault: about what a wake-up on another CPU costs.
-const SPIN_NS: u64 = 30_000;
-
-/// True where others want every CPU: one that polls is taken from them.
-fn is_crowded(memcg: &Memcg) -> bool {
-    share::processes_per_cpu(memcg) > 0
-}
-
-/// How often the kernel is asked how much memory the process holds; in between the pager keeps count of what it does itself. What comes about without
-/// it, at 3 or 4 bytes in a nanosecond, must be found before it is an eighth of what lies between the high mark and the limit,
-/// where that takes 100 µs or more.
-fn look_ns(marks: &Watermarks) -> u64 {
-    ((marks.limit - marks.high) as u64 / 32).clamp(100_000, 250_000)
-}
-
-/// So much may be mapped and not be registered: one part in so many of what the process may still grow by, and this in any case.
-const AHEAD_PART: usize = 2;
-const AHEAD_LEAST: usize = 1 << 20;
-
-/// How often figures are published.
-const PUBLISH_NS: u64 = 2_000_000;
-
-/// How often it is looked whether there is no need to stand by any more.
-const STAND_BY_NS: u64 = 1_000_000;
-
-/// Test mode: the times between two rounds in which everything goes out. Most are short, so that pages go and come often; but a thread
-/// must come past its instruction or system call, with all the pages that this needs, however seldom it gets a processor: each time is half as
-/// frequent as one of half its length, up to 100 ms.
-struct Rests {
-    random: u64,
-    until_ns: u64,
-}
-
-impl Rests {
-    const SHORTEST_NS: u64 = 100_000;
-    const DOUBLINGS: u32 = 10;
-
-    fn new(seed: u32) -> Rests {
-        Rests { random: seed as u64, until_ns: 0 }
-    }
-
-    fn begin(&mut self) {
-        self.random = self.random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        let doublings = ((self.random >> 33) as u32).trailing_zeros().min(Self::DOUBLINGS);
-        self.until_ns = sys::now_ns() + (Self::SHORTEST_NS << doublings);
-    }
-}
-
-/// The pager's loop.
-fn run(watch: &mut Watch, board: Board, workers: &[u32], pager: &mut Engine) {
-    let (memcg, slot, head) = (watch.order.memcg, watch.order.slot, board.head());
-    let evict_all = memcg.settings.evict_all != 0;
-    let full_ns = memcg.settings.full_timeout_ms.max(1000) as u64 * 1_000_000;
-    let mut excess = 0;
-    let (mut looked_ns, mut published_ns, mut faults_seen, mut last_fault_ns) = (0, 0, 0, 0);
-    let mut rests = Rests::new(memcg.settings.seed);
-    let mut seat = Seat::new(workers, CONTROL.may_yield.load(Relaxed) != 0);
-    let mut tidied = Tidied::default();
-    let mut nap = Nap::default();
-    let mut unseen = Unseen::default();
-    let mut teller = Teller::default();
-    loop {
-        let now = sys::now_ns();
-        let mut own = pager.usage().footprint;
-        if now - looked_ns > look_ns(pager.marks()) {
-            let (mapped, private) = sizes(&watch.statm);
-            looked_ns = now;
-            let footprint = private + board.apart_bytes();
-            excess = watch.excess(footprint);
-            own = footprint - excess;
-            pager.mapped(mapped.saturating_sub(arena::mapped_bytes()), CONTROL.mapped_bytes.load(Relaxed));
-            let room = if evict_all { 0 } else { pager.marks().limit.saturating_sub(own) };
-            CONTROL.ahead_bytes.store((room / AHEAD_PART).max(AHEAD_LEAST), Relaxed);
-            // There may have been more room when it was mapped.
-            if CONTROL.is_ahead() {
-                enroll(pager);
-            }
-        }
-        pager.park(now < slot.share.parked_until_ns.load(Relaxed));
-        let rests_now = evict_all && now < rests.until_ns;
-        pager.paused = !CONTROL.is_forkless() || rests_now;
-        // What is mapped during the turn may be missed.
-        let (mapped, enrolled_ns) = (CONTROL.mapped_bytes.load(Relaxed), pager.enrolled_ns());
-        let mut busy = pager.turn(own);
-        if pager.enrolled_ns() != enrolled_ns {
-            CONTROL.enrolled_bytes.store(mapped, Relaxed);
-        }
-        // Who has asked for it has rung.
-        watch.follow(now, |rights| {
-            // Who may not leave SCHED_IDLE any more afterwards would be it for ever.
-            seat.leave(now);
-            rights.follow();
-            if !rights.may_lift() {
-                seat.bar();
-            }
-            board.have_followed();
-        });
-        if pager.has_rung() {
-            answer(watch, pager);
-            // Faults may have been read meanwhile, and nobody tells of them again.
-            busy = true;
-        }
-        busy |= !pager.paused && teller.turn(memcg, slot, pager);
-        if now - published_ns > PUBLISH_NS {
-            published_ns = now;
-            publish(watch, pager, own, excess);
-            let waiting_ms =
-                pager.waiting_since_ns().map_or(0, |since| 1 + now.saturating_sub(since) / 1_000_000);
-            slot.share.waiting_ms.store(waiting_ms, Relaxed);
-            pager.set_limit(watch.limit(own), share::processes_per_cpu(memcg));
-            watch.count_cpu();
-            watch.note_name(now);
-            pager.store.tend();
-            unseen.look(memcg, watch.order.pid);
-            if watch.gone() {
-                unseen.look(memcg, watch.order.pid);
-                // To take all of it down needs a CPU, and others wait for the memory.
-                seat.leave(now);
-                return;
-            }
-            if let Some(since) = pager.waiting_since_ns() {
-                full(watch, pager, now.saturating_sub(since), full_ns);
-            }
-            if crew::one_has_died() {
-                stop(watch, crew::DEATH);
-            }
-            if (pager.store.is_frozen || pager.shares()) && !memcg.has_family(slot) {
-                pager.thaw();
-            }
-        }
-        let faults = slot.stat.faults.load(Relaxed) + slot.stat.fresh_faults.load(Relaxed);
-        if faults != faults_seen {
-            (faults_seen, last_fault_ns) = (faults, now);
-        }
-        let (thread, switches) = pager.kernel.faulters();
-        let single = slot.stat.zswpin[0].load(Relaxed);
-        if head.called.swap(0, AcqRel) != 0 {
-            seat.leave(now);
-        }
-        seat.choose(now, Faults { all: faults, single, switches, thread }, |tid| pager.kernel.cpu_of(tid));
-        pager.alone = seat.is_taken();
-        let alarm = (pager.marks().max + excess).saturating_sub(board.apart_bytes());
-        head.alarm.store(if seat.is_taken() { alarm } else { 0 }, Relaxed);
-        if evict_all {
-            if !rests_now {
-                rests.begin();
-            } else if !busy {
-                let time = rests.until_ns.saturating_sub(sys::now_ns());
-                let _ = sys::poll([pager.kernel.fd(), &watch.program], time);
-            }
-        } else if tidied.tidy(now, now - last_fault_ns, &mut pager.store) {
-            continue;
-        } else if !busy && (now - last_fault_ns > SPIN_NS || !seat.is_apart() || is_crowded(memcg)) {
-            let urgent = pager.waiting_since_ns().is_some() || pager.paused;
-            let room = watch.limit(own).saturating_sub(own) as u64;
-            let time = if urgent { nap::LEAST_NS } else { nap.next(room, own, faults) };
-            seat.follow(now, || pager.kernel.cpu_of(thread));
-            let wants = pager.wants_results();
-            head.pager_wants.store(wants as u32, SeqCst);
-            // What was done before this is not counted.
-            let time = if pager.store.under_way() < wants { 0 } else { time };
-            let woken = sys::poll([pager.kernel.fd(), board.bell(), &watch.program], time);
-            head.pager_wants.store(0, SeqCst);
-            if woken.is_ok_and(|[_, bell, _]| bell) {
-                let _ = sys::read(board.bell(), &mut [0; 8]);
-            }
-        }
-    }
-}
-
-/// Publishes what the process holds: `own` bytes, and `excess` that are counted with its relatives. A relative's log counts there, its own with what is in its pool.
-fn publish(watch: &mut Watch, pager: &Engine, own: usize, excess: usize) {
-    let (log, forebears) = heritage::bytes();
-    let share = &watch.order.slot.share;
-    share.log_bytes.store(log as u64, Relaxed);
-    share.read_bytes.store(forebears as u64, Relaxed);
-    let (pool, footprint) = (pager.store.pool_bytes(), own + excess);
-    let stored = pager.stored_bytes().saturating_sub(pager.borrowed_bytes());
-    let wanted = (footprint + stored).saturating_sub(pool + pager.usage().stock);
-    watch.publish(footprint, wanted, stored, pool + log);
-}
-
-/// Does what a thread of the program asked for by the doorbell.
-fn answer(watch: &Watch, pager: &mut Engine) {
-    let wish = CONTROL.wish.load(Acquire);
-    let range = CONTROL.range.0.load(Relaxed)..CONTROL.range.1.load(Relaxed);
-    if wish == Wish::Fork as u32 {
-        return stand_still(watch, pager);
-    } else if wish == Wish::Forget as u32 {
-        pager.disown(range);
-    } else if wish == Wish::LetGo as u32 {
-        pager.let_go(range);
-    } else if wish == Wish::Enroll as u32 {
-        enroll(pager);
-    }
-    CONTROL.wish.store(0, Release);
-    if CONTROL.forks.load(SeqCst) > 0 {
-        pager.retire();
-        CONTROL.home.store(1, SeqCst);
-    }
-    pager.answer();
-}
-
-/// Registers all there is, unless a fork is under way.
-fn enroll(pager: &mut Engine) {
-    let mapped = CONTROL.mapped_bytes.load(Relaxed);
-    if CONTROL.is_forkless() && pager.enroll_now() {
-        CONTROL.enrolled_bytes.store(mapped, Relaxed);
-    }
-}
-
-/// A thread has waited for room for a while: warns, and at last stops the program.
-fn full(watch: &Watch, pager: &Engine, waited_ns: u64, full_ns: u64) {
-    let memcg = watch.order.memcg;
-    if waited_ns > 1_000_000_000 {
-        let _ = memcg.full_warning.compare_exchange(0, 1, AcqRel, Relaxed);
-    }
-    if waited_ns < full_ns {
-        return;
-    }
-    let mut line = Line::default();
-    let _ = write!(
-        line,
-        "the limit of {} MiB is full and nothing more can go out: {} MiB are squeezed into {} MiB; process {} was stopped",
-        memcg.max_bytes.load(Relaxed) >> 20,
-        pager.stored_bytes() >> 20,
-        pager.store.pool_bytes() >> 20,
-        watch.order.pid
-    );
-    stop(watch, line.as_str());
-}
-
-/// Stops the program, and says why.
-fn stop(watch: &Watch, why: &str) {
-    watch.order.slot.say(why);
-    watch.order.slot.state.store(memcg::State::Stopped as u32, Release);
-    let _ = sys::pidfd_send_signal(&watch.program, SIGKILL);
-}
-
-/// Nothing goes out, and the doorbell is answered, until `done`; false when the program has ended before.
-fn stand_by(watch: &mut Watch, pager: &mut Engine, done: impl Fn() -> bool) -> bool {
-    pager.paused = true;
-    while !done() {
-        if watch.gone() {
-            return false;
-        }
-        pager.turn(0);
-        watch.follow(sys::now_ns(), Follower::follow);
-        if pager.has_rung() {
-            answer(watch, pager);
-        }
-        let _ = sys::poll([pager.kernel.fd(), &watch.program], STAND_BY_NS);
-    }
-    true
-}
-
-/// When the pool was compacted last.
-#[derive(Default)]
-struct Tidied {
-    next_ns: u64,
-}
-
-/// After so long without a fault there is time for it; else it takes a part of the time, one in so many.
-const QUIET_NS: u64 = 1_000_000;
-const TIDY_SHARE: u64 = 8;
-
-impl Tidied {
-    /// Compacts the pool a little; false when it was not due, or not needed.
-    fn tidy(&mut self, now: u64, quiet_ns: u64, store: &mut Counter) -> bool {
-        if now < self.next_ns && quiet_ns < QUIET_NS {
-            return false;
-        }
-        let tidied = store.tidy();
-        let took = if tidied { sys::now_ns() - now } else { QUIET_NS / TIDY_SHARE };
-        self.next_ns = now + took * TIDY_SHARE;
-        tidied
-    }
 }

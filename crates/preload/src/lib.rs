@@ -34,6 +34,7 @@
 
 extern crate alloc;
 
+pub mod answer;
 pub mod arena;
 pub mod birth;
 pub mod board;
@@ -68,6 +69,7 @@ pub mod patch;
 pub mod pool;
 pub mod relocate;
 pub mod rights;
+pub mod rounds;
 pub mod seat;
 pub mod share;
 pub mod shelf;
