@@ -6,11 +6,11 @@ use iaa_model::{DeviceConfig, Fault, Files, Model, Tree, Zlib};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A model with its files, or `None`, which is said, where that may not be had.
-fn files(model: &Model, name: &str) -> Option<(Files, Tree)> {
+/// A model's files, which go before the tree that they are in; or `None`, which is said, where they may not be had.
+fn files(model: &Model, name: &str) -> Option<(Tree, Files)> {
     let tree = Tree::new(name);
     match Files::new(model, &tree) {
-        Ok(files) => Some((files, tree)),
+        Ok(files) => Some((tree, files)),
         Err(why) => {
             println!("skipped: no file system in user space: {why}");
             None
@@ -43,7 +43,7 @@ fn what_is_written_to_a_queues_file_is_done_in_the_writers_memory() {
         config,
         DeviceConfig { id: 3, dedicated: true, queues: vec![8], ..DeviceConfig::default() },
     ]);
-    let Some((files, tree)) = files(&model, "files") else { return };
+    let Some((tree, files)) = files(&model, "files") else { return };
     assert_eq!(Setup::look(tree.root()).summary(), "2 IAA devices, 3 of 3 work queues usable");
     let driver = Arc::new(
         Driver::open(tree.root(), Config { timeout_ns: 60_000_000_000, ..Config::default() }).unwrap(),
@@ -77,7 +77,7 @@ fn what_is_written_to_a_queues_file_is_done_in_the_writers_memory() {
 #[test]
 fn nothing_is_written_once_the_file_is_closed() {
     let model = Model::new([DeviceConfig { latency: Duration::from_millis(200), ..DeviceConfig::default() }]);
-    let Some((_files, tree)) = files(&model, "close") else { return };
+    let Some((tree, _files)) = files(&model, "close") else { return };
     let driver = Driver::open(tree.root(), Config { timeout_ns: 1_000_000, ..Config::default() }).unwrap();
     let driver = Arc::new(driver);
     let mut context = Context::new(driver.clone(), Box::new(Zlib::default()), 8, 4096).unwrap();
@@ -102,7 +102,7 @@ fn nothing_is_written_once_the_file_is_closed() {
 #[test]
 fn a_process_that_did_not_open_the_file_is_refused() {
     let model = Model::new([DeviceConfig::default()]);
-    let Some((_files, tree)) = files(&model, "others") else { return };
+    let Some((tree, _files)) = files(&model, "others") else { return };
     let open = || {
         let path = format!("{}/dev/iax/wq1.0\0", tree.root());
         let file = uffd::sys::open(path.as_bytes(), uffd::sys::consts::O_RDWR).unwrap();

@@ -159,6 +159,9 @@ fn compressors(long: bool) -> String {
              process's own pages, and used where that gains something: mostly for single pages, by a few hundredths.",
             acomp::FILE_MAX_BYTES >> 10
         );
+        text += "\n\ng_comp_wqs_per_iaa=N: the last N queues of each accelerator compress, its others decompress; 0: all do both. distribute_comps=0, \
+                 distribute_decomps=0: a CPU's own accelerator instead of all of its package in turn. verify_compress=1: what an accelerator has written it \
+                 reads back, and what is wrong is done again.";
     }
     text
 }
