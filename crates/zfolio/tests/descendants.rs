@@ -4,6 +4,9 @@
 //! Each test starts `tests/c/descend.c`, which tells by its own memory whether it is managed, once alone and once under zfolio. They need the right to
 //! userfaultfd, as `zfolio doctor` does.
 
+mod skip;
+
+use skip::skip;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -135,7 +138,7 @@ fn is_managed(command: &[&str]) -> bool {
 fn is_root() -> bool {
     let root = fs::read_to_string("/proc/self/status").unwrap().contains("Uid:\t0\t0");
     if !root {
-        println!("skipped: needs root");
+        skip("needs root");
     }
     root
 }
@@ -143,7 +146,7 @@ fn is_root() -> bool {
 fn works(command: &[&str]) -> bool {
     let works = Command::new(command[0]).args(&command[1..]).output().is_ok_and(|o| o.status.success());
     if !works {
-        println!("skipped: {command:?} does not work here");
+        skip(&format!("{command:?} does not work here"));
     }
     works
 }
@@ -345,8 +348,7 @@ fn where_nothing_is_overcommitted_the_program_is_managed() {
     let descend = scratch.path("descend");
     // Far more than is needed here, for what else runs on this machine.
     let Some(_strict) = Overcommit::strict(6 << 20) else {
-        println!("skipped: vm.overcommit_memory may not be set here");
-        return;
+        return skip("vm.overcommit_memory may not be set here");
     };
     assert!(is_managed(&[&descend, "grow"]));
     is_the_same(&[&descend, "by", "execle", &descend, "show", "a"]);
@@ -380,7 +382,7 @@ fn other_loaders_say_nothing() {
     ] {
         let loader = std::env::var(variable).unwrap_or(path.into());
         if !Path::new(&loader).exists() {
-            println!("skipped: no {name} loader, neither {path} nor one named by {variable}");
+            skip(&format!("no {name} loader, neither {path} nor one named by {variable}"));
             continue;
         }
         let bare = scratch.bare(name, &loader, flags);
