@@ -6,6 +6,7 @@
 
 mod skip;
 
+use serde_json::Value;
 use skip::skip;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -132,6 +133,50 @@ fn is_managed(command: &[&str]) -> bool {
             false
         }
         other => panic!("{command:?}: {other:?} {err}"),
+    }
+}
+
+/// Runs a command whose one descendant lives long enough to be seen, and cannot be managed: it is counted and named, with a reason that has these words, in the JSON too.
+fn is_counted(scratch: &Scratch, command: &[&str], name: &str, why: &str) {
+    let json = scratch.path("figures.json");
+    // The shell stays, and the loader of the library in it.
+    let script = "\"$@\"; true";
+    let output = Command::new(ZFOLIO)
+        .args(["run", "--memory", "64M", "--json", &json, "--", "sh", "-c", script, "sh"])
+        .args(command)
+        .output()
+        .unwrap();
+    let said = text(&output.stderr);
+    assert_eq!((output.status.code(), not_zfolios(&output.stderr).as_str()), (Some(0), ""), "{command:?}");
+    let figures: Value = serde_json::from_str(&fs::read_to_string(json).unwrap()).unwrap();
+    let groups = figures["unmanaged"].as_array().unwrap();
+    let found: Vec<_> = groups.iter().filter(|group| group["name"] == name).collect();
+    assert_eq!(found.len(), 1, "{command:?}: {} in {groups:?}; {said}", name);
+    assert_eq!(found[0]["count"], 1, "{groups:?}");
+    assert!(found[0]["reason"].as_str().unwrap().contains(why), "{why:?} in {groups:?}");
+    assert_eq!(figures["tree"]["unmanaged"], 1, "{figures}");
+    assert!(said.contains(name) && said.contains("unmanaged"), "{said}");
+}
+
+#[test]
+fn who_cannot_be_managed_is_counted_and_named_with_the_reason() {
+    let scratch = Scratch::new("counted");
+    let fixed = scratch.compile("descend.c", "fixed", &["-O1", "-pthread", "-static"]);
+    is_counted(&scratch, &[&fixed, "grow"], "fixed", "static");
+    for (name, loader, flags, why) in [
+        ("bits32", "/lib/ld-linux.so.2", &["-m32"][..], "32-bit"),
+        ("musl", "/lib/ld-musl-x86_64.so.1", &[], "musl"),
+    ] {
+        if Path::new(loader).exists() {
+            let bare = scratch.bare(name, loader, flags);
+            is_counted(&scratch, &[&bare, "rests"], name, why);
+        } else {
+            skip(&format!("{loader} is not there"));
+        }
+    }
+    if is_root() {
+        let root = new_root(&scratch);
+        is_counted(&scratch, &["chroot", &root, "/descend", "grow"], "descend", "");
     }
 }
 
