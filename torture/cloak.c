@@ -19,7 +19,7 @@
 
 extern char **environ;
 
-#define MEMORY_BYTES ((size_t)100 << 20)
+#define MEMORY_MIB 100
 #define LIMIT_MS 60000
 #define SKIPPED 77
 
@@ -36,10 +36,14 @@ static const struct check checks[] = { CHECKS_APPEARANCE(ROW) CHECKS_PRIVILEGE(R
 					       CHECKS_ENDING(ROW_ENDING) };
 #define CHECK_COUNT (sizeof checks / sizeof *checks)
 
+/* Where those that this program starts find how much to fill. */
+#define MEMORY_VARIABLE "CLOAK_MIB"
+
 static char program_path[4096];
 const char *program = program_path;
 uint8_t *memory;
 size_t memory_pages;
+static size_t memory_bytes = (size_t)MEMORY_MIB << 20;
 static unsigned memory_generation = 1;
 
 /* ---- memory ------------------------------------------------------------------------------------- */
@@ -54,8 +58,8 @@ static tag_t memory_tag(size_t page)
 
 static void memory_fill(void)
 {
-	memory_pages = MEMORY_BYTES / PAGE;
-	memory = mmap(NULL, MEMORY_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	memory_pages = memory_bytes / PAGE;
+	memory = mmap(NULL, memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (memory == MAP_FAILED)
 		fail("mmap: %s", strerror(errno));
 	for (size_t p = 0; p < memory_pages; p++)
@@ -348,9 +352,16 @@ static int run_some(char **names)
 	return counts[FAILED] ? 1 : 0;
 }
 
+static void memory_is_to_be(const char *mib)
+{
+	if (mib && atoi(mib) > 0)
+		memory_bytes = (size_t)atoi(mib) << 20;
+}
+
 int main(int argc, char **argv)
 {
 	content_seed(7);
+	memory_is_to_be(getenv(MEMORY_VARIABLE));
 	if (readlink("/proc/self/exe", program_path, sizeof program_path - 1) < 0)
 		snprintf(program_path, sizeof program_path, "%s", argv[0]);
 	if (argc == 3 && strcmp(argv[1], "--one") == 0) {
@@ -381,8 +392,13 @@ int main(int argc, char **argv)
 			printf("%-20s %s\n", checks[i].name, checks[i].what);
 		return 0;
 	}
+	if (argc >= 3 && strcmp(argv[1], "--memory") == 0) {
+		setenv(MEMORY_VARIABLE, argv[2], 1);
+		argv += 2;
+		argc -= 2;
+	}
 	if (argc > 1 && argv[1][0] == '-') {
-		fprintf(stderr, "usage: cloak [--list | NAME...]\n");
+		fprintf(stderr, "usage: cloak --list | [--memory MIB] [NAME...]\n");
 		return 2;
 	}
 	return run_some(argv + 1);

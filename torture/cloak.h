@@ -1,7 +1,7 @@
 /*
  * cloak: the program cannot tell.
  *
- * A list of small checks, each in a process of its own that first fills 100 MiB, so that under
+ * A list of small checks, each in a process of its own that first fills 100 MiB (or --memory), so that under
  * `zfolio run --memory 32M` most of it is elsewhere while the check looks around:
  *
  *   cloak.c        the table, and how a check is run and judged
@@ -20,7 +20,7 @@
 
 #include <sys/types.h>
 
-/* The 100 MiB. */
+/* What it fills. */
 extern uint8_t *memory;
 extern size_t memory_pages;
 

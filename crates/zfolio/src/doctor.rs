@@ -103,8 +103,8 @@ const CODE: &[Remedy] = &[
     remedy("container", "docker run --tmpfs /tmp:exec ..."),
 ];
 const GLIBC: &[Remedy] = &[
-    remedy("root", "nothing to do: it works, and small processes cost more"),
-    remedy("user", "nothing to do: it works, and small processes cost more"),
+    remedy("root", "nothing to do: it works, and costs more"),
+    remedy("user", "nothing to do: it works, and costs more"),
     remedy("container", "an image with Debian's or Ubuntu's glibc, 2.31 or newer"),
 ];
 const HUGE_PAGES: &[Remedy] = &[
@@ -337,6 +337,18 @@ fn library() -> Check {
     Check { name: "library", found, verdict, remedies: CODE }
 }
 
+/// What it means that a call of libc's does not pass the library.
+fn without(site: Site) -> &'static str {
+    match site {
+        Site::Clone => {
+            "a fork brings all memory home first, and a process has an engine from its first mapping"
+        }
+        Site::Mmap => "what is mapped is not seen, and every process has an engine",
+        Site::Mremap => "mappings grow unseen, and a process has an engine from its first",
+        Site::Brk => "the heap grows unseen, and every process has an engine",
+    }
+}
+
 /// Which of libc's own system calls pass the library.
 fn hooks(libc: Option<PathBuf>) -> Check {
     let inspected = libc.or_else(glibc::loaded).map(|file| glibc::inspect(&file));
@@ -346,14 +358,10 @@ fn hooks(libc: Option<PathBuf>) -> Check {
         Some(Err(e)) => (format!("{e:#}"), Verdict::Note),
         Some(Ok(libc)) => match libc.missing.is_empty() {
             true => (format!("glibc {}: {}", libc.version, names(&libc.found)), Verdict::Ok),
-            false => (
-                format!(
-                    "glibc {}: not {}: small processes get an engine, too",
-                    libc.version,
-                    names(&libc.missing)
-                ),
-                Verdict::Note,
-            ),
+            false => {
+                let meaning = libc.missing.iter().map(|site| without(*site)).collect::<Vec<_>>().join("; ");
+                (format!("glibc {}: not {}: {meaning}", libc.version, names(&libc.missing)), Verdict::Note)
+            }
         },
     };
     Check { name: "hooks in libc", found, verdict, remedies: GLIBC }

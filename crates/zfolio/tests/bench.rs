@@ -1,9 +1,11 @@
 //! `zfolio bench` as a user meets it: a file, a process, a pipe, and what goes wrong.
 
 mod pty;
+mod skip;
 
 use pty::Terminal;
 use serde_json::Value;
+use skip::skip;
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
@@ -311,8 +313,7 @@ fn what_cannot_be_measured_is_one_line_that_says_why() {
 fn without_a_right_to_the_memory_it_is_said_what_gives_it() {
     // SAFETY: cannot fail.
     if unsafe { libc::geteuid() } != 0 {
-        println!("skipped: only root can become somebody without the right");
-        return;
+        return skip("only root can become somebody without the right");
     }
     let nobody = 65534;
     let own = std::process::id().to_string();

@@ -4,8 +4,10 @@
 //! to userfaultfd, as `zfolio doctor` does.
 
 mod compile;
+mod skip;
 
 use compile::compile;
+use skip::skip;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
@@ -74,7 +76,7 @@ fn what_else_is_shared_or_not_changes_nothing() {
         if run(&[], way, 1, 1).1 == "right\n" {
             is_right(EVICT_ALL, way, 8, 3);
         } else {
-            eprintln!("skipped: {way}: it is not allowed here");
+            skip(&format!("{way}: it is not allowed here"));
         }
     }
 }
@@ -83,7 +85,7 @@ fn what_else_is_shared_or_not_changes_nothing() {
 #[test]
 fn copies_in_a_pid_namespace_have_all_of_it_and_run_without_a_limit() {
     if run(&[], "pid", 1, 1).1 != "right\n" {
-        return eprintln!("skipped: a PID namespace is not to be had here");
+        return skip("a PID namespace is not to be had here");
     }
     let (status, out, err) = run(EVICT_ALL, "pid", 8, 3);
     assert_eq!((status, out.as_str()), (Some(0), "right\n"), "{err}");

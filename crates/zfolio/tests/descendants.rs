@@ -4,6 +4,10 @@
 //! Each test starts `tests/c/descend.c`, which tells by its own memory whether it is managed, once alone and once under zfolio. They need the right to
 //! userfaultfd, as `zfolio doctor` does.
 
+mod skip;
+
+use serde_json::Value;
+use skip::skip;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -132,10 +136,54 @@ fn is_managed(command: &[&str]) -> bool {
     }
 }
 
+/// Runs a command whose one descendant lives long enough to be seen, and cannot be managed: it is counted and named, with a reason that has these words, in the JSON too.
+fn is_counted(scratch: &Scratch, command: &[&str], name: &str, why: &str) {
+    let json = scratch.path("figures.json");
+    // The shell stays, and the loader of the library in it.
+    let script = "\"$@\"; true";
+    let output = Command::new(ZFOLIO)
+        .args(["run", "--memory", "64M", "--json", &json, "--", "sh", "-c", script, "sh"])
+        .args(command)
+        .output()
+        .unwrap();
+    let said = text(&output.stderr);
+    assert_eq!((output.status.code(), not_zfolios(&output.stderr).as_str()), (Some(0), ""), "{command:?}");
+    let figures: Value = serde_json::from_str(&fs::read_to_string(json).unwrap()).unwrap();
+    let groups = figures["unmanaged"].as_array().unwrap();
+    let found: Vec<_> = groups.iter().filter(|group| group["name"] == name).collect();
+    assert_eq!(found.len(), 1, "{command:?}: {} in {groups:?}; {said}", name);
+    assert_eq!(found[0]["count"], 1, "{groups:?}");
+    assert!(found[0]["reason"].as_str().unwrap().contains(why), "{why:?} in {groups:?}");
+    assert_eq!(figures["tree"]["unmanaged"], 1, "{figures}");
+    assert!(said.contains(name) && said.contains("unmanaged"), "{said}");
+}
+
+#[test]
+fn who_cannot_be_managed_is_counted_and_named_with_the_reason() {
+    let scratch = Scratch::new("counted");
+    let fixed = scratch.compile("descend.c", "fixed", &["-O1", "-pthread", "-static"]);
+    is_counted(&scratch, &[&fixed, "grow"], "fixed", "static");
+    for (name, loader, flags, why) in [
+        ("bits32", "/lib/ld-linux.so.2", &["-m32"][..], "32-bit"),
+        ("musl", "/lib/ld-musl-x86_64.so.1", &[], "musl"),
+    ] {
+        if Path::new(loader).exists() {
+            let bare = scratch.bare(name, loader, flags);
+            is_counted(&scratch, &[&bare, "rests"], name, why);
+        } else {
+            skip(&format!("{loader} is not there"));
+        }
+    }
+    if is_root() {
+        let root = new_root(&scratch);
+        is_counted(&scratch, &["chroot", &root, "/descend", "grow"], "descend", "");
+    }
+}
+
 fn is_root() -> bool {
     let root = fs::read_to_string("/proc/self/status").unwrap().contains("Uid:\t0\t0");
     if !root {
-        println!("skipped: needs root");
+        skip("needs root");
     }
     root
 }
@@ -143,7 +191,7 @@ fn is_root() -> bool {
 fn works(command: &[&str]) -> bool {
     let works = Command::new(command[0]).args(&command[1..]).output().is_ok_and(|o| o.status.success());
     if !works {
-        println!("skipped: {command:?} does not work here");
+        skip(&format!("{command:?} does not work here"));
     }
     works
 }
@@ -345,8 +393,7 @@ fn where_nothing_is_overcommitted_the_program_is_managed() {
     let descend = scratch.path("descend");
     // Far more than is needed here, for what else runs on this machine.
     let Some(_strict) = Overcommit::strict(6 << 20) else {
-        println!("skipped: vm.overcommit_memory may not be set here");
-        return;
+        return skip("vm.overcommit_memory may not be set here");
     };
     assert!(is_managed(&[&descend, "grow"]));
     is_the_same(&[&descend, "by", "execle", &descend, "show", "a"]);
@@ -380,7 +427,7 @@ fn other_loaders_say_nothing() {
     ] {
         let loader = std::env::var(variable).unwrap_or(path.into());
         if !Path::new(&loader).exists() {
-            println!("skipped: no {name} loader, neither {path} nor one named by {variable}");
+            skip(&format!("no {name} loader, neither {path} nor one named by {variable}"));
             continue;
         }
         let bare = scratch.bare(name, &loader, flags);

@@ -4,8 +4,10 @@
 //! userfaultfd, as `zfolio doctor` does.
 
 mod compile;
+mod skip;
 
 use compile::compile;
+use skip::skip;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
@@ -152,7 +154,7 @@ fn memory_is_still_there_for_the_last_thread_when_the_main_thread_has_ended() {
 fn a_locked_mapping_stays_one_mapping_as_it_moves_and_grows() {
     // SAFETY: it only asks.
     if unsafe { libc::geteuid() } != 0 {
-        return eprintln!("skipped: to lock 4 MiB takes root");
+        return skip("to lock 4 MiB takes root");
     }
     is_right(EVICT_ALL, &["locked", "4"]);
 }
@@ -181,7 +183,7 @@ fn a_killed_engine_stops_the_first_process_of_a_pid_namespace_too() {
     let within = ["unshare", "--pid", "--fork", "--mount-proc"];
     let may = Command::new(within[0]).args(&within[1..]).arg("true").status();
     if !may.is_ok_and(|status| status.success()) {
-        return eprintln!("skipped: a PID namespace is not to be had here");
+        return skip("a PID namespace is not to be had here");
     }
     let mut child = Command::new(env!("CARGO_BIN_EXE_zfolio"))
         .args(["run", "--quiet"])

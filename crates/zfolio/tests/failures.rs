@@ -1,5 +1,8 @@
 //! How `zfolio run` fails before the program starts: the exit status, and one message that says what to do. No engine is needed.
 
+mod skip;
+
+use skip::skip;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -188,8 +191,7 @@ fn a_right_that_is_missing_is_named_with_three_ways_to_it() {
         && fs::metadata("/dev/userfaultfd").is_ok_and(|m| m.permissions().mode() & 0o006 == 0);
     let root = fs::read_to_string("/proc/self/status").unwrap().contains("Uid:\t0\t0");
     if !root || !nobody_has_it {
-        println!("skipped: not root, or every user has the right to userfaultfd");
-        return;
+        return skip("not root, or every user has the right to userfaultfd");
     }
     let scratch = Scratch::new("rights");
     // By a process of its own: what this one writes cannot be executed while another test's child has inherited the descriptor.

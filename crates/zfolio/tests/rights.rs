@@ -2,9 +2,11 @@
 //! at its engine and its workers, and then uses all of its memory, threads, robust locks and forks. They need root, and the right to userfaultfd.
 
 mod compile;
+mod skip;
 
 use compile::compile;
 use serde_json::Value;
+use skip::skip;
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
@@ -23,7 +25,7 @@ fn is_root() -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let is_root = status.lines().any(|line| line.starts_with("Uid:\t0\t0\t0\t0"));
     if !is_root {
-        eprintln!("skipped: this takes root");
+        skip("this takes root");
     }
     is_root
 }
@@ -46,7 +48,7 @@ fn goes_on(way: &str) {
     let _ = fs::remove_file(json);
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     if out == "skipped\n" {
-        return eprintln!("skipped: {way}: it is not allowed here");
+        return skip(&format!("{way}: it is not allowed here"));
     }
     assert_eq!((output.status.code(), &*out), (Some(0), "right\n"), "{way}: {err}");
     let figures: Value = serde_json::from_str(&figures).unwrap();

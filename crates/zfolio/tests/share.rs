@@ -179,13 +179,27 @@ fn programs_go_on_without_the_coordinator_and_say_so_once() {
         "128M",
         "for i in 1 2; do (\"$N\" 100 fill make $D/made$i work $D/done fill verify; echo status $?) & done; wait",
     );
-    run.made("made1");
-    run.made("made2");
+    let (first, second) = (run.made("made1"), run.made("made2"));
     run.kill_zfolio();
     // Time for every engine to notice.
     std::thread::sleep(Duration::from_secs(1));
+    // And they keep within it, both together, until the last has ended.
+    let pids = [first, second];
+    let watch = std::thread::spawn(move || {
+        let mut most = 0;
+        loop {
+            let now = pids.map(private_bytes);
+            if now == [0, 0] {
+                return most;
+            }
+            most = most.max(now.iter().sum());
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    });
     run.make("done");
     let (status, out, err) = run.end();
+    let most = watch.join().unwrap();
+    assert!((64 * MIB..=128 * MIB * 11 / 10).contains(&most), "{} of 128 MiB", most / MIB);
     assert!(run.killed && status.is_none());
     assert_eq!(out.matches("right\n").count(), 2, "{out}");
     assert_eq!(out.matches("status 0\n").count(), 2, "{out}");

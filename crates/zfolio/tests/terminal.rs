@@ -54,3 +54,42 @@ fn a_shell_sees_the_job_stopped_and_brings_it_back() {
     terminal.types("echo status=$?\n");
     terminal.shows("status=3");
 }
+
+/// The same inside: the shell itself is under zfolio, and what it starts is stopped, sent to the background and brought back.
+#[test]
+fn a_shell_under_zfolio_controls_its_jobs() {
+    let mut terminal = Terminal::with(
+        Command::new(ZFOLIO)
+            .args(["run", "-q", "--memory", "64M", "--", "bash", "--norc", "--noprofile", "-i"])
+            .env("PS1", "$ "),
+    );
+    terminal.shows("$ ");
+    let job = "python3 -c 'import sys; a = bytearray(range(256)) * 400000; print(\"rea\" + \"dy\", flush=True); sys.stdin.readline(); print(\"sum\", sum(a[::4099]), flush=True)'";
+    terminal.types(&format!("{job}\n"));
+    terminal.shows("ready");
+    terminal.types("\x1a");
+    terminal.shows("Stopped");
+    // It wants the terminal, and is stopped again for that.
+    terminal.types("bg\n");
+    terminal.shows("&");
+    terminal.types("sleep 0.3; jobs\n");
+    terminal.shows("Stopped");
+    terminal.types("fg\n");
+    terminal.shows("python3");
+    std::thread::sleep(Duration::from_millis(200));
+    terminal.types("\n");
+    let sum: u64 = (0..25_000u64 * 4096).step_by(4099).map(|at| at % 256).sum();
+    terminal.shows(&format!("sum {sum}"));
+    // One that runs on in the background, and one that ends by ^C.
+    terminal.types("sleep 0.5 &\n");
+    terminal.shows("[1]");
+    terminal.types("sleep 100\n");
+    std::thread::sleep(Duration::from_millis(300));
+    terminal.types("\x03");
+    terminal.types("echo sta''tus=$?; wait; echo do''ne=$?\n");
+    terminal.shows("status=130");
+    terminal.shows("done=0");
+    terminal.types("exit 5\n");
+    let (_, status) = terminal.ends();
+    assert_eq!(status.code(), Some(5));
+}

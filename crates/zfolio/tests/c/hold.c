@@ -1,9 +1,11 @@
 /* Fills memory that it can check, lets it leave, and then does what its first argument says. */
 #define _GNU_SOURCE
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
 #include <pthread.h>
+#include <pty.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -11,6 +13,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -188,6 +191,33 @@ static void grow_locked(void)
 	}
 }
 
+/* Not every libc has _Fork. */
+static pid_t fork_alone(void)
+{
+	pid_t (*call)(void) = (pid_t(*)(void))dlsym(RTLD_DEFAULT, "_Fork");
+
+	return call ? call() : fork();
+}
+
+/* Locks all there is, with most of it out, and goes on. */
+static void lock_all(void)
+{
+	struct rlimit limit = { RLIM_INFINITY, RLIM_INFINITY };
+
+	setrlimit(RLIMIT_MEMLOCK, &limit);
+	until_out();
+	if (mlockall(MCL_CURRENT) != 0)
+		exit(73);
+	for (int round = 0; round < 3; round++) {
+		verify("locked");
+		rest(200);
+	}
+	char *more = mmap(NULL, 1 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	memset(more, 1, 1 << 20);
+	if (munlockall() != 0)
+		exit(74);
+}
+
 int main(int argc, char **argv)
 {
 	const char *what = argc > 1 ? argv[1] : "";
@@ -195,9 +225,11 @@ int main(int argc, char **argv)
 
 	fill(mib, strcmp(what, "noise") == 0);
 	rest(200);
-	if (strcmp(what, "fork") == 0) {
+	int by_fork = strcmp(what, "fork") == 0, by_libc = strcmp(what, "_Fork") == 0;
+	if (by_fork || by_libc || strcmp(what, "forkpty") == 0) {
 		for (int round = 0; round < 4; round++) {
-			pid_t child = fork();
+			int terminal = -1;
+			pid_t child = by_fork ? fork() : by_libc ? fork_alone() : forkpty(&terminal, NULL, NULL, NULL);
 			if (child == 0) {
 				verify("child");
 				_exit(5);
@@ -206,6 +238,7 @@ int main(int argc, char **argv)
 			int status = child_status(child);
 			if (!WIFEXITED(status) || WEXITSTATUS(status) != 5)
 				exit(93);
+			close(terminal);
 		}
 	} else if (strcmp(what, "daemon") == 0) {
 		if (daemon(1, 1) != 0)
@@ -238,6 +271,8 @@ int main(int argc, char **argv)
 		lend();
 	} else if (strcmp(what, "locked") == 0) {
 		grow_locked();
+	} else if (strcmp(what, "mlockall") == 0) {
+		lock_all();
 	} else if (strcmp(what, "turns") == 0) {
 		await_word();
 	} else if (strcmp(what, "burst") == 0) {

@@ -1,9 +1,10 @@
-//! The footprint by the kernel's own account: `zfolio run` in a memory cgroup that has no limit and only counts.
+//! The footprint by the kernel's own account: `zfolio run` in a memory cgroup that ends at the limit and 10 %, without swap.
 //!
-//! What counts is anonymous and shared memory of everything in the group, `zfolio` itself included. The page cache
-//! is not the program's footprint: the kernel takes it back when it needs it.
+//! What is sampled is anonymous and shared memory of everything in the group, `zfolio` itself included. The page cache
+//! is not the program's footprint: the kernel takes it back when it needs it. It counts against the group's end all the same, and so does
+//! what the kernel needs for the group; where that does not do, the kernel kills.
 
-use crate::comparison::{assert_within, one_at_a_time, run_alone, run_limited, skip, tell};
+use crate::comparison::{SLACK, assert_within, one_at_a_time, run_alone, run_limited, skip, tell};
 use crate::process::field_kib;
 use crate::workload::{self, Size};
 use std::fs;
@@ -15,6 +16,10 @@ pub struct Cgroup {
     /// The fields of `memory.stat` that are added up, and the file with the highest use, cache included.
     fields: [&'static str; 2],
     peak: &'static str,
+    /// The file with the group's end, the one with what keeps it from swap and what is written there, and the one that tells of kills.
+    end: &'static str,
+    no_swap: (&'static str, &'static str),
+    events: &'static str,
 }
 
 impl Cgroup {
@@ -33,6 +38,9 @@ impl Cgroup {
                 directory: root.join(name),
                 fields: ["total_rss ", "total_shmem "],
                 peak: "memory.max_usage_in_bytes",
+                end: "memory.limit_in_bytes",
+                no_swap: ("memory.swappiness", "0"),
+                events: "memory.oom_control",
             }
         } else if let Some(root) = mount("cgroup2", "") {
             let enabled = fs::read_to_string(root.join("cgroup.subtree_control")).unwrap_or_default();
@@ -42,7 +50,14 @@ impl Cgroup {
                     root.display()
                 ));
             }
-            Cgroup { directory: root.join(name), fields: ["anon ", "shmem "], peak: "memory.peak" }
+            Cgroup {
+                directory: root.join(name),
+                fields: ["anon ", "shmem "],
+                peak: "memory.peak",
+                end: "memory.max",
+                no_swap: ("memory.swap.max", "0"),
+                events: "memory.events",
+            }
         } else {
             return Err("no cgroup file system is mounted".to_string());
         };
@@ -66,6 +81,24 @@ impl Cgroup {
     fn peak_bytes(&self) -> u64 {
         let text = fs::read_to_string(self.directory.join(self.peak)).unwrap_or_default();
         text.trim().parse().unwrap_or(0)
+    }
+
+    /// From now on the group gets so much and 10 % of all that counts, and no swap.
+    pub fn end_at(&self, limit_bytes: u64) {
+        let write = |file: &str, text: &str| fs::write(self.directory.join(file), text);
+        // Without a swap controller there is nothing to be kept from, or nothing to keep it with.
+        let _ = write(self.no_swap.0, self.no_swap.1);
+        let end = (limit_bytes as f64 * SLACK) as u64;
+        write(self.end, &end.to_string()).unwrap_or_else(|error| panic!("{}: {error}", self.end));
+        // What was the peak before is not, where that can be said.
+        let _ = write(self.peak, "0");
+    }
+
+    /// The kernel has killed nothing for want of memory.
+    pub fn assert_enough(&self, name: &str) {
+        let text = fs::read_to_string(self.directory.join(self.events)).unwrap_or_default();
+        let kills = field_kib(&text, "oom_kill ");
+        assert_eq!(kills, 0, "{name}: so many were killed at the limit and 10 %, by the kernel's account");
     }
 }
 
@@ -95,7 +128,9 @@ pub fn check() {
     };
     let (wanted, _) = run_alone(&workload, size);
     let limit_bytes = ((wanted.peak_bytes as f64 * workload.share) as u64).next_multiple_of(1 << 20);
+    group.end_at(limit_bytes);
     let (got, _, summary) = run_limited(&workload, size, limit_bytes, &group.launcher(), |_| group.bytes());
+    group.assert_enough("python3 in a cgroup");
     assert_eq!(got.stdout, wanted.stdout);
     assert!(got.peak_bytes > limit_bytes / 2, "the group counted {} bytes only: {summary}", got.peak_bytes);
     tell(&format!(
@@ -120,7 +155,9 @@ pub fn check_crowd() {
         Err(why) => return tell(&format!("skipped: no memory cgroup can be made here ({why})")),
     };
     let limit_bytes = 256 << 20;
+    group.end_at(limit_bytes);
     let (got, _, summary) = run_limited(&workload, size, limit_bytes, &group.launcher(), |_| group.bytes());
+    group.assert_enough("thirty at once");
     assert_eq!((got.status, got.stdout.bytes), (0, 30 * "right\n".len() as u64), "{got:?}");
     let told = summary["memory"]["peak_bytes"].as_u64().expect("memory.peak_bytes");
     tell(&format!(

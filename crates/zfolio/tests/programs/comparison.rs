@@ -1,10 +1,10 @@
 //! A workload alone and under `zfolio run`, and what must hold of the two.
 
 use crate::process::{self, Outcome, Output, anonymous_bytes};
+pub use crate::skip::tell;
 use crate::workload::{Make, Missing, Size, Workload};
 use serde_json::Value;
 use std::fs::{self, File};
-use std::io::{self, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -26,25 +26,32 @@ pub fn check(make: Make) {
         Ok(workload) => workload,
         Err(missing) => return skip(missing),
     };
-    let (summary, limit_bytes) = compare(&workload, size, MIB, &[], anonymous_bytes);
+    let (summary, limit_bytes) = compare(&workload, size, MIB, &[], anonymous_bytes, |_| {});
+    assert_went_out(workload.name, &summary, limit_bytes);
+}
+
+/// Fails where the limit has pressed nobody.
+pub fn assert_went_out(name: &str, summary: &Value, limit_bytes: u64) {
     let out: u64 =
         summary["folios"]["out"].as_object().expect("folios.out").values().filter_map(Value::as_u64).sum();
-    assert!(out > 0, "{}: nothing went out under {} MiB: {summary}", workload.name, limit_bytes / MIB);
+    assert!(out > 0, "{name}: nothing went out under {} MiB: {summary}", limit_bytes / MIB);
 }
 
 /// Runs the workload alone and in a part of what it needs, but at least `least_bytes`; both are started by `launcher` and measured by `sample`. What
-/// they say must be the same, and the limit must hold. Returns the summary and the limit in bytes.
+/// they say must be the same, and the limit must hold; between the two `before` is told it. Returns the summary and the limit in bytes.
 pub fn compare(
     workload: &Workload,
     size: Size,
     least_bytes: u64,
     launcher: &[String],
     sample: impl Fn(u32) -> u64 + Copy,
+    before: impl FnOnce(u64),
 ) -> (Value, u64) {
     let (wanted, answer) = run_alone_in(workload, size, launcher, sample);
     let share =
         std::env::var("ZFOLIO_SHARE").map_or(workload.share, |share| share.parse().expect("ZFOLIO_SHARE"));
     let limit_bytes = ((wanted.peak_bytes as f64 * share) as u64).max(least_bytes).next_multiple_of(MIB);
+    before(limit_bytes);
     let (got, same_answer, summary) = run_limited(workload, size, limit_bytes, launcher, sample);
 
     let name = workload.name;
@@ -133,14 +140,7 @@ pub fn one_at_a_time() -> MutexGuard<'static, ()> {
 
 /// Says which program is missing; fails if all are required.
 pub fn skip(Missing(program, package): Missing) {
-    let message = format!("skipped: {program} is not installed (apt-get install {package})");
-    assert!(std::env::var_os("ZFOLIO_REQUIRE_ALL").is_none(), "{message}");
-    tell(&message);
-}
-
-/// Prints a line that the test harness does not hold back.
-pub fn tell(line: &str) {
-    let _ = writeln!(io::stderr(), "{line}");
+    crate::skip::skip(&format!("{program} is not installed (apt-get install {package})"));
 }
 
 fn prepared(workload: &Workload, words: &[String]) -> Command {

@@ -22,6 +22,8 @@ mod cgroup;
 mod comparison;
 mod process;
 mod redis;
+#[path = "../skip/mod.rs"]
+mod skip;
 mod text;
 mod tree;
 mod workload;
@@ -101,6 +103,11 @@ fn gcc_and_what_it_starts() {
 #[test]
 fn bash_controls_its_jobs() {
     tree::check(tree::jobs);
+}
+
+#[test]
+fn every_generation_of_a_deep_chain_of_forks_writes() {
+    tree::check(tree::chain);
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::io::{BufRead, BufReader, Error, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 /// How many commands are sent before their replies are read.
@@ -132,9 +133,17 @@ pub fn persist(socket: &Path, server: &Path, directory: &Path, records: u64) -> 
         .stderr(Stdio::null())
         .spawn()
         .map_err(error("redis-benchmark"))?;
-    let saved = saves(&mut connection);
+    // And what it has already once more, with equal values, so that what the children save is copied.
+    let is_saved = AtomicBool::new(false);
+    let (saved, rewritten) = std::thread::scope(|scope| {
+        let again = scope.spawn(|| rewrite(socket, records, &is_saved));
+        let saved = saves(&mut connection);
+        is_saved.store(true, Relaxed);
+        (saved, again.join().expect("it does not panic"))
+    });
     let _ = writer.kill();
     let _ = writer.wait();
+    rewritten.map_err(error("writing again"))?;
     saved.map_err(error("saving"))?;
     for file in ["--dbfilename dump.rdb --appendonly no", "--appendonly yes"] {
         let loaded = loaded(server, directory, file).map_err(error(file))?;
@@ -148,6 +157,25 @@ pub fn persist(socket: &Path, server: &Path, directory: &Path, records: u64) -> 
     let _ = std::fs::remove_file(directory.join("dump.rdb"));
     let _ = std::fs::remove_dir_all(directory.join("appendonlydir"));
     Ok(said)
+}
+
+/// How long the second connection rests between two pipelines: its log is to stay within bounds.
+const REST: Duration = Duration::from_millis(5);
+
+/// Sets the strings of [`load`] to what they are, again and again, until `is_done`.
+fn rewrite(socket: &Path, records: u64, is_done: &AtomicBool) -> Result<(), Error> {
+    let mut server = Connection::open(socket)?;
+    while !is_done.load(Relaxed) {
+        each_batch(records, |batch| {
+            if !is_done.load(Relaxed) {
+                let sets: Vec<_> = batch.iter().filter(|words| words[0] == "SET").cloned().collect();
+                server.send(&sets)?;
+                std::thread::sleep(REST);
+            }
+            Ok(())
+        })?;
+    }
+    Ok(())
 }
 
 /// One save and one rewrite, each to its end.
@@ -205,6 +233,11 @@ fn loaded(server: &Path, directory: &Path, options: &str) -> Result<String, Erro
 }
 
 fn load(server: &mut Connection, records: u64) -> Result<(), Error> {
+    each_batch(records, |batch| server.send(batch).map(|_| ()))
+}
+
+/// The commands by which all records come about, a pipeline at a time: the same each time.
+fn each_batch(records: u64, mut act: impl FnMut(&[Vec<String>]) -> Result<(), Error>) -> Result<(), Error> {
     let mut text = Text::new(5);
     let mut batch = Vec::new();
     for number in 0..records {
@@ -224,7 +257,7 @@ fn load(server: &mut Connection, records: u64) -> Result<(), Error> {
             batch.push(vec!["ZADD".into(), format!("set:{group}"), score, text.sentence(2)]);
         }
         if number % PIPELINE == PIPELINE - 1 || number == records - 1 {
-            server.send(&batch)?;
+            act(&batch)?;
             batch.clear();
         }
     }

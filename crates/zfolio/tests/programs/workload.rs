@@ -46,6 +46,8 @@ pub struct Workload {
     /// How far the summary's peak may go past the limit: more where forks leave memory to several, which is counted with too many for some milliseconds. (What
     /// the kernel counts may not.)
     pub told_slack: f64,
+    /// In its group it must come through within the limit and 10 %, with all that the kernel counts: files and the kernel's own too.
+    pub ends: bool,
     /// A file that the program writes and that is part of its answer.
     pub result: Option<PathBuf>,
     /// What talks to it while it runs.
@@ -93,7 +95,7 @@ impl Workload {
     pub fn new(name: &'static str, share: f64, command: &[&str]) -> Workload {
         let command = command.iter().map(|word| word.to_string()).collect();
         let (told_slack, directory) = (SLACK, Directory::new(name));
-        Workload { name, command, share, told_slack, result: None, client: None, directory }
+        Workload { name, command, share, told_slack, ends: true, result: None, client: None, directory }
     }
 }
 
