@@ -123,10 +123,12 @@ fn a_device_packs_windows_together() {
         let whole = bytes.clone();
         let mut parcels = vec![vec![0xaa; PARCEL_MAX_BYTES]; BATCH_MAX];
         let priors = Priors::default();
-        let windows = bytes.iter_mut().zip(&mut parcels).enumerate();
+        // Each way of putting pages together: all of them, and those here and there.
+        let asked = [1, 3, WINDOW_PAGES].map(|unit| [(u16::MAX, unit), (random.next() as u16, unit)]);
+        let windows = bytes.iter_mut().zip(&mut parcels).zip(asked.into_iter().flatten().cycle());
         let mut windows: Vec<Window<'_>> = windows
-            .map(|(at, (bytes, parcel))| {
-                let (pages, unit, packed) = (u16::MAX, [1, WINDOW_PAGES][at % 2], Packed::default());
+            .map(|((bytes, parcel), (pages, unit))| {
+                let packed = Packed::default();
                 Window { bytes, pages, unit, priors: &priors, parcel, packed }
             })
             .collect();

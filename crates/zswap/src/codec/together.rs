@@ -2,6 +2,7 @@
 //! work on.
 
 use super::{Codec, Fresh, LoadError, New, Packed, Priors, look};
+use crate::dictionary::With;
 use crate::noise;
 use crate::object::{self, Format, prefix};
 use crate::{PAGE, WINDOW_PAGES};
@@ -13,7 +14,7 @@ pub const BATCH_MAX: usize = 8;
 
 /// A window that is packed together with others.
 pub struct Window<'a> {
-    /// It. Pages that become one object are brought together in it.
+    /// It. Pages that become one object may be brought together in it.
     pub bytes: &'a mut [u8],
     /// Which of its pages, by bit.
     pub pages: u16,
@@ -54,9 +55,18 @@ enum Plan {
 }
 
 impl Codec {
-    /// Packs up to [`BATCH_MAX`] windows as [`pack`](Codec::pack) packs each, in one batch, and without dictionaries. Guesses at noise do not know what came of those before
-    /// them in the batch.
+    /// Packs up to [`BATCH_MAX`] windows as [`pack`](Codec::pack) packs each, without dictionaries: one after the other where the CPU does the work, which has nothing of
+    /// a batch but what it costs to set one up, else in one batch. There guesses at noise do not know what came of those before them.
     pub fn pack_together(&mut self, windows: &mut [Window<'_>]) {
+        if self.batch > 1 {
+            return self.pack_at_once(windows);
+        }
+        for Window { bytes, pages, unit, priors, parcel, packed } in windows {
+            *packed = self.pack_by(bytes, *pages, *unit, priors, With::default(), parcel);
+        }
+    }
+
+    fn pack_at_once(&mut self, windows: &mut [Window<'_>]) {
         let mut fresh = [[Fresh::default(); WINDOW_PAGES]; BATCH_MAX];
         let mut counts = [0; BATCH_MAX];
         let mut plans = [[Plan::default(); WINDOW_PAGES]; BATCH_MAX];
