@@ -170,10 +170,9 @@ impl Variant {
                     })
                 };
                 let count = windows.iter().filter(|window| window.pages != 0).count();
-                self.codec.pack_together(&mut windows[..count]);
-                for window in &windows[..count] {
+                self.codec.pack_each(&mut windows[..count], |window| {
                     Self::store(&self.cache, &window.packed, window.parcel, unit, &mut stored);
-                }
+                });
             }
         }
         let elapsed = begun.elapsed().as_secs_f64();
