@@ -26,7 +26,7 @@ const PARCEL_BYTES: usize = PARCEL_MAX_BYTES.next_multiple_of(PAGE);
 /// How much of the memory is stored in a turn.
 const TOTAL_BYTES: usize = 8 << 20;
 /// How long turns are taken, for each table.
-const SECONDS: u64 = 10;
+const SECONDS: u64 = 5;
 /// What is measured, if nothing is asked for.
 const NAMES: [&str; 4] = ["lzo-rle", "lz4", "zstd:1", "deflate-iaa"];
 
@@ -78,6 +78,7 @@ fn processor_time() -> Duration {
 struct Turn {
     elapsed: f64,
     cpu: f64,
+    calls: u64,
     stored: Stored,
 }
 
@@ -98,14 +99,13 @@ struct Variant {
     codec: Codec,
     cache: Cache<Heap>,
     parcels: Vec<u8>,
-    /// Whether 8 windows are packed together, or one after the other.
-    is_batched: bool,
-    turns: Vec<Turn>,
+    /// One window after the other, and 8 at a time. By the same codec: where in memory another one's tables lie can make 4 per cent.
+    turns: [Vec<Turn>; 2],
     device: Option<(Model, Arc<Driver>)>,
 }
 
 impl Variant {
-    fn new(compressor: Compressor, latency: Option<Duration>, is_batched: bool) -> Variant {
+    fn new(compressor: Compressor, latency: Option<Duration>) -> Variant {
         let mut codec = Codec::new(compressor, 1, &[]).expect("memory");
         let device = latency.map(|latency| {
             let model =
@@ -119,7 +119,7 @@ impl Variant {
         });
         // Alike in both: where in a page a parcel begins makes some per cent.
         let parcels = vec![0; BATCH_MAX * PARCEL_BYTES + PAGE];
-        Variant { codec, cache: Cache::new(Heap), parcels, is_batched, turns: Vec::new(), device }
+        Variant { codec, cache: Cache::new(Heap), parcels, turns: Default::default(), device }
     }
 
     /// Takes the objects of a window in.
@@ -146,7 +146,8 @@ impl Variant {
         }
     }
 
-    fn turn(&mut self, memory: &mut [u8], folio: usize, unit: usize) {
+    fn turn(&mut self, memory: &mut [u8], folio: usize, unit: usize, is_batched: bool) {
+        let calls = self.calls();
         let priors = Priors::default();
         let mut stored = Stored::default();
         self.cache = Cache::new(Heap);
@@ -155,7 +156,7 @@ impl Variant {
         let (begun, had) = (Instant::now(), processor_time());
         for folio in memory.chunks_exact_mut(folio) {
             stored.folios += 1;
-            if !self.is_batched {
+            if !is_batched {
                 for window in folio.chunks_exact(WINDOW_BYTES) {
                     let parcel = &mut parcels[..PARCEL_MAX_BYTES];
                     let packed = self.codec.pack(window, u16::MAX, unit, &priors, With::default(), parcel);
@@ -181,18 +182,24 @@ impl Variant {
         }
         let elapsed = begun.elapsed().as_secs_f64();
         let cpu = (processor_time() - had).as_secs_f64();
-        self.turns.push(Turn { elapsed, cpu, stored });
+        let calls = self.calls() - calls;
+        self.turns[usize::from(is_batched)].push(Turn { elapsed, cpu, calls, stored });
     }
 
-    /// What a GiB takes, of turns of so many bytes: the median.
-    fn for_a_gib(&self, bytes: usize, of: fn(&Turn) -> f64) -> f64 {
-        median(self.counted().iter().map(of).collect()) * (1u64 << 30) as f64 / bytes as f64
+    /// What the device has done.
+    fn calls(&self) -> u64 {
+        self.device.as_ref().map_or(0, |(_, driver)| driver.stats().calls().comp_calls)
     }
 
     /// In the first turn the model computes.
-    fn counted(&self) -> &[Turn] {
-        &self.turns[1..]
+    fn counted(&self, is_batched: bool) -> &[Turn] {
+        &self.turns[usize::from(is_batched)][1..]
     }
+}
+
+/// What a GiB takes, of turns of so many bytes: the median.
+fn for_a_gib(turns: &[Turn], bytes: usize, of: fn(&Turn) -> f64) -> f64 {
+    median(turns.iter().map(of).collect()) * (1u64 << 30) as f64 / bytes as f64
 }
 
 fn sorted(mut all: Vec<f64>) -> Vec<f64> {
@@ -206,8 +213,8 @@ fn median(all: Vec<f64>) -> f64 {
 }
 
 /// What batches change, of turns side by side: the median of their ratios, in per cent, and where it lies at 95 %, by the order of these alone.
-fn change(one: &Variant, eight: &Variant, of: fn(&Turn) -> f64) -> [f64; 3] {
-    let pairs = one.counted().iter().zip(eight.counted());
+fn change(one: &[Turn], eight: &[Turn], of: fn(&Turn) -> f64) -> [f64; 3] {
+    let pairs = one.iter().zip(eight);
     let ratios = sorted(pairs.map(|(one, eight)| 100.0 * (of(eight) / of(one) - 1.0)).collect());
     let (half, off) = (ratios.len() as f64 / 2.0, 0.98 * (ratios.len() as f64).sqrt());
     let last = ratios.len() - 1;
@@ -216,24 +223,19 @@ fn change(one: &Variant, eight: &Variant, of: fn(&Turn) -> f64) -> [f64; 3] {
 }
 
 /// Both ways of one compressor beside each other, and what was counted.
-fn show(title: &str, [one, eight]: &[Variant; 2], memory: &[u8]) {
-    let stored = one.turns[0].stored;
-    println!(
-        "\n{title}: {} turns of {} MiB, hash {:016x}",
-        one.counted().len(),
-        memory.len() >> 20,
-        stored.hash
-    );
+fn show(title: &str, [one, eight]: [&[Turn]; 2], memory: &[u8]) {
+    let stored = one[0].stored;
+    println!("\n{title}: {} turns of {} MiB, hash {:016x}", one.len(), memory.len() >> 20, stored.hash);
     println!("  {:<26}{:>12}{:>12}{:>10}", "", "sequential", "batched", "change");
     let line = |what: &str, of: fn(&Turn) -> f64, digits: usize| {
-        let [by_one, by_eight] = [one, eight].map(|variant| variant.for_a_gib(memory.len(), of));
+        let [by_one, by_eight] = [one, eight].map(|turns| for_a_gib(turns, memory.len(), of));
         let [change, from, to] = change(one, eight, of);
         println!(
             "  {what:<26}{by_one:>12.digits$}{by_eight:>12.digits$}{change:>+9.1}%  ({from:+.1} to {to:+.1})"
         );
     };
     let kb_per_s =
-        [one, eight].map(|variant| (1 << 20) as f64 / variant.for_a_gib(memory.len(), |t| t.elapsed));
+        [one, eight].map(|variant| (1 << 20) as f64 / for_a_gib(variant, memory.len(), |t| t.elapsed));
     let gained = change(eight, one, |turn| turn.elapsed)[0];
     println!("  {:<26}{:>12.0}{:>12.0}{gained:>+9.1}%", "throughput (KB/s)", kb_per_s[0], kb_per_s[1]);
     line("elapsed time of 1 GiB (s)", |turn| turn.elapsed, 3);
@@ -247,12 +249,10 @@ fn show(title: &str, [one, eight]: &[Variant; 2], memory: &[u8]) {
         "bytes of them",
         "done by the device",
     ];
-    let counts = |variant: &Variant| {
-        let Stored { folios, pages, same_filled, objects, incompressible, bytes, .. } =
-            variant.turns[0].stored;
-        let calls =
-            variant.device.as_ref().map_or(0, |(_, driver)| driver.stats().calls().comp_calls as usize);
-        [folios, pages, same_filled, objects, incompressible, bytes, calls / variant.turns.len()]
+    let counts = |turns: &[Turn]| {
+        let Turn { stored, calls, .. } = turns[0];
+        let Stored { folios, pages, same_filled, objects, incompressible, bytes, .. } = stored;
+        [folios, pages, same_filled, objects, incompressible, bytes, calls as usize]
     };
     for (what, (by_one, by_eight)) in COUNTED.iter().zip(counts(one).iter().zip(counts(eight))) {
         println!("  {what:<26}{by_one:>12}{by_eight:>12}");
@@ -280,29 +280,30 @@ fn main() {
         for name in &names {
             let compressor = Compressor::parse(name).expect("it is in the registry");
             let latency = name.starts_with("deflate-iaa").then(|| {
-                let mut software = Variant::new(compressor, None, false);
-                (0..4).for_each(|_| software.turn(&mut memory, folio, unit));
+                let mut software = Variant::new(compressor, None);
+                (0..4).for_each(|_| software.turn(&mut memory, folio, unit, false));
                 let units = memory.len() / PAGE / unit;
-                let unit_s = median(software.counted().iter().map(|turn| turn.cpu).collect()) / units as f64;
+                let unit_s =
+                    median(software.counted(false).iter().map(|turn| turn.cpu).collect()) / units as f64;
                 Duration::from_secs_f64(unit_s * pages)
             });
-            let mut variants = [false, true].map(|batched| Variant::new(compressor, latency, batched));
+            let mut variant = Variant::new(compressor, latency);
             let until = Instant::now() + Duration::from_secs(SECONDS);
-            while variants[0].turns.len() < 6 || Instant::now() < until {
+            while variant.turns[1].len() < 6 || Instant::now() < until {
                 // Who begins changes.
-                let first = variants[0].turns.len() % 2;
-                for at in [first, 1 - first] {
-                    variants[at].turn(&mut memory, folio, unit);
+                let first = variant.turns[0].len() % 2 == 1;
+                for is_batched in [first, !first] {
+                    variant.turn(&mut memory, folio, unit, is_batched);
                 }
             }
-            let expected = variants[0].turns[0].stored;
-            let mut turns = variants.iter().flat_map(|variant| &variant.turns);
-            assert!(turns.all(|turn| turn.stored == expected), "the objects are the same");
+            let expected = variant.turns[0][0].stored;
+            assert!(variant.turns.iter().flatten().all(|turn| turn.stored == expected), "the same objects");
+            let turns = [false, true].map(|is_batched| variant.counted(is_batched));
             let on = latency
                 .map_or(String::new(), |l| format!(" on the model, {:.0} us a unit", l.as_secs_f64() * 1e6));
-            show(&format!("{form}, {name}{on}"), &variants, &memory);
+            show(&format!("{form}, {name}{on}"), turns, &memory);
             let [elapsed, cpu] = [|turn: &Turn| turn.elapsed, |turn: &Turn| turn.cpu]
-                .map(|of| variants[1].for_a_gib(memory.len(), of));
+                .map(|of| for_a_gib(turns[1], memory.len(), of));
             lines.push((format!("{name}{on}"), (1 << 20) as f64 / elapsed, cpu));
         }
         println!("\n{form}, in batches of 8, against {}", names[0]);
