@@ -27,7 +27,7 @@ torture: build ## ten minutes of torture (SECONDS=600 SEED=1)
 
 soak: torture programs ## both
 
-fuzz: ## an hour of hostile input for every decompressor (SECONDS=3600; needs nightly Rust and g++)
+fuzz: ## hostile input for every decompressor, an hour in all (SECONDS=3600 is divided among ten; needs nightly Rust and g++)
 	nice -n 19 tools/fuzz $(or $(SECONDS),3600)
 
 bench: build ## against the kernel's own zswap, in one run

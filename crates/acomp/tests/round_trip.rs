@@ -3,7 +3,9 @@
 mod samples;
 
 use acomp::{CompressRequest, Compressor, Context, DecompressRequest, Error, Outcome, UNIT_MAX_BYTES};
-use samples::{Random, compress, context, decompress, decompress_prefix, object, seed};
+use samples::{
+    Random, compress, context, decompress, decompress_prefix, dictionary, grown_bytes, object, seed,
+};
 
 /// A spread of levels that is short enough to be tried at every length.
 const QUICK: [&str; 20] = [
@@ -63,7 +65,7 @@ fn round_trip(context: &mut Context, random: &mut Random, unit: &[u8], prefixes:
 fn every_level_at_every_order() {
     let mut random = Random(seed());
     for compressor in every_compressor() {
-        // The slowest levels take a second for 2 MiB.
+        // The slowest levels take a second for 2 MiB: those once, below.
         let longest =
             if compressor.level() > 9 && compressor.name() == "zstd" { 256 << 10 } else { UNIT_MAX_BYTES };
         let mut context = Context::new(compressor, UNIT_MAX_BYTES).unwrap();
@@ -76,12 +78,17 @@ fn every_level_at_every_order() {
     }
 }
 
+/// Every level of zstd that the test above leaves out there, and with a dictionary some.
 #[test]
 fn slowest_levels_at_the_longest_unit() {
     let mut random = Random(seed());
-    for text in ["zstd:12", "zstd:15", "zstd:18", "zstd:22"] {
-        let unit = random.heap(UNIT_MAX_BYTES);
-        round_trip(&mut context(text, UNIT_MAX_BYTES), &mut random, &unit, 1);
+    let levels = (10..=22).map(|level| format!("zstd:{level}"));
+    let with = ["zstd:1,dict=auto", "zstd:12,dict=FILE", "zstd:19,dict=FILE"];
+    for text in levels.chain(with.map(str::to_owned)) {
+        // Different all along, and what is in one half comes again in the other.
+        let half = random.heap(UNIT_MAX_BYTES / 2);
+        let unit = [&half[..], &half].concat();
+        round_trip(&mut context(&text, UNIT_MAX_BYTES), &mut random, &unit, 1);
     }
 }
 
@@ -201,6 +208,103 @@ fn failures_leave_their_neighbours_alone() {
         for (object, unit) in [(0, 0), (2, 2), (5, 5), (9, 7)] {
             assert!(plain[object] == units[unit], "{text}: unit {unit} came back changed");
         }
+    }
+}
+
+/// Batches of every size, of units of any length and kind. Some do not shrink, are too long or empty, or have too little room; some objects are cut short, belong to
+/// another length, or are none. Each of those fails by itself, wherever in the batch it is, and what is beside it comes back.
+#[test]
+fn batches_of_1_to_64_with_failures_in_the_middle() {
+    const UNIT_MAX: usize = 16 << 10;
+    let mut random = Random(seed());
+    for text in QUICK {
+        let mut context = context(text, UNIT_MAX);
+        let with = dictionary(&context);
+        let mut failed = [0; 2];
+        for count in 1..=64 {
+            let wrong: Vec<usize> = (0..count).map(|_| random.below(10)).collect();
+            let units: Vec<Vec<u8>> = wrong
+                .iter()
+                .map(|wrong| match wrong {
+                    0 => {
+                        let len = 64 + random.below(UNIT_MAX - 64);
+                        random.noise(len)
+                    }
+                    1 => {
+                        let len = UNIT_MAX + 1 + random.below(100);
+                        random.heap(len)
+                    }
+                    2 => Vec::new(),
+                    _ if random.below(8) == 0 => random.text(UNIT_MAX),
+                    _ => {
+                        let len = 1000 + random.below(3000);
+                        if random.below(2) == 0 { random.heap(len) } else { random.text(len) }
+                    }
+                })
+                .collect();
+            let room = |unit: &Vec<u8>, wrong| match wrong {
+                0 => unit.len() - unit.len() / 32,
+                3 => 5,
+                _ => grown_bytes(unit.len()),
+            };
+            let mut rooms: Vec<Vec<u8>> =
+                units.iter().zip(&wrong).map(|(unit, wrong)| vec![0; room(unit, *wrong)]).collect();
+            let pairs = units.iter().zip(&mut rooms);
+            let mut batch: Vec<_> =
+                pairs.map(|(unit, room)| CompressRequest::new(unit, room).with(with)).collect();
+            context.compress(&mut batch);
+            let results: Vec<_> = batch.iter().map(|request| request.result).collect();
+            let mut objects = Vec::new();
+            for (at, result) in results.iter().enumerate() {
+                let expected = match wrong[at] {
+                    0 | 2 | 3 => Ok(Outcome::Incompressible),
+                    1 => Err(Error::UnitTooLong { bytes: units[at].len(), unit_max: UNIT_MAX }),
+                    _ => {
+                        let Ok(Outcome::Shrunk(bytes)) = *result else {
+                            panic!("{text}: unit {at} of {count}, {} bytes: {result:?}", units[at].len());
+                        };
+                        objects.push((&rooms[at][..bytes], &units[at]));
+                        continue;
+                    }
+                };
+                failed[0] += 1;
+                assert_eq!(*result, expected, "{text}: unit {at} of {count}");
+            }
+
+            let wrong: Vec<usize> = objects.iter().map(|_| random.below(8)).collect();
+            let mut plain: Vec<Vec<u8>> = Vec::new();
+            let given: Vec<&[u8]> = objects
+                .iter()
+                .zip(&wrong)
+                .map(|((object, unit), wrong)| {
+                    // Of the longest a byte more would be too long, which is another failure.
+                    let more = usize::from(*wrong == 1 && unit.len() < UNIT_MAX);
+                    plain.push(vec![0xa5; unit.len() + more]);
+                    match wrong {
+                        0 | 1 if more == 0 => &object[..object.len() - 1],
+                        2 => &[],
+                        _ => *object,
+                    }
+                })
+                .collect();
+            let mut batch: Vec<_> = given
+                .iter()
+                .zip(&mut plain)
+                .map(|(object, plain)| DecompressRequest::new(object, plain).with(with))
+                .collect();
+            context.decompress(&mut batch);
+            for (at, request) in batch.iter().enumerate() {
+                let unit = objects[at].1;
+                if wrong[at] < 3 {
+                    failed[1] += 1;
+                    assert_eq!(request.result, Err(Error::Damaged), "{text}: object {at} of {count}");
+                } else {
+                    assert_eq!(request.result, Ok(()), "{text}: object {at} of {count}");
+                    assert!(request.dst == unit, "{text}: unit {at} of {count} came back changed");
+                }
+            }
+        }
+        assert!(failed.iter().all(|failed| *failed > 100), "{text}: {failed:?}");
     }
 }
 

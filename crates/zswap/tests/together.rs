@@ -94,6 +94,35 @@ fn it_makes_no_difference_whether_windows_are_packed_together() {
                 let bytes: usize = lengths.sum();
                 assert!(parcels[at][..bytes] == parcel[..bytes], "{algorithm}, {unit} pages an object");
             }
+
+            // Given away one by one, out of whatever parcel, in their order.
+            let mut bytes = whole.clone();
+            let mut rooms = vec![vec![0xaa; PARCEL_MAX_BYTES]; count];
+            let mut windows: Vec<Window<'_>> = bytes
+                .iter_mut()
+                .zip(&mut rooms)
+                .zip(&asked)
+                .map(|((bytes, parcel), (pages, unit, priors))| {
+                    let packed = Packed::default();
+                    Window { bytes, pages: *pages, unit: *unit, priors, parcel, packed }
+                })
+                .collect();
+            let mut given = packed.iter().zip(&parcels);
+            together.pack_each(&mut windows, |window| {
+                let (packed, parcel) = given.next().unwrap();
+                let packed = without_guesses(*packed);
+                assert_eq!(without_guesses(window.packed), packed, "{algorithm}");
+                let blobs = packed.objects.into_iter().flatten();
+                let bytes: u32 = blobs
+                    .map(|new| match new {
+                        New::Blob { bytes, .. } => bytes,
+                        New::Same(_) => 0,
+                    })
+                    .sum();
+                assert!(window.parcel[..bytes as usize] == parcel[..bytes as usize], "{algorithm}");
+            });
+            assert!(given.next().is_none());
+            assert!(windows.iter().all(|window| window.parcel.len() == PARCEL_MAX_BYTES));
         }
     }
 }
@@ -134,10 +163,12 @@ fn a_device_packs_windows_together() {
         let whole = bytes.clone();
         let mut parcels = vec![vec![0xaa; PARCEL_MAX_BYTES]; BATCH_MAX];
         let priors = Priors::default();
-        let windows = bytes.iter_mut().zip(&mut parcels).enumerate();
+        // Each way of putting pages together: all of them, and those here and there.
+        let asked = [1, 3, WINDOW_PAGES].map(|unit| [(u16::MAX, unit), (random.next() as u16, unit)]);
+        let windows = bytes.iter_mut().zip(&mut parcels).zip(asked.into_iter().flatten().cycle());
         let mut windows: Vec<Window<'_>> = windows
-            .map(|(at, (bytes, parcel))| {
-                let (pages, unit, packed) = (u16::MAX, [1, WINDOW_PAGES][at % 2], Packed::default());
+            .map(|((bytes, parcel), (pages, unit))| {
+                let packed = Packed::default();
                 Window { bytes, pages, unit, priors: &priors, parcel, packed }
             })
             .collect();

@@ -42,16 +42,22 @@ pub fn corpus(target: &str) -> Vec<Vec<u8>> {
     inputs
 }
 
+/// The target that is no algorithm by itself: zstd with a dictionary, which every object is compressed with.
+pub const WITH_DICTIONARY: &str = "zstd-dict";
+
 /// One algorithm, and what was opened of it so far.
 pub struct Trials {
     usual: Compressor,
+    /// What follows its name and level.
+    dictionary: &'static str,
     benches: BTreeMap<i32, Bench>,
 }
 
 impl Trials {
-    /// Of the algorithm of this name.
+    /// Of the algorithm of this name, or of that target.
     pub fn new(name: &str) -> Trials {
-        Trials { usual: Compressor::parse(name).unwrap(), benches: BTreeMap::new() }
+        let (name, dictionary) = if name == WITH_DICTIONARY { ("zstd", ",dict=FILE") } else { (name, "") };
+        Trials { usual: Compressor::parse(name).unwrap(), dictionary, benches: BTreeMap::new() }
     }
 
     /// Tries one input. What the objects come to does not matter, only that nothing is touched that is nobody's business.
@@ -106,9 +112,12 @@ impl Trials {
     fn bench(&mut self, level: i32) -> &mut Bench {
         let name = self.usual.name();
         let algorithm = Compressor::ALL.iter().find(|a| a.name == name).unwrap();
+        let dictionary = self.dictionary;
         let text = match &algorithm.parameter {
-            Some(parameter) if level != self.usual.level() => format!("{name}:{}", parameter.text(level)),
-            _ => name.to_string(),
+            Some(parameter) if level != self.usual.level() => {
+                format!("{name}:{}{dictionary}", parameter.text(level))
+            }
+            _ => format!("{name}{dictionary}"),
         };
         self.benches.entry(level).or_insert_with(|| Bench::new(&text, UNIT_MAX_BYTES))
     }

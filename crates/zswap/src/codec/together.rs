@@ -2,18 +2,19 @@
 //! work on.
 
 use super::{Codec, Fresh, LoadError, New, Packed, Priors, look};
+use crate::dictionary::With;
 use crate::noise;
 use crate::object::{self, Format, prefix};
 use crate::{PAGE, WINDOW_PAGES};
 use acomp::{CompressRequest, DecompressRequest, Outcome};
-use core::mem::take;
+use core::mem::{swap, take};
 
 /// The most windows that are packed together, or objects that are unpacked.
 pub const BATCH_MAX: usize = 8;
 
 /// A window that is packed together with others.
 pub struct Window<'a> {
-    /// It. Pages that become one object are brought together in it.
+    /// It. Pages that become one object may be brought together in it.
     pub bytes: &'a mut [u8],
     /// Which of its pages, by bit.
     pub pages: u16,
@@ -54,9 +55,42 @@ enum Plan {
 }
 
 impl Codec {
-    /// Packs up to [`BATCH_MAX`] windows as [`pack`](Codec::pack) packs each, in one batch, and without dictionaries. Guesses at noise do not know what came of those before
-    /// them in the batch.
+    /// Packs up to [`BATCH_MAX`] windows as [`pack`](Codec::pack) packs each, without dictionaries: one after the other where the CPU does the work, which has nothing of
+    /// a batch but what it costs to set one up, else in one batch. There guesses at noise do not know what came of those before them.
     pub fn pack_together(&mut self, windows: &mut [Window<'_>]) {
+        if self.batch > 1 {
+            return self.pack_at_once(windows);
+        }
+        windows.iter_mut().for_each(|window| self.pack_window(window));
+    }
+
+    /// The same, for who has done with a window's objects when `done` returns, and finds nothing in its parcel later. Where the CPU does the work they are given to it
+    /// while they are in a near cache, and the next window has the same parcel, which is there too.
+    pub fn pack_each(&mut self, windows: &mut [Window<'_>], mut done: impl FnMut(&Window<'_>)) {
+        if self.batch > 1 {
+            self.pack_at_once(windows);
+            return windows.iter().for_each(done);
+        }
+        let mut parcel: &mut [u8] = &mut [];
+        for (at, window) in windows.iter_mut().enumerate() {
+            if at > 0 {
+                swap(&mut parcel, &mut window.parcel);
+            }
+            self.pack_window(window);
+            done(window);
+            swap(&mut parcel, &mut window.parcel);
+        }
+        if let [first, ..] = windows {
+            first.parcel = parcel;
+        }
+    }
+
+    fn pack_window(&mut self, window: &mut Window<'_>) {
+        let Window { bytes, pages, unit, priors, parcel, packed } = window;
+        *packed = self.pack_by(bytes, *pages, *unit, priors, With::default(), parcel);
+    }
+
+    fn pack_at_once(&mut self, windows: &mut [Window<'_>]) {
         let mut fresh = [[Fresh::default(); WINDOW_PAGES]; BATCH_MAX];
         let mut counts = [0; BATCH_MAX];
         let mut plans = [[Plan::default(); WINDOW_PAGES]; BATCH_MAX];
