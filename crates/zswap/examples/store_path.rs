@@ -312,7 +312,7 @@ fn main() {
             lines.push((format!("{name}{on}"), (1 << 20) as f64 / elapsed, cpu));
         }
         println!("\n{form}, in batches of 8, against {}", names[0]);
-        println!("  {:<40}{:>14}{:>10}{:>16}{:>10}", "", "throughput", "", "cpu of 1 GiB", "");
+        println!("  {:<40}{:>14}{:>10}{:>16}", "", "throughput", "", "cpu of 1 GiB");
         let (_, base_kb, base_cpu) = &lines[0];
         for (name, kb, cpu) in &lines {
             let [gain, saved] = [kb / base_kb - 1.0, 1.0 - cpu / base_cpu].map(|part| part * 100.0);
