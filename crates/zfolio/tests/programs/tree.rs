@@ -75,6 +75,8 @@ pub fn persistence(size: Size) -> Result<Workload, Missing> {
     workload.name = "redis-save";
     workload.told_slack = FAMILY_SLACK;
     workload.share = 0.7;
+    // What it saves are files, and the kernel lets it wait for them at the group's end.
+    workload.ends = false;
     let directory = workload.directory.path().to_path_buf();
     workload.command.extend(["--dir".into(), directory.display().to_string()]);
     let (server, socket) = (workload.command[0].clone(), workload.directory.file("socket"));
