@@ -35,9 +35,10 @@
 //! with a window of 4 KiB, and software the rest.
 //!
 //! **What this was tested with.** No such device was at hand. All that is here was run against `iaa-model`, which reads the same
-//! descriptors and writes the same records by the public descriptions. Only on a real machine can it be seen: the instructions
-//! (`cpu`: MOVDIR64B, ENQCMD, UMWAIT) and the mapped portal, write(2) to a queue's file, sysfs as the kernel makes it, what the device does
-//! beyond what is written down, and how fast all of it is.
+//! descriptors and writes the same records by the public descriptions; ENQCMD's encoding, flag and addresses against a signal handler that
+//! does what the instruction would. Only on a real machine can it be seen: the instructions (`cpu`: MOVDIR64B, ENQCMD, UMWAIT) and the mapped
+//! portal, write(2) to a queue's file, sysfs as the kernel makes it, what the device does beyond what is written down, and how fast all of it
+//! is.
 //!
 //! - [`descriptor`]: descriptors, completion records, opcodes, flags, status codes
 //! - [`aecs`]: what a compression starts from: codes (fixed, dynamic, canned) and header
