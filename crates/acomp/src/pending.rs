@@ -77,7 +77,7 @@ impl iaa::Batch for Batch<'_, '_> {
             Batch::Compress(batch) => {
                 batch[at].result = result.map(|outcome| match outcome {
                     iaa::Outcome::Written(bytes) => Outcome::Shrunk(bytes),
-                    iaa::Outcome::Incompressible => Outcome::Incompressible,
+                    iaa::Outcome::Incompressible | iaa::Outcome::Checksum(_) => Outcome::Incompressible,
                 });
             }
             Batch::Decompress(batch) => {

@@ -14,6 +14,7 @@
 //! done in time, the CPU does.
 
 use crate::cpu;
+use crate::crc::Crc64;
 use crate::descriptor::Descriptor;
 use crate::driver::Driver;
 use crate::flight::{Flight, Lost, Slot};
@@ -76,6 +77,8 @@ impl Context {
             let plain = match operation {
                 Operation::Compress => unit.src.len(),
                 Operation::Decompress => unit.dst.len(),
+                // No lane has to hold it.
+                Operation::Crc64(_) => 0,
             };
             let is_empty = unit.src.is_empty() || unit.dst.is_empty();
             // A descriptor's lengths have 32 bits.
@@ -86,6 +89,8 @@ impl Context {
                 }
                 Operation::Compress if is_empty => Ok(Outcome::Incompressible),
                 Operation::Decompress if is_empty => Err(Error::Damaged),
+                // A device takes no empty input.
+                Operation::Crc64(crc) if unit.src.is_empty() => Ok(Outcome::Checksum(crc.of(&[]))),
                 _ => Err(Error::NotRun),
             };
             unit.stage.0 = match result {
@@ -113,6 +118,11 @@ impl Context {
     /// Decompresses each request's `src` into its `dst`.
     pub fn decompress(&mut self, batch: &mut [Request<'_>]) {
         self.begin(Requests(Operation::Decompress, batch)).wait();
+    }
+
+    /// Computes the CRC of each request's `src`.
+    pub fn crc64(&mut self, crc: Crc64, batch: &mut [Request<'_>]) {
+        self.begin(Requests(Operation::Crc64(crc), batch)).wait();
     }
 
     /// Lets go of whatever is under way.

@@ -1,4 +1,4 @@
-//! Intel's In-Memory Analytics Accelerator (IAA), driven from user space: raw deflate, many units at a time.
+//! Intel's In-Memory Analytics Accelerator (IAA), driven from user space: raw deflate and CRCs, many units at a time.
 //!
 //! A [`Driver`] has the process's work queues, as accel-config set them up, and knows which CPU uses which. Each thread has a
 //! [`Context`] with descriptors and memory, and gives it batches of [`Request`]s. What the device does not do, for whatever reason, a
@@ -45,6 +45,7 @@
 //! - `canned`: the canned codes that come with it
 //! - [`huffman`]: codes from counts, and the header that tells of them
 //! - [`mod@deflate`]: what the device does to data, on the CPU
+//! - [`crc`]: CRCs of 64 bits
 //! - [`cpu`]: the instructions
 //! - [`portal`]: where descriptors go: mapped, by write(2), or anything else that takes them
 //! - [`sysfs`]: which devices and queues there are
@@ -67,6 +68,7 @@ pub mod aecs;
 mod canned;
 pub mod context;
 pub mod cpu;
+pub mod crc;
 pub mod deflate;
 pub mod descriptor;
 pub mod driver;
@@ -85,6 +87,7 @@ pub mod sysfs;
 pub mod topology;
 
 pub use context::Context;
+pub use crc::Crc64;
 pub use driver::{Config, Driver, Mode};
 pub use flight::Flight;
 pub use portal::{Gone, Portal};

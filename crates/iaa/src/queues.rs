@@ -61,6 +61,24 @@ pub(crate) struct Member {
     pub place: u8,
 }
 
+/// Which rows there are.
+#[derive(Clone, Copy)]
+enum For {
+    /// To compress.
+    Compressing,
+    /// For what is soon done: to decompress, and for CRCs, which are not to stand behind compressions.
+    Decompressing,
+}
+
+impl From<Operation> for For {
+    fn from(operation: Operation) -> For {
+        match operation {
+            Operation::Compress => For::Compressing,
+            Operation::Decompress | Operation::Crc64(_) => For::Decompressing,
+        }
+    }
+}
+
 struct Row {
     len: AtomicU8,
     places: [AtomicU8; ROW_MAX],
@@ -108,14 +126,14 @@ impl Table {
 
     /// The place of the queue whose turn it is; `None` where there is no queue.
     pub fn next(&self, cpu: usize, operation: Operation) -> Option<usize> {
-        let cpu = self.cpu(cpu);
-        let group = cpu.groups[operation as usize].load(Relaxed) as usize;
-        let row = &self.rows[operation as usize][group];
+        let (cpu, which) = (self.cpu(cpu), For::from(operation) as usize);
+        let group = cpu.groups[which].load(Relaxed) as usize;
+        let row = &self.rows[which][group];
         let len = u32::from(row.len.load(Acquire));
         if len == 0 {
             return None;
         }
-        let turn = cpu.next[operation as usize].fetch_add(1, Relaxed) % len;
+        let turn = cpu.next[which].fetch_add(1, Relaxed) % len;
         Some(row.places[turn as usize].load(Relaxed) as usize)
     }
 
@@ -141,20 +159,20 @@ impl Table {
         }
         let all = Devices(&all[..count], members);
 
-        for operation in [Operation::Compress, Operation::Decompress] {
-            let rows = &self.rows[operation as usize];
-            let is_shared = match operation {
-                Operation::Compress => policy.distribute_comps,
-                Operation::Decompress => policy.distribute_decomps,
+        for which in [For::Compressing, For::Decompressing] {
+            let rows = &self.rows[which as usize];
+            let is_shared = match which {
+                For::Compressing => policy.distribute_comps,
+                For::Decompressing => policy.distribute_decomps,
             };
             if is_shared {
                 for (package, row) in rows.iter().enumerate().take(topology.packages()) {
-                    all.fill(row, operation, policy, &|device| all.serves(device, package));
+                    all.fill(row, which, policy, &|device| all.serves(device, package));
                 }
             } else {
                 for (at, row) in rows.iter().enumerate().take(all.0.len().max(1)) {
                     let own = all.0.get(at);
-                    all.fill(row, operation, policy, &|device| own == Some(&device));
+                    all.fill(row, which, policy, &|device| own == Some(&device));
                 }
             }
             for package in 0..topology.packages() {
@@ -168,8 +186,8 @@ impl Table {
                     let own = core * devices / cores.max(1);
                     let cpu = &self.cpus[cpu];
                     let group = if is_shared { package } else { all.nth_serving(own, package) };
-                    cpu.groups[operation as usize].store(group.min(GROUPS_MAX - 1) as u8, Relaxed);
-                    cpu.next[operation as usize].store(own as u32, Relaxed);
+                    cpu.groups[which as usize].store(group.min(GROUPS_MAX - 1) as u8, Relaxed);
+                    cpu.next[which as usize].store(own as u32, Relaxed);
                 }
             }
         }
@@ -202,7 +220,7 @@ impl<'a> Devices<'a> {
 
     /// Sets a row to the queues for an operation, of the devices chosen: the first one of each device, then the second ones, so that each
     /// device has its turn before one has another.
-    fn fill(self, row: &Row, operation: Operation, policy: Policy, chosen: &dyn Fn(u32) -> bool) {
+    fn fill(self, row: &Row, which: For, policy: Policy, chosen: &dyn Fn(u32) -> bool) {
         let (mut places, mut len) = ([0; ROW_MAX], 0);
         for turn in 0..QUEUES_MAX {
             let mut is_over = true;
@@ -210,10 +228,10 @@ impl<'a> Devices<'a> {
                 let queues = || self.1.iter().filter(|member| member.device == device);
                 let count = queues().count();
                 let for_decompressing = count.saturating_sub(policy.g_comp_wqs_per_iaa);
-                let (first, end) = match operation {
+                let (first, end) = match which {
                     _ if policy.g_comp_wqs_per_iaa == 0 || for_decompressing == 0 => (0, count),
-                    Operation::Compress => (for_decompressing, count),
-                    Operation::Decompress => (0, for_decompressing),
+                    For::Compressing => (for_decompressing, count),
+                    For::Decompressing => (0, for_decompressing),
                 };
                 if first + turn < end
                     && len < ROW_MAX

@@ -273,6 +273,15 @@ fn a_dedicated_queue_says_nothing() {
     assert_eq!((taken(0), REFUSED.load(SeqCst)), (eight[..5].to_vec(), 3));
 }
 
+/// Ends the thread, also where an assertion fails.
+struct End<'a>(&'a AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, SeqCst);
+    }
+}
+
 /// Whole batches by ENQCMD: a thread takes out of the queue what the instruction has put in, and gives it to the model of the device.
 #[test]
 fn batches_go_through_the_instruction() {
@@ -296,13 +305,13 @@ fn batches_go_through_the_instruction() {
                 std::thread::yield_now();
             }
         });
+        let _end = End(&is_over);
         let mut context = context(&driver, 16, 4096);
         let mut random = Random(4);
         for _ in 0..20 {
             let units: Vec<_> = (0..1 + random.below(24)).map(|_| random.unit(4096)).collect();
             round_trip(&mut context, &units);
         }
-        is_over.store(true, SeqCst);
     });
     let stats = driver.stats();
     assert!(stats.total().comp_calls > 100 && stats.total().refused > 0, "{stats:?}");
