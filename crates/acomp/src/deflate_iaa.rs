@@ -129,6 +129,12 @@ impl Stream for DeflateIaa {
         }
     }
 
+    fn look(&mut self) {
+        if let Some(device) = &mut self.device {
+            device.look();
+        }
+    }
+
     fn attach(&mut self, open: &mut dyn FnMut(iaa::Mode) -> Option<Arc<iaa::Driver>>) -> bool {
         let mode = self.cpu.1;
         let codes = match mode {

@@ -74,6 +74,7 @@ mod zstd_dictionary;
 pub use compressor::{Compressor, FILE_MAX_BYTES, ParseError, Source, TRAINED_BYTES, TRAINED_MAX};
 pub use context::Context;
 pub use deflate_iaa::{QUEUES_MAX, open_device};
+pub use iaa::doors;
 pub use pending::{Batch, Pending};
 pub use registry::{ALGORITHMS, Algorithm, Parameter, Said};
 pub use request::{CompressRequest, DecompressRequest, Error, Outcome};

@@ -83,6 +83,9 @@ pub(crate) trait Stream: Send {
     /// Nothing urgent is to be done.
     fn rest(&mut self) {}
 
+    /// A batch is over, and the next one not begun.
+    fn look(&mut self) {}
+
     /// Works with the device from now on that `open` knows; false if there is none, or this is no algorithm for it.
     fn attach(&mut self, _open: &mut dyn FnMut(iaa::Mode) -> Option<Arc<iaa::Driver>>) -> bool {
         false

@@ -160,8 +160,18 @@ impl Context {
     }
 
     /// For who has nothing urgent to do: lets go of queues that were closed, which may take as long as their device does, and takes back the lanes that
-    /// they had. Costs nothing where none was.
+    /// they had; and [looks](Context::look).
     pub fn rest(&mut self) {
+        self.let_go();
+        self.look();
+    }
+
+    /// Between batches: looks once a second for queues and CPUs that have come or gone ([`Driver::look`]).
+    pub fn look(&mut self) {
+        self.driver.look(sys::now_ns());
+    }
+
+    fn let_go(&mut self) {
         self.driver.reap();
         self.recover();
     }
@@ -170,7 +180,7 @@ impl Context {
 impl Drop for Context {
     fn drop(&mut self) {
         self.abandon();
-        self.rest();
+        self.let_go();
         if self.slots.iter().any(|slot| !matches!(slot, Slot::Idle)) {
             self.lanes.leak();
         }

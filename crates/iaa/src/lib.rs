@@ -48,6 +48,7 @@
 //! - [`crc`]: CRCs of 64 bits
 //! - [`cpu`]: the instructions
 //! - [`portal`]: where descriptors go: mapped, by write(2), or anything else that takes them
+//! - [`doors`]: the queues' files for who may open nothing else
 //! - [`sysfs`]: which devices and queues there are
 //! - [`topology`]: which CPU and which device is at which package
 //! - [`queues`]: which queue serves which CPU
@@ -71,6 +72,7 @@ pub mod cpu;
 pub mod crc;
 pub mod deflate;
 pub mod descriptor;
+pub mod doors;
 pub mod driver;
 pub mod flight;
 pub mod huffman;
@@ -88,7 +90,7 @@ pub mod topology;
 
 pub use context::Context;
 pub use crc::Crc64;
-pub use driver::{Config, Driver, Mode};
+pub use driver::{Config, Driver, Mode, Opener};
 pub use flight::Flight;
 pub use portal::{Gone, Portal};
 pub use queue::Spec;

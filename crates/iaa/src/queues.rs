@@ -158,6 +158,7 @@ impl Table {
             }
         }
         let all = Devices(&all[..count], members);
+        let is_known = topology.cpus.iter().any(Option::is_some);
 
         for which in [For::Compressing, For::Decompressing] {
             let rows = &self.rows[which as usize];
@@ -176,14 +177,20 @@ impl Table {
                 }
             }
             for package in 0..topology.packages() {
-                let of_package =
-                    |cpu: usize| topology.cpus.get(cpu).copied().flatten().unwrap_or(0) as usize == package;
-                let cores = (0..self.cpus.len()).filter(|&cpu| of_package(cpu)).count();
+                let runs = |cpu: usize| match topology.cpus.get(cpu).copied().flatten() {
+                    None if !is_known => Some(0),
+                    package => package,
+                };
+                let is_at = |cpu: usize| runs(cpu).map(usize::from) == Some(package);
+                let cores = (0..self.cpus.len()).filter(|&cpu| is_at(cpu)).count();
                 let devices = all.0.iter().filter(|&&device| all.serves(device, package)).count();
-                let mine = (0..self.cpus.len()).filter(|&cpu| of_package(cpu));
-                for (core, cpu) in mine.enumerate() {
+                // Those that do not run take no part in the division. Who runs on one before that is known has what the first package's have.
+                let mine = (0..self.cpus.len()).filter(|&cpu| usize::from(runs(cpu).unwrap_or(0)) == package);
+                let (mut running, mut others) = (0.., 0..);
+                for cpu in mine {
+                    let core = if runs(cpu).is_some() { running.next() } else { others.next() };
                     // Cores in a row have the same device: hyperthreads apart, they are what works together.
-                    let own = core * devices / cores.max(1);
+                    let own = core.unwrap_or(0) % cores.max(1) * devices / cores.max(1);
                     let cpu = &self.cpus[cpu];
                     let group = if is_shared { package } else { all.nth_serving(own, package) };
                     cpu.groups[which as usize].store(group.min(GROUPS_MAX - 1) as u8, Relaxed);
@@ -368,6 +375,28 @@ mod tests {
         assert_eq!(turns(&table, &members, 1, Compress, 2), "wq3.0 wq3.0");
         table.rebalance(&[], &topology(1, 2), Policy::default());
         assert_eq!((table.next(0, Compress), table.next(1, Decompress)), (None, None));
+    }
+
+    /// A machine with room for more CPUs than there are: those that run divide the devices among them, and so do others when they come.
+    #[test]
+    fn cpus_that_do_not_run_take_no_part() {
+        let members = members(&[2], 1);
+        let table = Table::new(64);
+        let policy = Policy { distribute_comps: false, ..Policy::default() };
+        let mut cpus = vec![None; 64];
+        cpus[..2].fill(Some(0));
+        let own = |cpus: &[Option<u8>]| {
+            let topology = Topology { cpus: cpus.to_vec(), nodes: Vec::new() };
+            table.rebalance(&members, &topology, policy);
+            [0, 1, 2, 3, 63].map(|cpu| turns(&table, &members, cpu, Compress, 1))
+        };
+        assert_eq!(own(&cpus), ["wq1.0", "wq3.0", "wq1.0", "wq3.0", "wq3.0"]);
+        cpus[..4].fill(Some(0));
+        assert_eq!(own(&cpus)[..4], ["wq1.0", "wq1.0", "wq3.0", "wq3.0"]);
+        // The first ones go, and whoever still runs there has a queue all the same.
+        cpus[..2].fill(None);
+        assert_eq!(own(&cpus)[..4], ["wq1.0", "wq3.0", "wq1.0", "wq3.0"]);
+        assert_eq!(own(&[None; 64]), ["wq1.0", "wq1.0", "wq1.0", "wq1.0", "wq3.0"], "nothing is known");
     }
 
     #[test]

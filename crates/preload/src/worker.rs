@@ -309,12 +309,15 @@ pub extern "C" fn main(duty: usize) -> ! {
         Codec::new(duty.choice, duty.seed, duty.file).map(|codec| codec.timed_by(sys::process_cpu_ns));
     let watched = (sys::pidfd_open(duty.engine), sys::pidfd_open(duty.program));
     let (true, Ok(mut codec), (Ok(engine), Ok(program))) = (is_alone, codec, watched) else { sys::exit(1) };
+    let mut doors = None;
     if duty.kept.is_some() {
         // It has pages of the program's, and descriptors by which to read the others: these are not for whoever may look at a process of this user.
         creds::forbid_looks();
         // Here and not in the engine: a device works in the address space of whoever opened it, which is to be neither the program's nor one that a child of
         // fork takes over. What the engine reads back itself it reads in software.
-        codec.attach_device();
+        if codec.attach_device() {
+            doors = acomp::doors::seal("");
+        }
     }
     let shelf = duty.board.shelf();
     // One is enough to look for dictionaries.
@@ -333,12 +336,13 @@ pub extern "C" fn main(duty: usize) -> ! {
     };
     let (board, head, number) = (duty.board, duty.board.head(), duty.number);
     let mut hand = Hand::new(bench.codec.batch_size());
-    filter::enter(Stage::Works, Company { program: duty.program, engine: duty.engine });
+    filter::enter(Stage::Works, Company { program: duty.program, engine: duty.engine, doors });
     board.report_ready();
     while head.stop.load(SeqCst) == 0 {
         watch.follow();
         let rest_ns = bench.turn(LOOK_NS);
         if board.serve(&mut hand, |tasks| bench.act(&mut watch, tasks)) {
+            bench.codec.look();
             continue;
         }
         bench.codec.rest();
