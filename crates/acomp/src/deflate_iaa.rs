@@ -110,10 +110,14 @@ impl Stream for DeflateIaa {
         }
     }
 
-    fn wait(&mut self, batch: &mut Batch<'_, '_>) {
+    fn wait(&mut self, batch: &mut Batch<'_, '_>, between: &mut dyn FnMut()) {
         match &mut self.device {
-            Some(device) => device.resume(batch).wait(),
-            None => while self.poll_units(batch) > 0 {},
+            Some(device) => device.resume(batch).wait_with(between),
+            None => {
+                while self.poll_units(batch) > 0 {
+                    between();
+                }
+            }
         }
     }
 

@@ -72,9 +72,11 @@ pub(crate) trait Stream: Send {
         }
     }
 
-    /// Waits for the whole batch.
-    fn wait(&mut self, batch: &mut Batch<'_, '_>) {
-        while self.poll(batch) > 0 {}
+    /// Waits for the whole batch, and calls `between` again and again meanwhile.
+    fn wait(&mut self, batch: &mut Batch<'_, '_>, between: &mut dyn FnMut()) {
+        while self.poll(batch) > 0 {
+            between();
+        }
     }
 
     /// Nobody waits for the batch any more.

@@ -118,9 +118,15 @@ impl<'c, B: Batch> Flight<'c, B> {
     }
 
     /// Polls until all requests have their result.
-    pub fn wait(mut self) {
+    pub fn wait(self) {
+        self.wait_with(|| {});
+    }
+
+    /// The same, and calls `between` again and again meanwhile.
+    pub fn wait_with(mut self, mut between: impl FnMut()) {
         let mut wait = Wait::new(self.context.driver.features);
         while self.poll() > 0 {
+            between();
             if core::mem::take(&mut self.moved) {
                 wait.reset();
                 continue;
