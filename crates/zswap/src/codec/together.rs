@@ -5,7 +5,7 @@ use super::{Codec, Fresh, LoadError, New, Packed, Priors, look};
 use crate::noise;
 use crate::object::{self, Format, prefix};
 use crate::{PAGE, WINDOW_PAGES};
-use acomp::{CompressRequest, DecompressRequest, Outcome};
+use acomp::{Batch, CompressRequest, DecompressRequest, Outcome};
 use core::mem::take;
 
 /// The most windows that are packed together, or objects that are unpacked.
@@ -57,6 +57,11 @@ impl Codec {
     /// Packs up to [`BATCH_MAX`] windows as [`pack`](Codec::pack) packs each, in one batch, and without dictionaries. Guesses at noise do not know what came of those before
     /// them in the batch.
     pub fn pack_together(&mut self, windows: &mut [Window<'_>]) {
+        self.pack_together_with(windows, &mut || {});
+    }
+
+    /// The same, and calls `between` again and again while the compressor works: for what is more urgent.
+    pub fn pack_together_with(&mut self, windows: &mut [Window<'_>], between: &mut dyn FnMut()) {
         let mut fresh = [[Fresh::default(); WINDOW_PAGES]; BATCH_MAX];
         let mut counts = [0; BATCH_MAX];
         let mut plans = [[Plan::default(); WINDOW_PAGES]; BATCH_MAX];
@@ -98,7 +103,7 @@ impl Codec {
                 wanted += 1;
             }
         }
-        self.context.compress(&mut requests[..wanted]);
+        self.context.submit(Batch::Compress(&mut requests[..wanted])).wait_with(between);
         let results = requests.map(|request| match request.result {
             Ok(Outcome::Shrunk(bytes)) => Some(bytes),
             Ok(Outcome::Incompressible) | Err(_) => None,
@@ -153,6 +158,11 @@ impl Codec {
 impl Codec {
     /// Restores up to [`BATCH_MAX`] objects as [`unpack`](Codec::unpack) restores each: those of which all is wanted in one batch.
     pub fn unpack_together(&mut self, loads: &mut [Load<'_>]) {
+        self.unpack_together_with(loads, &mut || {});
+    }
+
+    /// The same, and calls `between` again and again while the compressor works: for loads that have come since.
+    pub fn unpack_together_with(&mut self, loads: &mut [Load<'_>], between: &mut dyn FnMut()) {
         let mut requests: [DecompressRequest<'_>; BATCH_MAX] =
             core::array::from_fn(|_| DecompressRequest::new(&[], &mut []));
         let mut views = [const { None }; BATCH_MAX];
@@ -172,7 +182,7 @@ impl Codec {
                 _ => load.result = self.unpack(object, fingerprint, first, to),
             }
         }
-        self.context.decompress(&mut requests[..wanted]);
+        self.context.submit(Batch::Decompress(&mut requests[..wanted])).wait_with(between);
         let results = requests.map(|request| request.result);
         for (load, kept) in loads.iter_mut().zip(&views) {
             if let Some((view, request)) = kept {
