@@ -11,7 +11,7 @@ use crate::stream::Stream;
 
 /// A compressor ready to work, made up front and kept by one worker.
 ///
-/// [`Context::new`] allocates; no other method does, and none blocks, so that a fault can be served by it.
+/// [`Context::new`] allocates; no other method does, but for those that look for a device's queues, and none blocks, so that a fault can be served by it.
 /// It reads objects of its own algorithm alone, of any level; those that were compressed with a dictionary where it has that dictionary.
 pub struct Context {
     stream: Box<dyn Stream>,
@@ -71,10 +71,15 @@ impl Context {
         self.stream.attach(&mut |mode| open(device.config(mode)))
     }
 
-    /// For who has nothing urgent to do: lets go of a device's queue that has stopped answering, which may take as long as the device does. Costs
-    /// nothing where there is none.
+    /// For who has nothing urgent to do: lets go of a device's queue that has stopped answering, which may take as long as the device does, and [looks](Context::look) for
+    /// others. Costs nothing where there is no device.
     pub fn rest(&mut self) {
         self.stream.rest();
+    }
+
+    /// For who goes from one batch to the next without rest: looks once a second whether a device's queues have come or gone. Costs nothing where there is no device.
+    pub fn look(&mut self) {
+        self.stream.look();
     }
 
     /// Compresses each request's `src` into its `dst` and sets its `result`, whatever it was before.

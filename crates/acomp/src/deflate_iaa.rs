@@ -105,10 +105,14 @@ impl Stream for DeflateIaa {
         }
     }
 
-    fn wait(&mut self, batch: &mut Batch<'_, '_>) {
+    fn wait(&mut self, batch: &mut Batch<'_, '_>, between: &mut dyn FnMut()) {
         match &mut self.device {
-            Some(device) => device.resume(batch).wait(),
-            None => while self.poll_units(batch) > 0 {},
+            Some(device) => device.resume(batch).wait_with(between),
+            None => {
+                while self.poll_units(batch) > 0 {
+                    between();
+                }
+            }
         }
     }
 
@@ -121,6 +125,12 @@ impl Stream for DeflateIaa {
     fn rest(&mut self) {
         if let Some(device) = &mut self.device {
             device.rest();
+        }
+    }
+
+    fn look(&mut self) {
+        if let Some(device) = &mut self.device {
+            device.look();
         }
     }
 

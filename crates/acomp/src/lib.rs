@@ -77,6 +77,7 @@ pub use compressor::{Compressor, FILE_MAX_BYTES, ParseError, Source, TRAINED_BYT
 pub use context::Context;
 pub use deflate_iaa::open_device;
 pub use device::{Device, QUEUES_MAX};
+pub use iaa::doors;
 pub use pending::{Batch, Pending};
 pub use registry::{ALGORITHMS, Algorithm, Parameter, Said};
 pub use request::{CompressRequest, DecompressRequest, Error, Outcome};

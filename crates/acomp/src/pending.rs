@@ -27,8 +27,13 @@ impl Pending<'_, '_> {
     }
 
     /// Waits until each request has its result.
-    pub fn wait(mut self) {
-        self.stream.wait(&mut self.batch);
+    pub fn wait(self) {
+        self.wait_with(&mut || {});
+    }
+
+    /// The same, and calls `between` again and again meanwhile, between one [`poll`](Pending::poll) and the next: for what is more urgent than the batch.
+    pub fn wait_with(mut self, between: &mut dyn FnMut()) {
+        self.stream.wait(&mut self.batch, between);
     }
 }
 
@@ -77,7 +82,7 @@ impl iaa::Batch for Batch<'_, '_> {
             Batch::Compress(batch) => {
                 batch[at].result = result.map(|outcome| match outcome {
                     iaa::Outcome::Written(bytes) => Outcome::Shrunk(bytes),
-                    iaa::Outcome::Incompressible => Outcome::Incompressible,
+                    iaa::Outcome::Incompressible | iaa::Outcome::Checksum(_) => Outcome::Incompressible,
                 });
             }
             Batch::Decompress(batch) => {

@@ -72,9 +72,11 @@ pub(crate) trait Stream: Send {
         }
     }
 
-    /// Waits for the whole batch.
-    fn wait(&mut self, batch: &mut Batch<'_, '_>) {
-        while self.poll(batch) > 0 {}
+    /// Waits for the whole batch, and calls `between` again and again meanwhile.
+    fn wait(&mut self, batch: &mut Batch<'_, '_>, between: &mut dyn FnMut()) {
+        while self.poll(batch) > 0 {
+            between();
+        }
     }
 
     /// Nobody waits for the batch any more.
@@ -82,6 +84,9 @@ pub(crate) trait Stream: Send {
 
     /// Nothing urgent is to be done.
     fn rest(&mut self) {}
+
+    /// A batch is over, and the next one not begun.
+    fn look(&mut self) {}
 
     /// Works with the device from now on that `open` knows, to compress by such codes; false if there is none, or this is no algorithm for it.
     fn attach(&mut self, _open: &mut dyn FnMut(iaa::Mode) -> Option<Arc<iaa::Driver>>) -> bool {

@@ -9,7 +9,12 @@ pub struct Tree(PathBuf);
 impl Tree {
     /// An empty tree. `name` tells tests of a process apart.
     pub fn new(name: &str) -> Tree {
-        let path = std::env::temp_dir().join(format!("iaa-{name}-{}", std::process::id()));
+        Tree::at(std::env::temp_dir().join(format!("iaa-{name}-{}", std::process::id())))
+    }
+
+    /// The same at a path; what is there is removed.
+    pub fn at(path: impl Into<PathBuf>) -> Tree {
+        let path = path.into();
         let _ = fs::remove_dir_all(&path);
         fs::create_dir_all(&path).expect("a directory for temporary files");
         Tree(path)

@@ -14,6 +14,7 @@
 //! done in time, the CPU does.
 
 use crate::cpu;
+use crate::crc::Crc64;
 use crate::descriptor::Descriptor;
 use crate::driver::Driver;
 use crate::flight::{Flight, Lost, Slot};
@@ -76,6 +77,8 @@ impl Context {
             let plain = match operation {
                 Operation::Compress => unit.src.len(),
                 Operation::Decompress => unit.dst.len(),
+                // No lane has to hold it.
+                Operation::Crc64(_) => 0,
             };
             let is_empty = unit.src.is_empty() || unit.dst.is_empty();
             // A descriptor's lengths have 32 bits.
@@ -86,6 +89,8 @@ impl Context {
                 }
                 Operation::Compress if is_empty => Ok(Outcome::Incompressible),
                 Operation::Decompress if is_empty => Err(Error::Damaged),
+                // A device takes no empty input.
+                Operation::Crc64(crc) if unit.src.is_empty() => Ok(Outcome::Checksum(crc.of(&[]))),
                 _ => Err(Error::NotRun),
             };
             unit.stage.0 = match result {
@@ -113,6 +118,11 @@ impl Context {
     /// Decompresses each request's `src` into its `dst`.
     pub fn decompress(&mut self, batch: &mut [Request<'_>]) {
         self.begin(Requests(Operation::Decompress, batch)).wait();
+    }
+
+    /// Computes the CRC of each request's `src`.
+    pub fn crc64(&mut self, crc: Crc64, batch: &mut [Request<'_>]) {
+        self.begin(Requests(Operation::Crc64(crc), batch)).wait();
     }
 
     /// Lets go of whatever is under way.
@@ -150,8 +160,18 @@ impl Context {
     }
 
     /// For who has nothing urgent to do: lets go of queues that were closed, which may take as long as their device does, and takes back the lanes that
-    /// they had. Costs nothing where none was.
+    /// they had; and [looks](Context::look).
     pub fn rest(&mut self) {
+        self.let_go();
+        self.look();
+    }
+
+    /// Between batches: looks once a second for queues and CPUs that have come or gone ([`Driver::look`]).
+    pub fn look(&mut self) {
+        self.driver.look(sys::now_ns());
+    }
+
+    fn let_go(&mut self) {
         self.driver.reap();
         self.recover();
     }
@@ -160,7 +180,7 @@ impl Context {
 impl Drop for Context {
     fn drop(&mut self) {
         self.abandon();
-        self.rest();
+        self.let_go();
         if self.slots.iter().any(|slot| !matches!(slot, Slot::Idle)) {
             self.lanes.leak();
         }

@@ -70,7 +70,7 @@ pub enum Opcode {
     Decompress = 0x42,
     /// Deflates, or counts the symbols that deflating would write.
     Compress = 0x43,
-    /// A CRC of 64 bits by any polynomial. The driver has no use for it; the model answers it.
+    /// A CRC of 64 bits by any polynomial.
     Crc64 = 0x44,
 }
 
@@ -291,6 +291,11 @@ impl Record {
         sum: 0,
         reserved3: [0; 2],
     };
+
+    /// Of CRC-64, the result.
+    pub fn crc64(&self) -> u64 {
+        u64::from(self.sum) << 32 | u64::from(self.max)
+    }
 }
 
 /// The place where the device writes a [`Record`], at a time of its own.

@@ -118,9 +118,15 @@ impl<'c, B: Batch> Flight<'c, B> {
     }
 
     /// Polls until all requests have their result.
-    pub fn wait(mut self) {
+    pub fn wait(self) {
+        self.wait_with(|| {});
+    }
+
+    /// The same, and calls `between` again and again meanwhile.
+    pub fn wait_with(mut self, mut between: impl FnMut()) {
         let mut wait = Wait::new(self.context.driver.features);
         while self.poll() > 0 {
+            between();
             if core::mem::take(&mut self.moved) {
                 wait.reset();
                 continue;
@@ -217,6 +223,9 @@ impl<'c, B: Batch> Flight<'c, B> {
                 }
                 self.context.slots[lane] = next(Pass::Work);
             }
+            Pass::Work if matches!(self.operation, Operation::Crc64(_)) => {
+                self.finish(flying, Outcome::Checksum(record.crc64()));
+            }
             // No result is empty, and none is longer than was permitted.
             Pass::Work if bytes == 0 || bytes > self.room(request) => {
                 self.leave_to_software(request, Reason::Status)
@@ -267,10 +276,9 @@ impl<'c, B: Batch> Flight<'c, B> {
             (Operation::Compress, Outcome::Written(bytes)) => {
                 (&counters.comp_calls, &counters.comp_bytes_out, bytes)
             }
-            (Operation::Compress, Outcome::Incompressible) => {
-                (&counters.comp_calls, &counters.comp_bytes_out, 0)
-            }
+            (Operation::Compress, _) => (&counters.comp_calls, &counters.comp_bytes_out, 0),
             (Operation::Decompress, _) => (&counters.decomp_calls, &counters.decomp_bytes_in, src_bytes),
+            (Operation::Crc64(_), _) => (&counters.crc_calls, &counters.crc_bytes_in, src_bytes),
         };
         calls.fetch_add(1, Relaxed);
         bytes.fetch_add(count as u64, Relaxed);
@@ -312,7 +320,9 @@ impl<'c, B: Batch> Flight<'c, B> {
         // SAFETY: the operation is over, and its output, if it was to write there, worth nothing. The state is the driver's, and read for
         // the effect too: its first and its last byte are in all pages that it can be in.
         unsafe {
-            self.context.lanes.touch(lane, room.max(src.len()), output);
+            if !matches!(self.operation, Operation::Crc64(_)) {
+                self.context.lanes.touch(lane, room.max(src.len()), output);
+            }
             state.cast::<u8>().read_volatile();
             state.cast::<u8>().add(size_of::<CompressState>() - 1).read_volatile();
         }
@@ -343,6 +353,7 @@ impl<'c, B: Batch> Flight<'c, B> {
             Operation::Decompress => {
                 software.decompress(unit.src, unit.dst).map(Outcome::Written).ok_or(Error::Damaged)
             }
+            Operation::Crc64(crc) => Ok(Outcome::Checksum(software.crc64(unit.src, crc))),
         };
         self.done(at, result);
     }

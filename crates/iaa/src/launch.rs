@@ -1,7 +1,7 @@
 //! How a batch is submitted: lanes for requests, queues for lanes, descriptors for queues.
 
 use crate::aecs::{CompressState, Histogram};
-use crate::descriptor::{Descriptor, Opcode, compress, decompress, flag};
+use crate::descriptor::{Descriptor, Opcode, compress, crc64, decompress, flag};
 use crate::driver::Mode;
 use crate::flight::{Flight, Flying, Pass, Ready, Slot};
 use crate::queue::Spec;
@@ -201,6 +201,17 @@ impl<B: Batch> Flight<'_, B> {
             (Operation::Decompress, Pass::Work) => {
                 descriptor.operation_flags = decompress::WHOLE;
                 Opcode::Decompress
+            }
+            (Operation::Crc64(crc), Pass::Work) => {
+                let flag = |is_set, flag| if is_set { flag } else { 0 };
+                descriptor.operation_flags =
+                    flag(crc.inverted, crc64::INVERT) | flag(crc.big_endian, crc64::BIG_ENDIAN);
+                (descriptor.filter_flags, descriptor.inputs) =
+                    (crc.polynomial as u32, (crc.polynomial >> 32) as u32);
+                // There is no output that could go to the cache.
+                (descriptor.dst, descriptor.dst_max_bytes) = (0, 0);
+                flags &= !flag::CC;
+                Opcode::Crc64
             }
         };
         descriptor.set_operation(opcode, flags);

@@ -1,4 +1,4 @@
-//! Intel's In-Memory Analytics Accelerator (IAA), driven from user space: raw deflate, many units at a time.
+//! Intel's In-Memory Analytics Accelerator (IAA), driven from user space: raw deflate and CRCs, many units at a time.
 //!
 //! A [`Driver`] has the process's work queues, as accel-config set them up, and knows which CPU uses which. Each thread has a
 //! [`Context`] with descriptors and memory, and gives it batches of [`Request`]s. What the device does not do, for whatever reason, a
@@ -35,17 +35,20 @@
 //! with a window of 4 KiB, and software the rest.
 //!
 //! **What this was tested with.** No such device was at hand. All that is here was run against `iaa-model`, which reads the same
-//! descriptors and writes the same records by the public descriptions. Only on a real machine can it be seen: the instructions
-//! (`cpu`: MOVDIR64B, ENQCMD, UMWAIT) and the mapped portal, write(2) to a queue's file, sysfs as the kernel makes it, what the device does
-//! beyond what is written down, and how fast all of it is.
+//! descriptors and writes the same records by the public descriptions; ENQCMD's encoding, flag and addresses against a signal handler that
+//! does what the instruction would. Only on a real machine can it be seen: the instructions (`cpu`: MOVDIR64B, ENQCMD, UMWAIT) and the mapped
+//! portal, write(2) to a queue's file, sysfs as the kernel makes it, what the device does beyond what is written down, and how fast all of it
+//! is.
 //!
 //! - [`descriptor`]: descriptors, completion records, opcodes, flags, status codes
 //! - [`aecs`]: what a compression starts from: codes (fixed, dynamic, canned) and header
 //! - `canned`: the canned codes that come with it
 //! - [`huffman`]: codes from counts, and the header that tells of them
 //! - [`mod@deflate`]: what the device does to data, on the CPU
+//! - [`crc`]: CRCs of 64 bits
 //! - [`cpu`]: the instructions
 //! - [`portal`]: where descriptors go: mapped, by write(2), or anything else that takes them
+//! - [`doors`]: the queues' files for who may open nothing else
 //! - [`sysfs`]: which devices and queues there are
 //! - [`topology`]: which CPU and which device is at which package
 //! - [`queues`]: which queue serves which CPU
@@ -66,8 +69,10 @@ pub mod aecs;
 mod canned;
 pub mod context;
 pub mod cpu;
+pub mod crc;
 pub mod deflate;
 pub mod descriptor;
+pub mod doors;
 pub mod driver;
 pub mod flight;
 pub mod huffman;
@@ -84,7 +89,8 @@ pub mod sysfs;
 pub mod topology;
 
 pub use context::Context;
-pub use driver::{Config, Driver, Mode};
+pub use crc::Crc64;
+pub use driver::{Config, Driver, Mode, Opener};
 pub use flight::Flight;
 pub use portal::{Gone, Portal};
 pub use queue::Spec;

@@ -11,6 +11,7 @@
 
 use crate::cpu::{self, Features};
 use crate::descriptor::Descriptor;
+use crate::doors;
 use alloc::boxed::Box;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use uffd::sys::{self, Errno, Fd, consts};
@@ -129,7 +130,7 @@ impl Portal for File {
 /// # Errors
 /// What open(2), mmap(2) or write(2) said last.
 pub fn open(path: &[u8], dedicated: bool, features: Features) -> Result<Box<dyn Portal>, Errno> {
-    let file = sys::open(path, consts::O_RDWR)?;
+    let file = sys::open(doors::find(path).unwrap_or(path), consts::O_RDWR)?;
     match Mapped::new(file, dedicated, features) {
         Ok(mapped) => Ok(Box::new(mapped)),
         Err((file, _)) => Ok(Box::new(File::new(file)?)),

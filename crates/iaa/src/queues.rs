@@ -82,6 +82,24 @@ pub(crate) struct Member {
     pub place: u8,
 }
 
+/// Which rows there are.
+#[derive(Clone, Copy)]
+enum For {
+    /// To compress.
+    Compressing,
+    /// For what is soon done: to decompress, and for CRCs, which are not to stand behind compressions.
+    Decompressing,
+}
+
+impl From<Operation> for For {
+    fn from(operation: Operation) -> For {
+        match operation {
+            Operation::Compress => For::Compressing,
+            Operation::Decompress | Operation::Crc64(_) => For::Decompressing,
+        }
+    }
+}
+
 struct Row {
     len: AtomicU8,
     places: [AtomicU8; ROW_MAX],
@@ -129,14 +147,14 @@ impl Table {
 
     /// The place of the queue whose turn it is; `None` where there is no queue.
     pub fn next(&self, cpu: usize, operation: Operation) -> Option<usize> {
-        let cpu = self.cpu(cpu);
-        let group = cpu.groups[operation as usize].load(Relaxed) as usize;
-        let row = &self.rows[operation as usize][group];
+        let (cpu, which) = (self.cpu(cpu), For::from(operation) as usize);
+        let group = cpu.groups[which].load(Relaxed) as usize;
+        let row = &self.rows[which][group];
         let len = u32::from(row.len.load(Acquire));
         if len == 0 {
             return None;
         }
-        let turn = cpu.next[operation as usize].fetch_add(1, Relaxed) % len;
+        let turn = cpu.next[which].fetch_add(1, Relaxed) % len;
         Some(row.places[turn as usize].load(Relaxed) as usize)
     }
 
@@ -161,36 +179,43 @@ impl Table {
             }
         }
         let all = Devices(&all[..count], members);
+        let is_known = topology.cpus.iter().any(Option::is_some);
 
-        for operation in [Operation::Compress, Operation::Decompress] {
-            let rows = &self.rows[operation as usize];
-            let is_shared = match operation {
-                Operation::Compress => policy.distribute_comps,
-                Operation::Decompress => policy.distribute_decomps,
+        for which in [For::Compressing, For::Decompressing] {
+            let rows = &self.rows[which as usize];
+            let is_shared = match which {
+                For::Compressing => policy.distribute_comps,
+                For::Decompressing => policy.distribute_decomps,
             };
             if is_shared {
                 for (package, row) in rows.iter().enumerate().take(topology.packages()) {
-                    all.fill(row, operation, policy, &|device| all.serves(device, package));
+                    all.fill(row, which, policy, &|device| all.serves(device, package));
                 }
             } else {
                 for (at, row) in rows.iter().enumerate().take(all.0.len().max(1)) {
                     let own = all.0.get(at);
-                    all.fill(row, operation, policy, &|device| own == Some(&device));
+                    all.fill(row, which, policy, &|device| own == Some(&device));
                 }
             }
             for package in 0..topology.packages() {
-                let of_package =
-                    |cpu: usize| topology.cpus.get(cpu).copied().flatten().unwrap_or(0) as usize == package;
-                let cores = (0..self.cpus.len()).filter(|&cpu| of_package(cpu)).count();
+                let runs = |cpu: usize| match topology.cpus.get(cpu).copied().flatten() {
+                    None if !is_known => Some(0),
+                    package => package,
+                };
+                let is_at = |cpu: usize| runs(cpu).map(usize::from) == Some(package);
+                let cores = (0..self.cpus.len()).filter(|&cpu| is_at(cpu)).count();
                 let devices = all.0.iter().filter(|&&device| all.serves(device, package)).count();
-                let mine = (0..self.cpus.len()).filter(|&cpu| of_package(cpu));
-                for (core, cpu) in mine.enumerate() {
+                // Those that do not run take no part in the division. Who runs on one before that is known has what the first package's have.
+                let mine = (0..self.cpus.len()).filter(|&cpu| usize::from(runs(cpu).unwrap_or(0)) == package);
+                let (mut running, mut others) = (0.., 0..);
+                for cpu in mine {
+                    let core = if runs(cpu).is_some() { running.next() } else { others.next() };
                     // Cores in a row have the same device: hyperthreads apart, they are what works together.
-                    let own = core * devices / cores.max(1);
+                    let own = core.unwrap_or(0) % cores.max(1) * devices / cores.max(1);
                     let cpu = &self.cpus[cpu];
                     let group = if is_shared { package } else { all.nth_serving(own, package) };
-                    cpu.groups[operation as usize].store(group.min(GROUPS_MAX - 1) as u8, Relaxed);
-                    cpu.next[operation as usize].store(own as u32, Relaxed);
+                    cpu.groups[which as usize].store(group.min(GROUPS_MAX - 1) as u8, Relaxed);
+                    cpu.next[which as usize].store(own as u32, Relaxed);
                 }
             }
         }
@@ -223,7 +248,7 @@ impl<'a> Devices<'a> {
 
     /// Sets a row to the queues for an operation, of the devices chosen: the first one of each device, then the second ones, so that each
     /// device has its turn before one has another.
-    fn fill(self, row: &Row, operation: Operation, policy: Policy, chosen: &dyn Fn(u32) -> bool) {
+    fn fill(self, row: &Row, which: For, policy: Policy, chosen: &dyn Fn(u32) -> bool) {
         let (mut places, mut len) = ([0; ROW_MAX], 0);
         for turn in 0..QUEUES_MAX {
             let mut is_over = true;
@@ -234,11 +259,11 @@ impl<'a> Devices<'a> {
                     Some(first) => queues().filter(|member| member.id < first).count(),
                     None => policy.for_decompressing(count),
                 };
-                let (first, end) = match operation {
+                let (first, end) = match which {
                     // What is left of one kind alone has to do both.
                     _ if for_decompressing == 0 || for_decompressing == count => (0, count),
-                    Operation::Compress => (for_decompressing, count),
-                    Operation::Decompress => (0, for_decompressing),
+                    For::Compressing => (for_decompressing, count),
+                    For::Decompressing => (0, for_decompressing),
                 };
                 if first + turn < end
                     && len < ROW_MAX
@@ -414,6 +439,28 @@ mod tests {
         assert_eq!(turns(&table, &members, 1, Compress, 2), "wq3.0 wq3.0");
         table.rebalance(&[], &topology(1, 2), Policy::default());
         assert_eq!((table.next(0, Compress), table.next(1, Decompress)), (None, None));
+    }
+
+    /// A machine with room for more CPUs than there are: those that run divide the devices among them, and so do others when they come.
+    #[test]
+    fn cpus_that_do_not_run_take_no_part() {
+        let members = members(&[2], 1);
+        let table = Table::new(64);
+        let policy = Policy { distribute_comps: false, ..Policy::default() };
+        let mut cpus = vec![None; 64];
+        cpus[..2].fill(Some(0));
+        let own = |cpus: &[Option<u8>]| {
+            let topology = Topology { cpus: cpus.to_vec(), nodes: Vec::new() };
+            table.rebalance(&members, &topology, policy);
+            [0, 1, 2, 3, 63].map(|cpu| turns(&table, &members, cpu, Compress, 1))
+        };
+        assert_eq!(own(&cpus), ["wq1.0", "wq3.0", "wq1.0", "wq3.0", "wq3.0"]);
+        cpus[..4].fill(Some(0));
+        assert_eq!(own(&cpus)[..4], ["wq1.0", "wq1.0", "wq3.0", "wq3.0"]);
+        // The first ones go, and whoever still runs there has a queue all the same.
+        cpus[..2].fill(None);
+        assert_eq!(own(&cpus)[..4], ["wq1.0", "wq3.0", "wq1.0", "wq3.0"]);
+        assert_eq!(own(&[None; 64]), ["wq1.0", "wq1.0", "wq1.0", "wq1.0", "wq3.0"], "nothing is known");
     }
 
     #[test]

@@ -1,14 +1,17 @@
 //! A unit of work, what came of it, and who does it where the device does not.
 
+use crate::crc::Crc64;
 use core::fmt;
 
 /// What is to be done with a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// Plain bytes to raw deflate with a history of 4 KiB.
-    Compress = 0,
+    Compress,
     /// Raw deflate to plain bytes.
-    Decompress = 1,
+    Decompress,
+    /// A checksum of what goes in. Nothing is written to `dst`, which may be empty.
+    Crc64(Crc64),
 }
 
 /// One unit.
@@ -124,6 +127,8 @@ pub enum Outcome {
     Written(usize),
     /// Compressing: it does not fit into `dst`.
     Incompressible,
+    /// The CRC of `src`.
+    Checksum(u64),
 }
 
 /// Why a unit has no result, or a context could not be made.
@@ -162,7 +167,7 @@ impl fmt::Display for Error {
 
 impl core::error::Error for Error {}
 
-/// Raw deflate on the CPU: what does the work that the device did not do.
+/// Raw deflate and CRCs on the CPU: what does the work that the device did not do.
 pub trait Software {
     /// Compresses `src` into `dst` and returns the length; `None` if it does not fit. A history of more than 4 KiB is permitted, but what
     /// uses it is read by software only.
@@ -170,6 +175,11 @@ pub trait Software {
 
     /// Decompresses `src` into `dst` and returns the length; `None` if it is damaged or does not fit.
     fn decompress(&mut self, src: &[u8], dst: &mut [u8]) -> Option<usize>;
+
+    /// The CRC of `src`.
+    fn crc64(&mut self, src: &[u8], crc: Crc64) -> u64 {
+        crc.of(src)
+    }
 }
 
 /// Why the CPU did a unit. Each is counted.

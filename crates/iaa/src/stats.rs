@@ -53,6 +53,10 @@ counters! {
         decomp_calls,
         /// Bytes that were decompressed.
         decomp_bytes_in,
+        /// Units of which a CRC was made.
+        crc_calls,
+        /// Bytes of them.
+        crc_bytes_in,
         /// Descriptors that it took, which are more than the units: counting and verifying have their own.
         descriptors,
         /// Descriptors that it had no room for.
@@ -77,6 +81,10 @@ counters! {
         sw_comp_calls,
         /// Units that the CPU decompressed instead.
         sw_decomp_calls,
+        /// Units of which a device made a CRC.
+        crc_calls,
+        /// Units of which the CPU made it instead.
+        sw_crc_calls,
     }
 }
 
@@ -87,6 +95,8 @@ impl CpuCounters {
             (Operation::Decompress, true) => &self.decomp_calls,
             (Operation::Compress, false) => &self.sw_comp_calls,
             (Operation::Decompress, false) => &self.sw_decomp_calls,
+            (Operation::Crc64(_), true) => &self.crc_calls,
+            (Operation::Crc64(_), false) => &self.sw_crc_calls,
         };
         counter.fetch_add(1, Relaxed);
     }

@@ -95,7 +95,7 @@ impl fmt::Display for Unusable {
 impl WorkQueue {
     /// The queue's file, from `root` on, with a NUL.
     pub fn path(&self, root: &str) -> Vec<u8> {
-        path(&[root, "/dev/iax/", &self.to_string()])
+        queue_path(root, self.device, self.id)
     }
 
     /// Says why the queue cannot be used, as far as sysfs tells.
@@ -144,6 +144,39 @@ pub fn discover(root: &str) -> Result<Vec<Device>, Errno> {
     Ok(devices)
 }
 
+/// What changes when a device or a queue comes, goes, is enabled or disabled, in a number: much quicker to have than all that [`discover`] reads.
+pub fn states(root: &str) -> u64 {
+    let list = [root, "/sys/bus/dsa/devices"].concat();
+    let mut states = Sum::default();
+    for device in names_in(&list).unwrap_or_default().iter().filter(|name| name.starts_with("iax")) {
+        let at = [&list, "/", device.as_str()].concat();
+        states.add(device);
+        states.add(&read(&at, "state"));
+        for queue in names_in(&at).unwrap_or_default().iter().filter(|name| name.starts_with("wq")) {
+            states.add(queue);
+            states.add(&read(&[&at, "/", queue.as_str()].concat(), "state"));
+        }
+    }
+    states.0
+}
+
+/// A sum of words in their order: FNV-1a.
+pub(crate) struct Sum(pub u64);
+
+impl Default for Sum {
+    fn default() -> Self {
+        Sum(0xcbf2_9ce4_8422_2325)
+    }
+}
+
+impl Sum {
+    pub fn add(&mut self, word: &str) {
+        for byte in word.bytes().chain([0]) {
+            self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
+        }
+    }
+}
+
 fn read_device(list: &str, id: u32) -> Device {
     let at = [list, "/iax", &id.to_string()].concat();
     let mut queues = Vec::new();
@@ -189,6 +222,11 @@ fn read_queue(at: &str, device: u32, id: u32) -> WorkQueue {
         batch_max: read_number(at, "max_batch_size", 0) as u32,
         block_on_fault: read_number(at, "block_on_fault", 0) != 0,
     }
+}
+
+/// The file of a queue, from `root` on, with a NUL.
+pub(crate) fn queue_path(root: &str, device: u32, id: u32) -> Vec<u8> {
+    path(&[root, "/dev/iax/wq", &device.to_string(), ".", &id.to_string()])
 }
 
 /// A path for the kernel: its parts, and NUL.

@@ -5,13 +5,13 @@
 
 use crate::order;
 use crate::sysfs::{names_in, read, read_number};
-use alloc::string::ToString;
+use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
 /// CPUs and nodes, by package. Packages are numbered from 0 without gaps.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Topology {
-    /// The package of each CPU; `None` for one that is not there or not running.
+    /// The package of each CPU that the kernel has a number for; `None` for one that is not there or not running.
     pub cpus: Vec<Option<u8>>,
     /// The package of each memory node.
     pub nodes: Vec<Option<u8>>,
@@ -44,6 +44,9 @@ impl Topology {
             }
             cpus[cpu] = Some(id);
         }
+        // Those that come later have their place from the beginning.
+        let possible = last_of(&read(&[&system, "/cpu"].concat(), "possible")).map_or(0, |last| last + 1);
+        cpus.resize(cpus.len().max(possible.min(CPUS_MAX)), None);
         // By the kernel's numbers, whatever the order of the directory.
         order::sort_by_key(&mut ids, |&id| id);
         let package = |id: i64| ids.iter().position(|&other| other == id).unwrap_or(0) as u8;
@@ -66,6 +69,11 @@ impl Topology {
         Topology { cpus, nodes }
     }
 
+    /// Which CPUs run, as the kernel says it: what is read is another topology when this has changed.
+    pub fn online(root: &str) -> String {
+        read(&[root, "/sys/devices/system/cpu"].concat(), "online")
+    }
+
     /// How many packages there are, at least one.
     pub fn packages(&self) -> usize {
         self.cpus.iter().flatten().max().map_or(1, |&last| last as usize + 1)
@@ -75,6 +83,11 @@ impl Topology {
     pub fn package_of_node(&self, node: Option<u32>) -> Option<u8> {
         self.nodes.get(node? as usize).copied().flatten()
     }
+}
+
+/// The last CPU of a list such as `0-13,56-69`.
+fn last_of(list: &str) -> Option<usize> {
+    list.rsplit([',', '-']).next()?.parse().ok()
 }
 
 /// The first CPU of a list such as `0-13,56-69`.
@@ -102,5 +115,6 @@ mod tests {
         let topology = Topology::read("/nonexistent");
         assert_eq!((topology.packages(), topology.package_of_node(Some(0))), (1, None));
         assert_eq!((first_of("0-13,56-69"), first_of("7"), first_of("")), (Some(0), Some(7), None));
+        assert_eq!((last_of("0-13,56-69"), last_of("7"), last_of("")), (Some(69), Some(7), None));
     }
 }

@@ -2,8 +2,8 @@
 
 mod rig;
 
-use iaa::{Config, Context, Error, Operation, Outcome, Reason, Request, Requests, Software};
-use iaa_model::{DeviceConfig, Model, Zlib};
+use iaa::{Config, Context, Crc64, Error, Operation, Outcome, Policy, Reason, Request, Requests, Software};
+use iaa_model::{DeviceConfig, Fault, Model, Zlib};
 use rig::*;
 use std::time::Duration;
 
@@ -206,4 +206,107 @@ fn threads_submit_at_the_same_time() {
         assert_eq!(stats.software(reason), 0, "{}: {stats:?}", reason.name());
     }
     assert!(model.done(1) > 0 && model.done(3) > 0);
+}
+
+/// One bit after the other: nobody's who is tested here.
+fn crc_by_bits(crc: Crc64, bytes: &[u8]) -> u64 {
+    let initial = if crc.inverted { u64::MAX } else { 0 };
+    let by_bit =
+        |value: u64, bit: u8| value << 1 ^ if (value >> 63) as u8 != bit { crc.polynomial } else { 0 };
+    let order = |bit: u8| if crc.big_endian { 7 - bit } else { bit };
+    let value = bytes
+        .iter()
+        .fold(initial, |value, &byte| (0..8).fold(value, |value, bit| by_bit(value, byte >> order(bit) & 1)));
+    (if crc.big_endian { value } else { value.reverse_bits() }) ^ initial
+}
+
+/// The CRCs of all units as one batch.
+fn crcs(context: &mut Context, crc: Crc64, units: &[Vec<u8>]) -> Vec<u64> {
+    let mut none = vec![[0u8; 0]; units.len()];
+    let mut batch: Vec<_> =
+        units.iter().zip(&mut none).map(|(unit, none)| Request::new(unit, none)).collect();
+    context.crc64(crc, &mut batch);
+    let checksum = |request: &Request<'_>| match request.result {
+        Ok(Outcome::Checksum(crc)) => crc,
+        other => panic!("a checksum is not {other:?}"),
+    };
+    batch.iter().map(checksum).collect()
+}
+
+#[test]
+fn crc64_by_device_and_by_software() {
+    let check = vec![b"123456789".to_vec()];
+    type Plan = fn(u64) -> Option<Fault>;
+    let plans: [(Plan, Option<Reason>); 8] = [
+        (|_| None, None),
+        (|serial| (serial % 3 == 1).then_some(Fault::Full), None),
+        (|serial| (serial % 3 == 1).then_some(Fault::PageFaultReading), None),
+        (|serial| (serial % 4 == 3).then_some(Fault::Status(0x30, 0)), Some(Reason::Status)),
+        (|serial| (serial % 4 == 3).then_some(Fault::Status(0x0a, 3)), Some(Reason::Data)),
+        (|serial| (serial % 16 == 5).then_some(Fault::Lost), Some(Reason::Timeout)),
+        (|serial| (serial % 4 == 3).then_some(Fault::PageFaultElsewhere), Some(Reason::PageFault)),
+        (|_| Some(Fault::Full), Some(Reason::Full)),
+    ];
+    for (plan, reason) in plans {
+        let model = Model::new([DeviceConfig::default()]);
+        model.set_faults(1, Box::new(move |serial, _| plan(serial)));
+        let config = Config {
+            timeout_ns: if reason == Some(Reason::Timeout) { 300_000_000 } else { 60_000_000_000 },
+            strikes_max: u32::MAX,
+            lost_max: u32::MAX,
+            ..Config::default()
+        };
+        let driver = driver(config, &model);
+        let mut context = context(&driver, 8, 4096);
+        let mut random = Random(6);
+        assert_eq!(crcs(&mut context, Crc64::XZ, &check), [0x995d_c9bb_df19_39fa]);
+        assert_eq!(crcs(&mut context, Crc64::ECMA_182, &check), [0x6c40_df5f_0b49_7347]);
+        for round in 0..8 {
+            // Longer ones than the context's units too: nothing comes out that a lane would have to hold.
+            let lengths: Vec<_> = (0..round).map(|_| random.below(20_000)).collect();
+            let mut units: Vec<_> = lengths.into_iter().map(|length| random.unit(length)).collect();
+            units.push(Vec::new());
+            let crc = Crc64 {
+                polynomial: random.next(),
+                inverted: random.below(2) == 0,
+                big_endian: random.below(2) == 0,
+            };
+            let expected: Vec<_> = units.iter().map(|unit| crc_by_bits(crc, unit)).collect();
+            assert_eq!(crcs(&mut context, crc, &units), expected, "{crc:x?}");
+            // In between what else there is goes through the same descriptors.
+            units.iter_mut().for_each(|unit| unit.truncate(4096));
+            units.retain(|unit| !unit.is_empty());
+            round_trip(&mut context, &units);
+            context.rest();
+        }
+        let stats = driver.stats();
+        match reason {
+            None => assert_eq!(stats.reasons, [0; Reason::ALL.len()]),
+            Some(reason) => assert!(only(&driver, reason) > 2 && stats.calls().sw_crc_calls > 0, "{stats:?}"),
+        }
+        let by_device = stats.calls().crc_calls;
+        assert_eq!(by_device + stats.calls().sw_crc_calls, 30, "{stats:?}");
+        assert_eq!((stats.total().crc_calls, by_device > 0), (by_device, reason != Some(Reason::Full)));
+    }
+}
+
+#[test]
+fn crcs_do_not_stand_behind_compressions() {
+    let model = Model::new([DeviceConfig { queues: vec![8, 8, 8], ..Default::default() }]);
+    let policy = Policy { g_comp_wqs_per_iaa: 2, ..Policy::default() };
+    let driver = driver(Config { policy, ..patient() }, &model);
+    let units: Vec<_> = (0..24).map(|at| Random(at).unit(4096)).collect();
+    crcs(&mut context(&driver, 8, 4096), Crc64::XZ, &units);
+    let calls: Vec<_> = driver.stats().queues.iter().map(|queue| queue.2.crc_calls).collect();
+    assert_eq!(calls, [24, 0, 0]);
+    // A queue that takes less than a whole unit is not given it.
+    let model = Model::new([DeviceConfig { transfer_max_bytes: 4000, ..Default::default() }]);
+    let driver = self::driver(patient(), &model);
+    crcs(&mut context(&driver, 8, 4096), Crc64::XZ, &units);
+    assert_eq!((only(&driver, Reason::TooLong), model.done(1)), (24, 0));
+    // Nor anything to a machine without a device.
+    let driver = self::driver(patient(), &Model::new([]));
+    let expected: Vec<_> = units.iter().map(|unit| crc_by_bits(Crc64::XZ, unit)).collect();
+    assert_eq!(crcs(&mut context(&driver, 8, 4096), Crc64::XZ, &units), expected);
+    assert_eq!(only(&driver, Reason::NoQueue), 24);
 }

@@ -1,10 +1,16 @@
 //! Discovery: what accel-config leaves in sysfs, and what is made of it.
 
+mod rig;
+
 use iaa::setup::{Setup, Why};
 use iaa::sysfs::{self, Unusable};
 use iaa::topology::Topology;
-use iaa::{Config, Driver, Policy};
-use iaa_model::Tree;
+use iaa::{Config, Context, Driver, Policy, Reason};
+use iaa_model::{DeviceConfig, Fault, Model, Tree};
+use rig::*;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use uffd::Errno;
 
 /// Two packages of four CPUs, three nodes each, a device at two of them; its queues shared or dedicated.
 fn machine(name: &str) -> Tree {
@@ -114,14 +120,14 @@ fn a_driver_follows_queues_as_they_come_and_go() {
     tree.remove("sys/bus/dsa/devices/iax1/wq1.2");
     tree.set(3, "wq3.0/state", "disabled");
     tree.remove("sys/bus/dsa/devices/iax7");
-    assert_eq!(driver.refresh(tree.root()), Ok(5));
+    assert_eq!(driver.refresh(), Ok(5));
     let names: Vec<_> = driver.stats().queues.iter().map(|(device, id, _)| (*device, *id)).collect();
     assert_eq!(names, [(1, 0), (1, 1), (3, 1), (5, 0), (5, 1)]);
     tree.set(3, "wq3.0/state", "enabled");
     tree.remove("dev/iax/wq1.0");
-    assert_eq!(driver.refresh(tree.root()), Ok(6), "what is open stays open");
+    assert_eq!(driver.refresh(), Ok(6), "what is open stays open");
     assert!(driver.remove(1, 0));
-    assert_eq!(driver.refresh(tree.root()), Ok(5), "without a file it cannot be opened");
+    assert_eq!(driver.refresh(), Ok(5), "without a file it cannot be opened");
 }
 
 #[test]
@@ -171,4 +177,168 @@ fn this_machine_can_be_looked_at() {
     let setup = Setup::look("");
     println!("{}", setup.summary());
     assert!(setup.devices.is_ok());
+}
+
+const SECOND: u64 = 1_000_000_000;
+
+/// A driver that finds its queues in a tree, and behind each file of them the model's queue of that name. Where nobody `may` open, nobody does.
+fn followed(tree: &Tree, model: &Arc<Model>, may: &Arc<AtomicBool>) -> Arc<Driver> {
+    let (model, may) = (model.clone(), may.clone());
+    let driver = Driver::open_by(
+        tree.root(),
+        patient(),
+        Box::new(move |path, spec| {
+            let path = std::str::from_utf8(path).unwrap();
+            assert!(path.ends_with(&format!("/dev/iax/wq{}.{}\0", spec.device, spec.id)), "{path}");
+            let mut queues = model.queues().into_iter();
+            let found = queues.find(|(other, _)| (other.device, other.id) == (spec.device, spec.id));
+            found.filter(|_| may.load(SeqCst)).map(|(_, portal)| portal).ok_or(Errno::EACCES)
+        }),
+    );
+    Arc::new(driver.unwrap())
+}
+
+/// Which of the devices 1 and 3 did a batch, all of which is right; none where software did.
+fn who_does(context: &mut Context, model: &Model) -> Vec<u32> {
+    let before = [1, 3].map(|device| model.done(device));
+    let units: Vec<_> = (0..8).map(|at| Random(at).unit(4096)).collect();
+    round_trip(context, &units);
+    [1, 3]
+        .into_iter()
+        .zip(before)
+        .filter(|&(device, done)| model.done(device) > done)
+        .map(|(d, _)| d)
+        .collect()
+}
+
+#[test]
+fn queues_that_come_later_are_used_and_those_that_go_are_not() {
+    let tree = Tree::new("later");
+    tree.package(0, 0..64, &[0]);
+    for id in [1, 3] {
+        tree.device(id, 0);
+        tree.queue(id, 0, "shared", 64);
+    }
+    tree.set(3, "wq3.0/state", "disabled");
+    let model = Arc::new(Model::new([1, 3].map(|id| DeviceConfig { id, ..Default::default() })));
+    let may = Arc::new(AtomicBool::new(true));
+    let driver = followed(&tree, &model, &may);
+    let mut context = context(&driver, 8, 4096);
+    assert_eq!(who_does(&mut context, &model), [1]);
+    assert!(driver.look(SECOND) && !driver.look(SECOND));
+    // It comes, and is not looked for before a second is over.
+    tree.set(3, "wq3.0/state", "enabled");
+    assert!(!driver.look(2 * SECOND - 1));
+    assert_eq!(who_does(&mut context, &model), [1]);
+    assert!(driver.look(2 * SECOND));
+    assert_eq!(who_does(&mut context, &model), [1, 3]);
+    // The other one goes.
+    tree.set(1, "wq1.0/state", "disabled");
+    assert!(driver.look(3 * SECOND));
+    assert_eq!((who_does(&mut context, &model), driver.queue_count()), (vec![3], 1));
+    // Its file is there a moment before it may be opened: nothing in sysfs changes when it may.
+    may.store(false, SeqCst);
+    tree.set(1, "wq1.0/state", "enabled");
+    assert!(driver.look(4 * SECOND));
+    assert_eq!(who_does(&mut context, &model), [3]);
+    may.store(true, SeqCst);
+    assert!(driver.look(5 * SECOND));
+    assert_eq!(who_does(&mut context, &model), [1, 3]);
+    // All of them at once, with their devices, which are gone before anybody has looked.
+    [1, 3].into_iter().for_each(|device| model.remove(device));
+    assert_eq!((who_does(&mut context, &model), driver.queue_count()), (vec![], 0));
+    [1, 3].into_iter().for_each(|id| tree.remove(&format!("sys/bus/dsa/devices/iax{id}")));
+    assert!(driver.look(6 * SECOND));
+    assert_eq!(who_does(&mut context, &model), []);
+    for id in [1, 3] {
+        model.restore(id);
+        tree.device(id, 0);
+        tree.queue(id, 0, "shared", 64);
+    }
+    assert!(driver.look(7 * SECOND));
+    assert_eq!(who_does(&mut context, &model), [1, 3]);
+    // Away and back between two looks.
+    model.remove(1);
+    assert_eq!((who_does(&mut context, &model), driver.queue_count()), (vec![3], 1));
+    model.restore(1);
+    // By whoever rests, at the time that it is.
+    context.rest();
+    assert_eq!(who_does(&mut context, &model), [1, 3]);
+    assert_eq!(driver.stats().software(Reason::Timeout), 0);
+}
+
+/// It would have each time-out waited for again.
+#[test]
+fn a_queue_that_stopped_answering_is_not_opened_again_before_it_was_disabled() {
+    let tree = Tree::new("silent");
+    tree.device(1, 0);
+    tree.queue(1, 0, "shared", 64);
+    let model = Arc::new(Model::new([DeviceConfig::default()]));
+    let config = Config { timeout_ns: 200_000_000, ..Config::default() };
+    let source = model.clone();
+    let open = Box::new(move |_: &[u8], _: &iaa::Spec| Ok(source.queues().remove(0).1));
+    let driver = Arc::new(Driver::open_by(tree.root(), config, open).unwrap());
+    let mut context = context(&driver, 8, 4096);
+    model.set_faults(1, Box::new(|_, _| Some(Fault::Lost)));
+    let units: Vec<_> = (0..8).map(|at| Random(at).unit(4096)).collect();
+    round_trip(&mut context, &units);
+    assert_eq!((driver.queue_count(), driver.stats().closed.timeouts), (0, 3));
+    model.set_faults(1, iaa_model::fault::none());
+    for seconds in 1..4 {
+        assert!(driver.look(seconds * SECOND));
+        assert_eq!((driver.queue_count(), driver.refresh()), (0, Ok(0)));
+    }
+    tree.set(1, "wq1.0/state", "disabled");
+    assert!(driver.look(4 * SECOND));
+    tree.set(1, "wq1.0/state", "enabled");
+    assert!(driver.look(5 * SECOND));
+    assert_eq!(driver.queue_count(), 1);
+    context.rest();
+    round_trip(&mut context, &units);
+    assert_eq!(driver.stats().total().timeouts, 3);
+}
+
+/// Contexts outlive their CPUs, and queues are given out anew.
+#[test]
+fn cpus_that_come_and_go_are_followed() {
+    let tree = Tree::new("cpus");
+    let cpu = |at: &str| format!("sys/devices/system/cpu/{at}");
+    let online = |list: &str| tree.write(&cpu("online"), list);
+    tree.write(&cpu("possible"), "0-127");
+    for (id, node) in [(1, 0), (3, 1)] {
+        tree.device(id, node);
+        tree.queue(id, 0, "shared", 64);
+    }
+    // Those that this test can run on do not run yet, as far as the tree knows.
+    tree.package(1, 64..128, &[1]);
+    online("64-127");
+    let model = Arc::new(Model::new([1, 3].map(|id| DeviceConfig { id, ..Default::default() })));
+    let driver = followed(&tree, &model, &Arc::new(AtomicBool::new(true)));
+    assert_eq!(Topology::read(tree.root()).cpus.len(), 128);
+    let mut context = context(&driver, 8, 4096);
+    assert!(driver.look(SECOND));
+    who_does(&mut context, &model);
+    // They come online in a package with a device of its own.
+    tree.package(0, 0..64, &[0]);
+    online("0-127");
+    assert_eq!(Topology::online(tree.root()), "0-127");
+    assert!(driver.look(2 * SECOND));
+    assert_eq!(who_does(&mut context, &model), [1]);
+    // They are in the other package.
+    (0..128).for_each(|at| {
+        tree.write(&cpu(&format!("cpu{at}/topology/physical_package_id")), if at < 64 { "1" } else { "0" });
+    });
+    tree.write("sys/devices/system/node/node0/cpulist", "64-127");
+    tree.write("sys/devices/system/node/node1/cpulist", "0-63");
+    online("0-126");
+    assert!(driver.look(3 * SECOND));
+    assert_eq!(who_does(&mut context, &model), [3]);
+    // Unplugged under the context: it goes on.
+    (0..64).for_each(|at| tree.remove(&cpu(&format!("cpu{at}/topology"))));
+    tree.write("sys/devices/system/node/node1/cpulist", "");
+    online("64-126");
+    assert!(driver.look(4 * SECOND));
+    assert!(!who_does(&mut context, &model).is_empty());
+    let stats = driver.stats();
+    assert_eq!((driver.queue_count(), stats.reasons), (2, [0; Reason::ALL.len()]));
 }

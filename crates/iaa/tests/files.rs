@@ -91,7 +91,7 @@ fn nothing_is_written_once_the_file_is_closed() {
     // Closing it gives the lanes back, though nothing was done.
     context.rest();
     model.set_faults(1, Box::new(|_, _| Some(Fault::Full)));
-    assert_eq!(driver.refresh(tree.root()), Ok(1));
+    assert_eq!(driver.refresh(), Ok(1));
     let began = Instant::now();
     compress(&mut context, &units);
     assert_eq!(driver.stats().software(Reason::Full), 8, "{:?}", driver.stats());

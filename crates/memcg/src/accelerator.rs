@@ -8,9 +8,9 @@ pub const QUEUES: usize = 128;
 /// CPUs that are told apart: as many as Linux can be built for.
 pub const CPUS: usize = 8192;
 /// Counters of a queue, of a CPU, and of reasons to do without; what they are is the driver's to say (the crate iaa).
-pub const QUEUE_COUNTERS: usize = 9;
+pub const QUEUE_COUNTERS: usize = 11;
 /// See [`QUEUE_COUNTERS`].
-pub const CPU_COUNTERS: usize = 4;
+pub const CPU_COUNTERS: usize = 6;
 /// See [`QUEUE_COUNTERS`].
 pub const REASONS: usize = 10;
 
@@ -122,7 +122,7 @@ mod tests {
                     for round in 0..1000 {
                         page.add_queue(0, 0, [1; QUEUE_COUNTERS]);
                         page.add_queue(1 + round % 9, worker as u32, from_fn(|at| at as u64));
-                        page.add_cpu(worker, [1, 0, 2, 0]);
+                        page.add_cpu(worker, [1, 0, 2, 0, 0, 0]);
                         page.add_reasons(from_fn(|at| u64::from(at == worker)));
                     }
                 });
@@ -134,7 +134,7 @@ mod tests {
         assert_eq!((queues.len(), queues[0]), (1 + 9 * 4, (0, 0, [4000; QUEUE_COUNTERS])));
         let last: u64 = queues[1..].iter().map(|(.., counts)| counts[8]).sum();
         assert_eq!(last, 4 * 1000 * 8);
-        assert!(page.cpus().eq((0..4).map(|cpu| (cpu, [1000, 0, 2000, 0]))));
+        assert!(page.cpus().eq((0..4).map(|cpu| (cpu, [1000, 0, 2000, 0, 0, 0]))));
         assert_eq!(page.reasons()[..5], [1000, 1000, 1000, 1000, 0]);
     }
 

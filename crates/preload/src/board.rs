@@ -10,7 +10,8 @@
 //!
 //! The objects that a worker makes lie in a parcel, of which there are a few. A worker has one before it takes a job, and gives it away with the
 //! result; the pager gives it back when it has taken the objects into the pool. Where a device works on several at a time a worker takes as many
-//! jobs of a kind at once, but no more than are its part of what is put up: all of them are BUSY then, and each has its parcel.
+//! jobs of a kind at once, but no more than are its part of what is put up: all of them are BUSY then, and each has its parcel. While it waits for the device it
+//! takes the loads that are put up meanwhile, one after the other.
 //!
 //! This is safe because
 //! 1. a cell's work is written by the pager before QUEUED is stored, and read by the one worker that exchanges QUEUED for BUSY;
@@ -444,26 +445,51 @@ impl Board {
             }
         }
         act(&mut tasks);
-        for Task { reply, slot, own, .. } in tasks.into_iter().flatten() {
-            let answer = match reply {
-                Reply::Packed(packed) => Answer::Packed { packed, parcel: own },
-                Reply::Unpacked(sound) => {
-                    match hand.parcel {
-                        None => hand.parcel = Some(own),
-                        Some(_) => self.free_parcel(own),
-                    }
-                    Answer::Unpacked(sound)
-                }
-            };
-            let cell = &self.cells[slot as usize];
-            // SAFETY: the cell is BUSY, so this worker's.
-            unsafe { (*cell.answer.get()).write(answer) };
-            cell.state.store(DONE, SeqCst);
-            if self.head.pager_wants.fetch_update(SeqCst, SeqCst, |wants| wants.checked_sub(1)) == Ok(1) {
-                self.wake_pager();
-            }
-        }
+        tasks.into_iter().flatten().for_each(|task| self.end_task(task, &mut hand.parcel));
         true
+    }
+
+    /// A worker's turn in the middle of another one: takes a load that was put up meanwhile, for which a thread may wait, and has `act` do it. `most` is its hand's. False when
+    /// there was none, or no parcel.
+    pub fn serve_load(&self, most: usize, act: impl FnOnce(&mut Task<'_>)) -> bool {
+        if self.fetches.is_empty() {
+            return false;
+        }
+        // Workers in the middle of their turns have fewer than there are, and the pager gives back the others.
+        let Some(own) = self.take_parcel(most) else { return false };
+        let mut parcel = Some(own);
+        let slot = self.fetches.pop();
+        // It may be a store by now: that is a newer job of the same slot.
+        if let Some(mut task) = slot.and_then(|slot| self.begin(slot, own)) {
+            parcel = None;
+            act(&mut task);
+            self.end_task(task, &mut parcel);
+        }
+        if let Some(own) = parcel {
+            self.free_parcel(own);
+        }
+        slot.is_some()
+    }
+
+    /// A worker has done a job. Its parcel, unless it goes with the answer, is the next one, or free if there is one.
+    fn end_task(&self, Task { reply, slot, own, .. }: Task<'_>, next: &mut Option<u32>) {
+        let answer = match reply {
+            Reply::Packed(packed) => Answer::Packed { packed, parcel: own },
+            Reply::Unpacked(sound) => {
+                match next {
+                    None => *next = Some(own),
+                    Some(_) => self.free_parcel(own),
+                }
+                Answer::Unpacked(sound)
+            }
+        };
+        let cell = &self.cells[slot as usize];
+        // SAFETY: the cell is BUSY, so this worker's.
+        unsafe { (*cell.answer.get()).write(answer) };
+        cell.state.store(DONE, SeqCst);
+        if self.head.pager_wants.fetch_update(SeqCst, SeqCst, |wants| wants.checked_sub(1)) == Ok(1) {
+            self.wake_pager();
+        }
     }
 
     /// Ends the pager's sleep.

@@ -11,6 +11,7 @@
 //! another; so there it is asked for as late as can be, and where it is refused it is not had.
 
 use crate::creds;
+use acomp::doors::{BYTES, STEP_BYTES};
 use alloc::vec::Vec;
 use linux_raw_sys::general as g;
 use uffd::sys::{self, consts::*};
@@ -35,6 +36,8 @@ pub struct Company {
     pub program: u32,
     /// Its engine.
     pub engine: u32,
+    /// Of a worker: where the names of a device's files are, which it may open to write ([`acomp::doors`]).
+    pub doors: Option<usize>,
 }
 
 /// `struct sock_filter`.
@@ -53,6 +56,8 @@ mod code {
     pub const LOAD: u16 = 0x20;
     /// Jumps by whether it is the operand.
     pub const EQUAL: u16 = 0x15;
+    /// Clears the bits that the operand has not.
+    pub const AND: u16 = 0x54;
     /// Ends.
     pub const RETURN: u16 = 0x06;
 }
@@ -132,8 +137,9 @@ const TO_AWAKE: &[u32] = &[
     g::__NR_pidfd_open,
     g::__NR_prctl,
     g::__NR_kill,
-    // For filters that are narrower.
+    // For filters that are narrower, and for what they take to be unchangeable.
     g::__NR_seccomp,
+    g::__NR_mseal,
 ];
 
 /// To open what an engine needs, and a worker of a device's.
@@ -192,6 +198,26 @@ impl Writer {
         self.push(code::RETURN, REFUSE, [0, 0]);
     }
 
+    /// Allows openat to read, and to read and write where the path's address is one of `doors`' names: what is there nobody can change.
+    fn allow_opening(&mut self, doors: usize) {
+        const WRITES: u32 = O_RDWR | O_CLOEXEC;
+        const PATH: u32 = ARGUMENTS + 8;
+        debug_assert!(doors.is_multiple_of(BYTES));
+        let behind = 9 + 2 * READS.len() as u8;
+        self.push(code::EQUAL, g::__NR_openat, [0, behind]);
+        self.push(code::LOAD, ARGUMENTS + 8 * 2, [0, 0]);
+        READS.iter().for_each(|&flags| self.allow_one(flags));
+        self.push(code::EQUAL, WRITES, [0, 6]);
+        // Other bits than those that tell one name from the next are the page's.
+        self.push(code::LOAD, PATH, [0, 0]);
+        self.push(code::AND, !((BYTES - STEP_BYTES) as u32), [0, 0]);
+        self.push(code::EQUAL, doors as u32, [0, 3]);
+        self.push(code::LOAD, PATH + 4, [0, 0]);
+        self.push(code::EQUAL, (doors >> 32) as u32, [0, 1]);
+        self.push(code::RETURN, ALLOW, [0, 0]);
+        self.push(code::RETURN, REFUSE, [0, 0]);
+    }
+
     fn finish(mut self) -> Vec<Instruction> {
         self.push(code::RETURN, REFUSE, [0, 0]);
         self.0
@@ -199,7 +225,7 @@ impl Writer {
 }
 
 fn write(stage: Stage, company: Company) -> Vec<Instruction> {
-    let Company { program, engine } = company;
+    let Company { program, engine, doors } = company;
     let mut filter = Writer::new();
     filter.allow(ALL);
     // Its own limits.
@@ -226,10 +252,10 @@ fn write(stage: Stage, company: Company) -> Vec<Instruction> {
             filter.allow_where(g::__NR_kill, 0, [program, engine]);
         }
     }
-    if stage == Stage::Born {
-        filter.allow(TO_OPEN);
-    } else {
-        filter.allow_where(g::__NR_openat, 2, READS.iter().copied());
+    match (stage, doors) {
+        (Stage::Born, _) => filter.allow(TO_OPEN),
+        (Stage::Works, Some(doors)) => filter.allow_opening(doors),
+        _ => filter.allow_where(g::__NR_openat, 2, READS.iter().copied()),
     }
     filter.finish()
 }
@@ -256,12 +282,13 @@ pub fn enter(stage: Stage, company: Company) -> bool {
 mod tests {
     use super::*;
     use crate::birth;
+    use uffd::Errno;
     use uffd::sys::CpuSet;
 
-    const COMPANY: Company = Company { program: 100, engine: 200 };
+    const COMPANY: Company = Company { program: 100, engine: 200, doors: None };
 
     /// What the kernel would say of a call.
-    fn verdict(filter: &[Instruction], architecture: u32, number: u32, arguments: [u32; 3]) -> u32 {
+    fn verdict(filter: &[Instruction], architecture: u32, number: u32, arguments: [u64; 3]) -> u32 {
         let (mut at, mut word) = (0, 0);
         loop {
             let Instruction { code, if_true, if_false, operand } = filter[at];
@@ -271,9 +298,11 @@ mod tests {
                     word = match operand {
                         NUMBER => number,
                         ARCHITECTURE => architecture,
-                        argument => arguments[(argument - ARGUMENTS) as usize / 8],
+                        half if half % 8 != 0 => (arguments[(half - ARGUMENTS) as usize / 8] >> 32) as u32,
+                        argument => arguments[(argument - ARGUMENTS) as usize / 8] as u32,
                     }
                 }
+                code::AND => word &= operand,
                 code::EQUAL => at += if word == operand { if_true } else { if_false } as usize,
                 _ => return operand,
             }
@@ -294,6 +323,7 @@ mod tests {
             (g::__NR_setresuid, [1; 3], &[Born, Bound, Manages, Works]),
             (g::__NR_openat, reads, &[Born, Bound, Manages, Works]),
             (g::__NR_openat, writes, &[Born]),
+            (g::__NR_mseal, [0; 3], &[Born, Bound]),
             (g::__NR_ioctl, [0; 3], &[Born, Bound, Manages]),
             (g::__NR_process_vm_readv, [200, 0, 0], &[Born, Bound, Works]),
             (g::__NR_process_vm_readv, [201, 0, 0], &[]),
@@ -315,20 +345,108 @@ mod tests {
                 let filter = write(stage, COMPANY);
                 let expected = if allowed.contains(&stage) { ALLOW } else { REFUSE };
                 assert_eq!(
-                    verdict(&filter, X86_64, number, arguments),
+                    verdict(&filter, X86_64, number, arguments.map(u64::from)),
                     expected,
                     "{stage:?} {number} {arguments:?}"
                 );
-                assert_eq!(verdict(&filter, X86_64 ^ 1, number, arguments), KILL);
+                assert_eq!(verdict(&filter, X86_64 ^ 1, number, arguments.map(u64::from)), KILL);
             }
         }
+    }
+
+    /// A worker opens a device's files by the names that are sealed, and by no other address.
+    #[test]
+    fn only_a_devices_files_are_opened_to_write() {
+        const DOORS: usize = 0x7f12_3456_7000;
+        const WRITES: u32 = O_RDWR | O_CLOEXEC;
+        let (from, step) = (DOORS as u64, STEP_BYTES as u64);
+        let with_doors = Company { doors: Some(DOORS), ..COMPANY };
+        for (path, flags, allowed) in [
+            (from, WRITES, true),
+            (from + step, WRITES, true),
+            (from + BYTES as u64 - step, WRITES, true),
+            // Not where a name begins.
+            (from + 1, WRITES, false),
+            (from + step / 2, WRITES, false),
+            (from + BYTES as u64 - 1, WRITES, false),
+            // Beside the page, and with other upper halves.
+            (from - step, WRITES, false),
+            (from + BYTES as u64, WRITES, false),
+            (from ^ 1 << 32, WRITES, false),
+            (from & 0xffff_ffff, WRITES, false),
+            (from | 1 << 63, WRITES, false),
+            (0, WRITES, false),
+            // With other flags.
+            (from, O_RDWR, false),
+            (from, WRITES | 0o100, false),
+            (from, WRITES | 0o1000, false),
+            (from, 1 | O_CLOEXEC, false),
+            (from, O_RDONLY | O_CLOEXEC, true),
+            (0, O_RDONLY | O_CLOEXEC, true),
+            (0, O_RDONLY | O_DIRECTORY | O_CLOEXEC, true),
+        ] {
+            let expected = |allowed| if allowed { ALLOW } else { REFUSE };
+            let arguments = [u64::from(u32::MAX), path, flags.into()];
+            let filter = write(Stage::Works, with_doors);
+            let said = verdict(&filter, X86_64, g::__NR_openat, arguments);
+            assert_eq!(said, expected(allowed), "{path:x} {flags:o}");
+            // What comes behind it in the filter is reached.
+            assert_eq!(verdict(&filter, X86_64, g::__NR_execve, [0; 3]), REFUSE);
+            assert_eq!(verdict(&filter, X86_64, g::__NR_close, arguments), ALLOW);
+            for stage in [Stage::Bound, Stage::Manages] {
+                let said = verdict(&write(stage, with_doors), X86_64, g::__NR_openat, arguments);
+                assert_eq!(said, expected(flags & O_RDWR == 0 && flags & 1 == 0), "{stage:?} {flags:o}");
+            }
+        }
+    }
+
+    /// The same by the kernel: a file that its name in the page opens, and that no copy of the name opens; nor can the page be changed.
+    #[test]
+    fn the_kernel_takes_a_filter_with_doors() {
+        extern "C" fn attempt(at: usize) -> ! {
+            // SAFETY: the test waits for the end of this process.
+            let (doors, said) = unsafe { &mut *(at as *mut (usize, [bool; 7])) };
+            let company = Company { program: 1, engine: 1, doors: Some(*doors) };
+            let opens = |path: usize| {
+                let call = [usize::MAX, path, (O_RDWR | O_CLOEXEC) as usize, 0, 0, 0];
+                // SAFETY: the kernel reads the path, or says that it is not there.
+                unsafe { sys::syscall(g::__NR_openat, call) }
+            };
+            let copy = *b"/dev/null\0";
+            let copied = copy.as_ptr() as usize;
+            said[0] = opens(copied).is_ok() && enter(Stage::Works, company);
+            said[1] = opens(*doors).is_ok();
+            said[2] = opens(copied) == Err(Errno::EPERM);
+            said[3] = opens(*doors + 1) == Err(Errno::EPERM);
+            // A name that is not there opens nothing.
+            said[4] = opens(*doors + STEP_BYTES) == Err(Errno::ENOENT);
+            // SAFETY: refused.
+            said[5] = unsafe { sys::mprotect(*doors, BYTES, PROT_READ | PROT_WRITE) } == Err(Errno::EPERM);
+            // SAFETY: refused.
+            said[6] = unsafe { sys::munmap(*doors, BYTES) } == Err(Errno::EPERM);
+            sys::exit(0)
+        }
+        // A device with one queue, as far as it takes to find it.
+        let root = format!("/tmp/f{}", std::process::id());
+        std::fs::create_dir_all(format!("{root}/sys/bus/dsa/devices/iax1/wq1.0")).unwrap();
+        std::fs::create_dir_all(format!("{root}/dev/iax")).unwrap();
+        std::fs::write(format!("{root}/dev/iax/wq1.0"), "").unwrap();
+        let Some(doors) = acomp::doors::seal(&root) else {
+            println!("skipped: this kernel does not seal");
+            return;
+        };
+        let mut told = (doors, [false; 7]);
+        // SAFETY: as above.
+        unsafe { birth::aside(attempt, &raw mut told as usize) }.unwrap();
+        std::fs::remove_dir_all(&root).unwrap();
+        assert_eq!(told.1, [true; 7]);
     }
 
     /// What the kernel makes of it, one filter after the other.
     #[test]
     fn the_kernel_takes_the_filters() {
         extern "C" fn attempt(result: usize) -> ! {
-            let company = Company { program: 1, engine: sys::getpid().unwrap_or(0) as u32 };
+            let company = Company { program: 1, engine: sys::getpid().unwrap_or(0) as u32, doors: None };
             let opens = |flags| sys::open(b"/dev/null\0", flags).is_ok();
             let mut said = [false; 6];
             said[0] = enter(Stage::Born, company);
@@ -351,7 +469,7 @@ mod tests {
     #[test]
     fn a_worker_learns_on_which_cpu_it_is() {
         extern "C" fn attempt(result: usize) -> ! {
-            let company = Company { program: 1, engine: sys::getpid().unwrap_or(0) as u32 };
+            let company = Company { program: 1, engine: sys::getpid().unwrap_or(0) as u32, doors: None };
             let is_in = enter(Stage::Born, company) && enter(Stage::Works, company);
             // SAFETY: the test waits for the end of this process.
             unsafe { *(result as *mut (bool, usize)) = (is_in, iaa::cpu::current()) };

@@ -125,11 +125,11 @@ mod tests {
         }
         Counts::new(&moments[3]).tell(&Counts::default(), &page);
         let mut queues: Vec<_> =
-            page.queues().map(|(device, id, counts)| (device, id, counts[4], counts[8])).collect();
+            page.queues().map(|(device, id, counts)| (device, id, counts[6], counts[10])).collect();
         queues.sort_unstable();
-        assert_eq!((QueueStats::NAMES[4], QueueStats::NAMES[8]), ("descriptors", "errors"));
+        assert_eq!((QueueStats::NAMES[6], QueueStats::NAMES[10]), ("descriptors", "errors"));
         assert_eq!(queues, [(1, 0, 26, 4), (3, 0, 8, 0)]);
-        assert!(page.cpus().eq([(1, [2, 0, 0, 0]), (3, [18, 0, 0, 0])]));
+        assert!(page.cpus().eq([(1, [2, 0, 0, 0, 0, 0]), (3, [18, 0, 0, 0, 0, 0])]));
         assert_eq!(page.reasons(), core::array::from_fn(|at| if at == 3 { 12 } else { 0 }));
     }
 }

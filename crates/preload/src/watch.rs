@@ -109,7 +109,7 @@ impl Watch {
     /// The engine makes the calls of this stage alone from now on. One that was born with a filter has another only when all else has been found to go.
     pub fn filter(&self, stage: Stage) {
         if !self.was_filtered || stage == Stage::Manages {
-            filter::enter(stage, Company { program: self.order.pid, engine: self.own_pid });
+            filter::enter(stage, Company { program: self.order.pid, engine: self.own_pid, doors: None });
         }
     }
 

@@ -165,12 +165,58 @@ struct Bench {
     lessons: Option<Lessons>,
     /// As many windows as are packed together, or objects as are unpacked.
     bytes: Vec<u8>,
+    /// Where a device works: for what comes while it does.
+    aside: Option<Aside>,
+}
+
+/// A codec that has no device, and what it needs: for a job in the middle of others.
+struct Aside {
+    codec: Codec,
+    bytes: Vec<u8>,
+    most: usize,
+}
+
+impl Aside {
+    fn new(codec: Codec, most: usize) -> Aside {
+        Aside { codec, bytes: vec![0; PARCEL_MAX_BYTES.max(WINDOW)], most }
+    }
+
+    /// Does one load that was put up since, if there is one.
+    fn turn(&mut self, watch: &mut Watch<'_>) {
+        let Aside { codec, bytes, most } = self;
+        let Duty { board, memory, .. } = watch.duty;
+        board.serve_load(*most, |Task { work, parcel, reply, .. }| {
+            *reply = match work {
+                Work::Pack { at, pages, unit, priors, with } => {
+                    copy(watch, *at, *pages, bytes);
+                    Reply::Packed(codec.pack(&bytes[..WINDOW], *pages, *unit, priors, *with, parcel))
+                }
+                Work::Unpack { object, bytes: len, fingerprint, first, pages, to } => {
+                    let (object_at, object) = (*object, &mut bytes[..*len]);
+                    let plain = &mut parcel[..*pages as usize * PAGE];
+                    let sound = memory.read(object_at, object)
+                        && codec.unpack(object, *fingerprint, *first as usize, plain).is_ok()
+                        // SAFETY: a slot of the stage that is this job's.
+                        && unsafe { memory.write(*to, plain) };
+                    Reply::Unpacked(sound)
+                }
+            };
+        });
+    }
 }
 
 impl Bench {
-    fn new(codec: Codec, shelf: &'static Shelf, lessons: Option<Lessons>) -> Bench {
-        let bytes = vec![0; PARCEL_MAX_BYTES.max(WINDOW) * codec.batch_size()];
-        Bench { codec, shelf, lessons, bytes }
+    /// `aside` where the codec has a device.
+    fn new(
+        codec: Codec,
+        shelf: &'static Shelf,
+        lessons: Option<Lessons>,
+        aside: impl FnOnce() -> Option<Codec>,
+    ) -> Bench {
+        let most = codec.batch_size();
+        let bytes = vec![0; PARCEL_MAX_BYTES.max(WINDOW) * most];
+        let aside = if most > 1 { aside().map(|codec| Aside::new(codec, most)) } else { None };
+        Bench { codec, shelf, lessons, bytes, aside }
     }
 
     /// Has the dictionary of this name at hand, if it is one that the process has.
@@ -212,7 +258,7 @@ impl Bench {
         }
     }
 
-    /// The same, for all that is to be packed or unpacked at once, by a device: it knows no dictionaries.
+    /// The same, for all that is to be packed or unpacked at once, by a device: it knows no dictionaries. A load that is put up while the device works does not wait for it.
     fn act_together(&mut self, watch: &mut Watch<'_>, tasks: &mut [Option<Task<'_>>]) {
         self.unpack_together(watch, tasks);
         let none = Priors::default();
@@ -235,14 +281,20 @@ impl Bench {
             replies[count] = Some(reply);
             count += 1;
         }
-        self.codec.pack_together(&mut windows[..count]);
+        let aside = &mut self.aside;
+        self.codec.pack_together_with(&mut windows[..count], &mut || {
+            if let Some(aside) = aside {
+                aside.turn(watch);
+            }
+        });
         for (reply, window) in replies.into_iter().flatten().zip(windows) {
             *reply = Reply::Packed(window.packed);
         }
     }
 
-    fn unpack_together(&mut self, watch: &Watch<'_>, tasks: &mut [Option<Task<'_>>]) {
-        let memory = &watch.duty.memory;
+    fn unpack_together(&mut self, watch: &mut Watch<'_>, tasks: &mut [Option<Task<'_>>]) {
+        let duty = watch.duty;
+        let memory = &duty.memory;
         let mut loads: [Load<'_>; BATCH_MAX] = core::array::from_fn(|_| Load {
             object: &[],
             fingerprint: 0,
@@ -272,7 +324,12 @@ impl Bench {
         if count == 0 {
             return;
         }
-        self.codec.unpack_together(&mut loads[..count]);
+        let aside = &mut self.aside;
+        self.codec.unpack_together_with(&mut loads[..count], &mut || {
+            if let Some(aside) = aside {
+                aside.turn(watch);
+            }
+        });
         for ((reply, to), load) in replies.into_iter().flatten().zip(&loads) {
             // SAFETY: a slot of the stage that is this job's.
             *reply = Reply::Unpacked(load.result.is_ok() && unsafe { memory.write(to, load.to) });
@@ -346,11 +403,13 @@ pub extern "C" fn main(duty: usize) -> ! {
         creds::forbid_looks();
     }
     let meter = attach_device(duty, &mut codec);
+    // While anything may be opened still: by these names it opens queues that come later.
+    let doors = meter.as_ref().and_then(|_| acomp::doors::seal(duty.memcg.settings.iaa_root.as_str()));
     let shelf = duty.board.shelf();
     // One is enough to look for dictionaries.
     let is_tutor = duty.number == 0 && duty.choice.compressor.source() == Source::Auto;
     let lessons = is_tutor.then(|| Lessons::new(shelf, duty.evict_all));
-    let mut bench = Bench::new(codec, shelf, lessons);
+    let mut bench = Bench::new(codec, shelf, lessons, || Codec::new(duty.choice, duty.seed, duty.file).ok());
     let mut watch = Watch {
         duty,
         engine,
@@ -364,12 +423,13 @@ pub extern "C" fn main(duty: usize) -> ! {
     };
     let (board, head, number) = (duty.board, duty.board.head(), duty.number);
     let mut hand = Hand::new(bench.codec.batch_size());
-    filter::enter(Stage::Works, Company { program: duty.program, engine: duty.engine });
+    filter::enter(Stage::Works, Company { program: duty.program, engine: duty.engine, doors });
     board.report_ready();
     while head.stop.load(SeqCst) == 0 {
         watch.follow();
         let rest_ns = bench.turn(LOOK_NS);
         if board.serve(&mut hand, |tasks| bench.act(&mut watch, tasks)) {
+            bench.codec.look();
             continue;
         }
         bench.codec.rest();

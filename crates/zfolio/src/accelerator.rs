@@ -109,7 +109,7 @@ impl Usage {
     }
 
     /// For programs. `devices` are those with a queue that was open in any process, each with its `queues` and what these have done: `comp_calls` and `decomp_calls`
-    /// units, `comp_bytes_out` and `decomp_bytes_in` compressed bytes, `descriptors` that were taken and `refused`, `timeouts`, `page_faults`, and other `errors`. `cpus`
+    /// units, `comp_bytes_out` and `decomp_bytes_in` compressed bytes, the same of CRCs (`crc_`), of which a run makes none, `descriptors` that were taken and `refused`, `timeouts`, `page_faults`, and other `errors`. `cpus`
     /// are those on which a worker asked: units done by a device, and by the CPU (`sw_`). `software` has the latter by their reason. `workers` are those of all
     /// processes: that had a queue (`with_queue`), that could open none (`no_queue`), and that must not since they share their program's memory (`not_apart`).
     pub fn json(&self) -> Value {
@@ -170,7 +170,7 @@ mod tests {
     fn what_a_device_did_is_said_and_why_it_did_not() {
         let mut usage = Usage { workers: [3, 1, 0], ..Usage::default() };
         usage.queues = vec![(1, 0, queue(1000)), (1, 1, queue(200)), (3, 0, queue(34))];
-        usage.cpus = vec![(0, [1000, 5, 20, 0]), (63, [234, 0, 1, 1])];
+        usage.cpus = vec![(0, [1000, 5, 20, 0, 0, 0]), (63, [234, 0, 1, 1, 0, 0])];
         assert_eq!(usage.text().unwrap(), "1,239 units by 3 queues; 1 of 4 workers had no queue");
         usage.reasons[Reason::Full as usize] = 20;
         usage.reasons[Reason::Timeout as usize] = 2;

@@ -391,6 +391,40 @@ fn a_run_on_the_model_of_the_device() {
     assert!(figures["accelerator"].is_null());
 }
 
+/// Workers that are under way, and may open nothing else any more, open a queue that is enabled now.
+#[test]
+fn a_queue_that_is_enabled_during_a_run_is_used() {
+    let model = Model::new([DeviceConfig { queues: vec![16, 16], ..DeviceConfig::default() }]);
+    // A short path: it is to fit where the workers keep it.
+    let tree = Tree::at(format!("/tmp/q{}", std::process::id()));
+    let files = match Files::new(&model, &tree) {
+        Ok(files) => files,
+        Err(why) => return println!("skipped: no file system in user space: {why}"),
+    };
+    if iaa::doors::seal(tree.root()).is_none() {
+        return println!("skipped: this kernel does not seal");
+    }
+    tree.set(1, "wq1.1/state", "disabled");
+    let program = format!("import time\n{}", PROGRAM.replace("    p[i", "    time.sleep(0.08)\n    p[i"));
+    let (output, figures) = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let began = std::time::Instant::now();
+            while model.done(1) == 0 && began.elapsed().as_secs() < 60 {
+                std::thread::sleep(std::time::Duration::from_millis(10));
+            }
+            tree.set(1, "wq1.1/state", "enabled");
+        });
+        run_python(&program, "deflate-iaa:fixed", &["--memory", "64M", "--iaa-root", tree.root()])
+    });
+    drop(files);
+    let expected = succeed(Command::new("python3").args(["-c", PROGRAM])).stdout;
+    assert!(output.stdout == expected, "{output:?}");
+    let queues = figures["accelerator"]["devices"][0]["queues"].as_array().unwrap();
+    let used = ["wq1.0", "wq1.1"]
+        .map(|name| queues.iter().any(|queue| queue["name"] == name && queue["comp_calls"] != 0));
+    assert_eq!(used, [true, true], "{:#}", figures["accelerator"]);
+}
+
 /// 20 MiB that do not shrink beside 80 that do.
 const NOISE: &str = "
 import hashlib, random

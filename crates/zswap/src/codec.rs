@@ -196,6 +196,11 @@ impl Codec {
         self.context.rest();
     }
 
+    /// For who goes on at once ([`Context::look`]).
+    pub fn look(&mut self) {
+        self.context.look();
+    }
+
     /// How many windows are best packed together. One at a time where the CPU does the work: to have begun more than one gains nothing then, and
     /// who wants a page of the last one waits for all.
     pub fn batch_size(&self) -> usize {

@@ -6,6 +6,7 @@ use iaa::topology::Topology;
 use iaa::{Config, Driver};
 use iaa_model::{DeviceConfig, Fault, Model};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use zswap::noise::Guesses;
 use zswap::{
     BATCH_MAX, Codec, Load, LoadError, New, PAGE, PARCEL_MAX_BYTES, Packed, Priors, WINDOW_PAGES, Window,
@@ -275,4 +276,64 @@ fn objects_are_unpacked_together_as_each_alone() {
         let calls = driver.map_or_else(CpuStats::default, |driver| driver.stats().calls());
         assert_eq!(calls.decomp_calls > 0, name.starts_with("deflate-iaa"), "{name}: {calls:?}");
     }
+}
+
+/// What is urgent does not wait for a batch that a device has: 50 ms of latency here, and as much again for each further pass.
+#[test]
+fn a_load_is_back_before_the_batch_that_is_under_way() {
+    let compressor = Compressor::parse("deflate-iaa").unwrap();
+    let codec = || Codec::new(compressor, 7, &[]).unwrap();
+    let latency = Duration::from_millis(50);
+    let model = Model::new([DeviceConfig { latency, ..Default::default() }]);
+    let config = Config { timeout_ns: 60_000_000_000, ..Config::default() };
+    let driver = Arc::new(Driver::new(config, Topology::default()));
+    model.attach(&driver);
+    let (mut device, mut aside, mut random) = (codec(), codec(), Random(3));
+    assert!(device.attach(|context: &mut Context| context.attach(|_| Some(driver.clone()))));
+
+    let mut object = vec![0; PARCEL_MAX_BYTES];
+    let priors = Priors::default();
+    let plain: Vec<u8> = (0..WINDOW_PAGES * PAGE / 8).flat_map(|n| (n as u64 / 3).to_le_bytes()).collect();
+    let made = aside.pack(&plain, u16::MAX, WINDOW_PAGES, &priors, With::default(), &mut object);
+    let Some(New::Blob { fingerprint, bytes, .. }) = made.objects[0] else { panic!("{made:?}") };
+    let object = &object[..bytes as usize];
+
+    let mut bytes: Vec<Vec<u8>> = (0..BATCH_MAX).map(|_| random.window()).collect();
+    let mut parcels = vec![vec![0xaa; PARCEL_MAX_BYTES]; BATCH_MAX];
+    let mut windows: Vec<Window<'_>> = bytes
+        .iter_mut()
+        .zip(&mut parcels)
+        .map(|(bytes, parcel)| {
+            let (pages, unit, packed) = (u16::MAX, WINDOW_PAGES, Packed::default());
+            Window { bytes, pages, unit, priors: &priors, parcel, packed }
+        })
+        .collect();
+    let began = Instant::now();
+    let (mut room, mut loaded) = (vec![0; plain.len()], None);
+    let mut load = |room: &mut [u8]| {
+        aside.unpack(object, fingerprint, 0, room).unwrap();
+        (began.elapsed(), model.done(1))
+    };
+    device.pack_together_with(&mut windows, &mut || {
+        loaded.get_or_insert_with(|| load(&mut room));
+    });
+    let packed = began.elapsed();
+    let (loaded, done) = loaded.expect("it was asked for something urgent");
+    println!("loaded after {loaded:?}, packed after {packed:?}");
+    assert!(room == plain && loaded < packed && packed >= latency);
+    assert!(done < model.done(1), "the device was at it");
+
+    // Nor does it wait for other loads.
+    let mut rooms = vec![vec![0; plain.len()]; BATCH_MAX];
+    let mut loads: Vec<Load<'_>> = rooms
+        .iter_mut()
+        .map(|to| Load { object, fingerprint, first: 0, to, result: Err(LoadError::Stream) })
+        .collect();
+    let (mut later, began) = (None, Instant::now());
+    device.unpack_together_with(&mut loads, &mut || {
+        later.get_or_insert_with(|| load(&mut room));
+    });
+    assert!(loads.iter().all(|load| load.result == Ok(())) && began.elapsed() >= latency);
+    assert!(later.expect("and here too").1 < model.done(1));
+    assert!(rooms.iter().all(|room| *room == plain));
 }

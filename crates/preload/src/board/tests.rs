@@ -163,3 +163,56 @@ fn do_every_job_once(most: usize) {
         assert!(answered > 10_000, "{answered} of {next} were done");
     });
 }
+
+/// A load that is put up while a worker has a batch on a device is done before the batch is.
+#[test]
+fn a_load_is_done_in_the_middle_of_a_batch() {
+    let board = board(16);
+    let mut hand = Hand::new(BATCH_MAX);
+    (0..8).for_each(|slot| board.post(slot, work(2 * slot as usize)));
+    let one_load = |number: usize| {
+        board.serve_load(BATCH_MAX, |task| {
+            let mut tasks = [const { None }; 1];
+            let (Work::Pack { at, .. } | Work::Unpack { object: at, .. }) = *task.work;
+            assert_eq!(at, number);
+            let Task { work, slot, own, .. } = *task;
+            tasks[0] =
+                Some(Task { work, parcel: &mut *task.parcel, reply: Reply::Unpacked(false), slot, own });
+            act(&mut tasks);
+            let [Some(done)] = tasks else { unreachable!("it was there a moment ago") };
+            task.reply = done.reply;
+        })
+    };
+    let is_right = |slot, number| board.answer(slot, |answer, parcel| is_answer(number, answer, parcel));
+    assert!(!one_load(0), "stores wait");
+    let free = || board.head().free.load(SeqCst).count_ones();
+    assert!(board.serve(&mut hand, |tasks| {
+        assert_eq!(tasks.iter().flatten().count(), 8);
+        let free_before = free();
+        board.post(9, work(9));
+        board.post(10, work(11));
+        assert!(one_load(9) && one_load(11) && !one_load(0));
+        assert!(board.is_done(9) && board.is_done(10) && !board.is_done(0));
+        assert!(is_right(9, 9) && is_right(10, 11));
+        assert_eq!(free(), free_before, "a load gives its parcel back");
+        // One that is a store by the time that it is begun: a newer job of the same slot, which stands where the old one stood.
+        board.post(11, work(13));
+        assert!(board.withdraw(11));
+        board.post(11, work(14));
+        assert!(one_load(14) && board.is_done(11));
+        assert_eq!(free(), free_before - 1);
+        assert!(is_right(11, 14));
+        assert_eq!(free(), free_before);
+        // One that was withdrawn is nobody's.
+        board.post(12, work(15));
+        assert!(board.withdraw(12) && one_load(0) && !one_load(0));
+        act(tasks);
+    }));
+    assert!((0..8).all(|slot| is_right(slot, 2 * slot as usize)));
+    // Without a parcel nothing is begun, and nothing lost.
+    let taken: Vec<u32> = std::iter::from_fn(|| board.take_parcel(BATCH_MAX)).collect();
+    board.post(9, work(9));
+    assert!(!one_load(9) && !board.is_done(9));
+    taken.into_iter().for_each(|parcel| board.free_parcel(parcel));
+    assert!(one_load(9) && is_right(9, 9));
+}

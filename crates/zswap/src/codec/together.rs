@@ -6,7 +6,7 @@ use crate::dictionary::With;
 use crate::noise;
 use crate::object::{self, Format, prefix};
 use crate::{PAGE, WINDOW_PAGES};
-use acomp::{CompressRequest, DecompressRequest, Outcome};
+use acomp::{Batch, CompressRequest, DecompressRequest, Outcome};
 use core::mem::{swap, take};
 
 /// The most windows that are packed together, or objects that are unpacked.
@@ -58,17 +58,25 @@ impl Codec {
     /// Packs up to [`BATCH_MAX`] windows as [`pack`](Codec::pack) packs each, without dictionaries: one after the other where the CPU does the work, which has nothing of
     /// a batch but what it costs to set one up, else in one batch. There guesses at noise do not know what came of those before them.
     pub fn pack_together(&mut self, windows: &mut [Window<'_>]) {
+        self.pack_together_with(windows, &mut || {});
+    }
+
+    /// The same, and calls `between` again and again while a device works, and else between two windows: for what is more urgent.
+    pub fn pack_together_with(&mut self, windows: &mut [Window<'_>], between: &mut dyn FnMut()) {
         if self.batch > 1 {
-            return self.pack_at_once(windows);
+            return self.pack_at_once(windows, between);
         }
-        windows.iter_mut().for_each(|window| self.pack_window(window));
+        for window in windows {
+            self.pack_window(window);
+            between();
+        }
     }
 
     /// The same, for who has done with a window's objects when `done` returns, and finds nothing in its parcel later. Where the CPU does the work they are given to it
     /// while they are in a near cache, and the next window has the same parcel, which is there too.
     pub fn pack_each(&mut self, windows: &mut [Window<'_>], mut done: impl FnMut(&Window<'_>)) {
         if self.batch > 1 {
-            self.pack_at_once(windows);
+            self.pack_at_once(windows, &mut || {});
             return windows.iter().for_each(done);
         }
         let mut parcel: &mut [u8] = &mut [];
@@ -90,7 +98,7 @@ impl Codec {
         *packed = self.pack_by(bytes, *pages, *unit, priors, With::default(), parcel);
     }
 
-    fn pack_at_once(&mut self, windows: &mut [Window<'_>]) {
+    fn pack_at_once(&mut self, windows: &mut [Window<'_>], between: &mut dyn FnMut()) {
         let mut fresh = [[Fresh::default(); WINDOW_PAGES]; BATCH_MAX];
         let mut counts = [0; BATCH_MAX];
         let mut plans = [[Plan::default(); WINDOW_PAGES]; BATCH_MAX];
@@ -132,7 +140,7 @@ impl Codec {
                 wanted += 1;
             }
         }
-        self.context.compress(&mut requests[..wanted]);
+        self.context.submit(Batch::Compress(&mut requests[..wanted])).wait_with(between);
         let results = requests.map(|request| match request.result {
             Ok(Outcome::Shrunk(bytes)) => Some(bytes),
             Ok(Outcome::Incompressible) | Err(_) => None,
@@ -187,6 +195,11 @@ impl Codec {
 impl Codec {
     /// Restores up to [`BATCH_MAX`] objects as [`unpack`](Codec::unpack) restores each: those of which all is wanted in one batch.
     pub fn unpack_together(&mut self, loads: &mut [Load<'_>]) {
+        self.unpack_together_with(loads, &mut || {});
+    }
+
+    /// The same, and calls `between` again and again while the compressor works: for loads that have come since.
+    pub fn unpack_together_with(&mut self, loads: &mut [Load<'_>], between: &mut dyn FnMut()) {
         let mut requests: [DecompressRequest<'_>; BATCH_MAX] =
             core::array::from_fn(|_| DecompressRequest::new(&[], &mut []));
         let mut views = [const { None }; BATCH_MAX];
@@ -206,7 +219,7 @@ impl Codec {
                 _ => load.result = self.unpack(object, fingerprint, first, to),
             }
         }
-        self.context.decompress(&mut requests[..wanted]);
+        self.context.submit(Batch::Decompress(&mut requests[..wanted])).wait_with(between);
         let results = requests.map(|request| request.result);
         for (load, kept) in loads.iter_mut().zip(&views) {
             if let Some((view, request)) = kept {
