@@ -91,6 +91,10 @@ fn nothing_is_written_once_the_file_is_closed() {
     // Closing it gives the lanes back, though nothing was done.
     context.rest();
     model.set_faults(1, Box::new(|_, _| Some(Fault::Full)));
+    assert_eq!(driver.refresh(), Ok(0), "it did not answer");
+    tree.set(1, "wq1.0/state", "disabled");
+    assert_eq!(driver.refresh(), Ok(0));
+    tree.set(1, "wq1.0/state", "enabled");
     assert_eq!(driver.refresh(), Ok(1));
     let began = Instant::now();
     compress(&mut context, &units);
