@@ -50,6 +50,11 @@ pub fn shortfall(compressor: Compressor, look: impl FnOnce() -> Setup) -> Option
     }
 }
 
+/// What a user who measures `deflate-iaa` should know where a device could do it: processor time is measured, of which a device takes next to none.
+pub fn unmeasured(setup: &Setup) -> Option<String> {
+    (setup.usable_count() > 0).then(|| "deflate-iaa in software, though there is a device for it".to_string())
+}
+
 /// What devices did in a run, for all of its processes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
@@ -230,6 +235,7 @@ mod tests {
         assert_eq!(check.found, "no IAA device: deflate-iaa runs in software");
         assert_eq!((check.verdict, check.remedies.len()), (Verdict::Ok, 0));
         assert_eq!(why("deflate-iaa", &tree).unwrap(), check.found);
+        assert_eq!(unmeasured(&Setup::look(tree.root())), None);
         assert_eq!(shortfall(Compressor::parse("zstd").unwrap(), || panic!("nobody asked")), None);
     }
 
@@ -247,6 +253,7 @@ mod tests {
         );
         assert_eq!(check.verdict, Verdict::Ok);
         assert_eq!(why("deflate-iaa", &tree), None);
+        assert!(unmeasured(&Setup::look(tree.root())).is_some());
     }
 
     #[test]

@@ -23,11 +23,13 @@ mod table;
 
 pub use choice::{DEFAULT_SAMPLE, DEFAULT_UNITS};
 
+use crate::accelerator;
 use crate::args::{Bench, BenchTask, Compress};
 use crate::size::Bytes;
 use crate::summary::Count;
 use crate::sys;
 use candidate::Candidate;
+use iaa::setup::Setup;
 use measure::{Step, measure};
 use process::Process;
 use sample::{Sample, divide};
@@ -79,6 +81,9 @@ fn compress(args: &Compress) -> Result<(), (u8, String)> {
         )));
     }
     let compressors = learned(candidates, &mut sample, &mut notes).map_err(failed)?;
+    if compressors.iter().any(|candidate| candidate.compressor.is_for_device()) {
+        notes.extend(accelerator::unmeasured(&Setup::look("")));
+    }
     let mut progress = Progress::new();
     let rows = measure(&sample.pieces, &units, &compressors, args.rounds.into(), |step| progress.show(&step));
     progress.clear();
