@@ -72,8 +72,8 @@ pub struct Pager<'a, K, S> {
     pub(crate) waiting: Vec<Fault>,
     /// Faults of a process that waits for its turn.
     pub(crate) parked: Vec<Fault>,
-    /// It does, since then.
-    parked_since_ns: Option<u64>,
+    /// It does.
+    is_parked: bool,
     /// Ranges that a REMOVE covered, and that may not be evicted yet.
     pub(crate) quarantine: Quarantine,
     /// Ranges that somebody moved to before the event of their former owner was read, whose pages are aside; sorted and apart.
@@ -156,7 +156,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
             faults: VecDeque::new(),
             waiting: Vec::new(),
             parked: Vec::new(),
-            parked_since_ns: None,
+            is_parked: false,
             quarantine: Quarantine::default(),
             displaced: Vec::new(),
             doubted: Vec::new(),
@@ -215,7 +215,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
         self.attend();
         self.learn_growth();
         let mut busy = self.collect();
-        if self.parked_since_ns.is_some() {
+        if self.is_parked {
             self.parked.extend(self.faults.drain(..).chain(self.waiting.drain(..)));
         }
         if !self.waiting.is_empty() && self.marks.relieved(&self.usage()) {
@@ -247,11 +247,11 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
 
     /// From now on the process waits for its turn, or goes on. While it waits no fault is served; all else is done as ever, and what it has may go out.
     pub fn park(&mut self, is_parked: bool) {
-        if is_parked == self.parked_since_ns.is_some() {
+        if is_parked == self.is_parked {
             return;
         }
+        self.is_parked = is_parked;
         let now = self.kernel.now_ns();
-        self.parked_since_ns = is_parked.then_some(now);
         for mut fault in self.parked.drain(..) {
             self.stat.parked_ns.fetch_add(now.saturating_sub(fault.since_ns), Relaxed);
             // What it waits for from here on is a page.

@@ -22,7 +22,7 @@ const TOO_MANY: u64 = 400;
 const SETTLE_MS: u64 = 100;
 
 /// The longest that a process is parked, and what it has at least between two times. Measured with four compilers on two CPUs: at 1000 a third of what is gained is
-/// lost again by moving memory to and fro, at 4000 nothing more is gained.
+/// lost again by moving memory to and fro, at 4000 hardly more is gained.
 const MOST_MS: u64 = 2000;
 const TURN_MS: u64 = 1000;
 

@@ -193,7 +193,6 @@ impl Coordinator {
         division.begin();
         let slots: Vec<(usize, &'static Slot)> = self.taken().collect();
         let mut members: Vec<Member> = slots.iter().map(|&(index, slot)| self.member(index, slot)).collect();
-        self.turns.take(ms, self.memcg, &slots, &mut members, &self.tree.processes);
         let held: Vec<u64> = members.iter().map(|member| member.share).collect();
         let kin = |(&(index, slot), member): (&(usize, &'static Slot), &Member)| Kin {
             index,
@@ -215,6 +214,8 @@ impl Coordinator {
         division.takers.store(self.cpus.min(slots.len() as u64), Relaxed);
         division.processes.store(slots.len() as u64, Relaxed);
         division.end(pot);
+        // It takes some system calls, and so not while the pot is closed.
+        self.turns.take(ms, self.memcg, &slots, &members, &self.tree.processes);
         division.divided_ns.store(uffd::sys::now_ns(), Release);
         let unmanaged = division.unmanaged_bytes.load(Relaxed);
         let current = &self.memcg.current;
@@ -227,6 +228,7 @@ impl Coordinator {
 
     /// What a slot says, since the last tick where it counts.
     fn member(&mut self, index: usize, slot: &Slot) -> Member {
+        let is_parked = self.turns.waits(index, slot);
         let known = self.known(index, slot);
         let stat = &slot.stat;
         // Any process of the run can write the page: what cannot be is cut off.
@@ -242,7 +244,7 @@ impl Coordinator {
             distance: since(load(&stat.near_distance), &mut known.distance),
             misses: since(misses, &mut known.misses),
             waiting_ms: load(&slot.share.waiting_ms),
-            is_parked: false,
+            is_parked,
             past: known.past,
         }
     }

@@ -41,13 +41,19 @@ impl Turns {
         Turns { load: Load::default(), cpus, known: vec![Known::default(); SLOTS], random }
     }
 
-    /// Decides whose turn it is, and tells `members`, who have `slots`, and their engines. `ms` have passed since the last time; `processes` are all of the run.
+    /// True while whoever has this slot has to wait.
+    pub fn waits(&self, index: usize, slot: &Slot) -> bool {
+        let known = &self.known[index];
+        known.past.is_parked && known.pid == slot.pid.load(Relaxed)
+    }
+
+    /// Decides whose turn it is of the `members`, who have `slots`, and tells their engines. `ms` have passed since the last time; `processes` are all of the run.
     pub fn take(
         &mut self,
         ms: u64,
         memcg: &Memcg,
         slots: &[(usize, &Slot)],
-        members: &mut [Member],
+        members: &[Member],
         processes: &[Process],
     ) {
         if memcg.settings.evict_all != 0 {
@@ -77,14 +83,13 @@ impl Turns {
                 past: known.past,
             }
         };
-        let mut entrants: Vec<Entrant> = slots.iter().zip(&*members).map(entrant).collect();
+        let mut entrants: Vec<Entrant> = slots.iter().zip(members).map(entrant).collect();
         self.load.control(ms, self.cpus, !memcg.is_short(), &mut entrants);
         let until = now_ns() + PARKED.as_nanos() as u64;
         self.known.iter_mut().for_each(|known| known.past.is_parked = false);
-        for ((&(index, slot), member), entrant) in slots.iter().zip(members).zip(&entrants) {
+        for (&(index, slot), entrant) in slots.iter().zip(&entrants) {
             self.known[index].past = entrant.past;
-            member.is_parked = entrant.past.is_parked;
-            slot.share.parked_until_ns.store(if member.is_parked { until } else { 0 }, Relaxed);
+            slot.share.parked_until_ns.store(if entrant.past.is_parked { until } else { 0 }, Relaxed);
         }
     }
 
@@ -123,13 +128,13 @@ mod tests {
         }
         let mut turns = Turns::new(&memcg, 2);
         for _ in 0..100 {
-            let mut members = vec![Member { misses: 100, near: 100, ..Member::default() }; 4];
+            let members = vec![Member { misses: 100, near: 100, ..Member::default() }; 4];
             slots.iter().for_each(|(_, slot)| _ = slot.stat.stall_ns.fetch_add(5_000_000, Relaxed));
-            turns.take(10, &memcg, &slots, &mut members, &[]);
-            let told = |(member, (_, slot)): (&Member, &(usize, &Slot))| {
-                !member.is_parked || slot.share.parked_until_ns.load(Relaxed) > now_ns()
+            turns.take(10, &memcg, &slots, &members, &[]);
+            let told = |&(i, slot): &(usize, &Slot)| {
+                !turns.waits(i, slot) || slot.share.parked_until_ns.load(Relaxed) > now_ns()
             };
-            assert!(members.iter().zip(&slots).all(told));
+            assert!(slots.iter().all(told));
         }
         slots.iter().map(|(_, slot)| slot.share.parked_until_ns.load(Relaxed) > 0).collect()
     }

@@ -13,7 +13,6 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -199,25 +198,6 @@ static pid_t fork_alone(void)
 	return call ? call() : fork();
 }
 
-/* Locks all there is, with most of it out, and goes on. */
-static void lock_all(void)
-{
-	struct rlimit limit = { RLIM_INFINITY, RLIM_INFINITY };
-
-	setrlimit(RLIMIT_MEMLOCK, &limit);
-	until_out();
-	if (mlockall(MCL_CURRENT) != 0)
-		exit(73);
-	for (int round = 0; round < 3; round++) {
-		verify("locked");
-		rest(200);
-	}
-	char *more = mmap(NULL, 1 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	memset(more, 1, 1 << 20);
-	if (munlockall() != 0)
-		exit(74);
-}
-
 int main(int argc, char **argv)
 {
 	const char *what = argc > 1 ? argv[1] : "";
@@ -271,8 +251,6 @@ int main(int argc, char **argv)
 		lend();
 	} else if (strcmp(what, "locked") == 0) {
 		grow_locked();
-	} else if (strcmp(what, "mlockall") == 0) {
-		lock_all();
 	} else if (strcmp(what, "turns") == 0) {
 		await_word();
 	} else if (strcmp(what, "burst") == 0) {
