@@ -1,10 +1,13 @@
-//! How the devices of an algorithm for them are used, by the names of the kernel's driver (iaa_crypto): `g_comp_wqs_per_iaa=1,verify_compress=1`.
+//! How the devices of an algorithm for them are used: by the names of the kernel's driver (iaa_crypto), `g_comp_wqs_per_iaa=1,verify_compress=1`, and how long
+//! they are waited for.
 
 use core::fmt;
 use core::ops::RangeInclusive;
 
 /// Queues that a context's driver opens: two of each device where there are eight. Each is a file descriptor.
 pub const QUEUES_MAX: usize = 16;
+
+const NS_PER_MS: u64 = 1_000_000;
 
 /// How devices are used. Small and `Copy`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,6 +20,8 @@ pub struct Device {
     pub distribute_decomps: bool,
     /// The device reads back what it has compressed, and compares: a pass more.
     pub verify_compress: bool,
+    /// How long a unit may take the device before the CPU does its work.
+    pub timeout_ms: u16,
 }
 
 impl Default for Device {
@@ -28,18 +33,18 @@ impl Default for Device {
 /// A parameter, as a user names it.
 struct Parameter {
     name: &'static str,
-    accepted: RangeInclusive<u8>,
-    get: fn(&Device) -> u8,
-    set: fn(&mut Device, u8),
+    accepted: RangeInclusive<u16>,
+    get: fn(&Device) -> u16,
+    set: fn(&mut Device, u16),
 }
 
 /// A device has eight queues.
-const PARAMETERS: [Parameter; 4] = [
+const PARAMETERS: [Parameter; 5] = [
     Parameter {
         name: "g_comp_wqs_per_iaa",
         accepted: 0..=8,
-        get: |device| device.g_comp_wqs_per_iaa,
-        set: |device, value| device.g_comp_wqs_per_iaa = value,
+        get: |device| device.g_comp_wqs_per_iaa.into(),
+        set: |device, value| device.g_comp_wqs_per_iaa = value as u8,
     },
     Parameter {
         name: "distribute_comps",
@@ -59,15 +64,22 @@ const PARAMETERS: [Parameter; 4] = [
         get: |device| device.verify_compress.into(),
         set: |device, value| device.verify_compress = value != 0,
     },
+    Parameter {
+        name: "timeout_ms",
+        accepted: 1..=60_000,
+        get: |device| device.timeout_ms,
+        set: |device, value| device.timeout_ms = value,
+    },
 ];
 
 impl Device {
-    /// What stands where nothing is said: all queues for both, all devices in turn, and nothing is read back.
+    /// What stands where nothing is said: all queues for both, all devices in turn, nothing is read back, and the driver's patience.
     pub const DEFAULT: Device = Device {
         g_comp_wqs_per_iaa: iaa::Policy::DEFAULT.g_comp_wqs_per_iaa as u8,
         distribute_comps: iaa::Policy::DEFAULT.distribute_comps,
         distribute_decomps: iaa::Policy::DEFAULT.distribute_decomps,
         verify_compress: false,
+        timeout_ms: (iaa::Config::DEFAULT.timeout_ns / NS_PER_MS) as u16,
     };
 
     /// Reads `NAME=NUMBER,...`, in any order, each at most once; `None` if it is something else.
@@ -94,8 +106,15 @@ impl Device {
             distribute_comps: self.distribute_comps,
             distribute_decomps: self.distribute_decomps,
         };
-        let verify_compress = self.verify_compress;
-        iaa::Config { mode, verify_compress, policy, queues_max: QUEUES_MAX, ..iaa::Config::DEFAULT }
+        let (verify_compress, timeout_ns) = (self.verify_compress, u64::from(self.timeout_ms) * NS_PER_MS);
+        iaa::Config {
+            mode,
+            verify_compress,
+            timeout_ns,
+            policy,
+            queues_max: QUEUES_MAX,
+            ..iaa::Config::DEFAULT
+        }
     }
 }
 
@@ -133,13 +152,14 @@ mod tests {
     #[test]
     fn every_policy_prints_and_parses_back() {
         for queues in 0..=8 {
-            for bits in 0..8 {
+            for bits in 0..16 {
                 let bit = |bit: u32| bits >> bit & 1 == 1;
                 let device = Device {
                     g_comp_wqs_per_iaa: queues,
                     distribute_comps: bit(0),
                     distribute_decomps: bit(1),
                     verify_compress: bit(2),
+                    timeout_ms: if bit(3) { 60_000 } else { 100 },
                 };
                 let text = device.to_string();
                 match text.strip_prefix(',') {
@@ -155,6 +175,7 @@ mod tests {
                     (config.policy.distribute_decomps, config.verify_compress, config.queues_max),
                     (bit(1), bit(2), QUEUES_MAX)
                 );
+                assert_eq!(config.timeout_ns, if bit(3) { 60_000_000_000 } else { 100_000_000 });
             }
         }
     }

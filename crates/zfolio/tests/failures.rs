@@ -83,8 +83,7 @@ fn an_unknown_compressor_or_level_is_one_line_with_the_list() {
         assert!(listed.iter().all(|a| line.contains(&a.to_string())), "{line}");
         assert!(is_known || line.contains(zswap::Choice::FORM), "{line}");
     }
-    let policy =
-        "deflate-iaa:canned,g_comp_wqs_per_iaa=8,distribute_comps=0,distribute_decomps=0,verify_compress=1";
+    let policy = "deflate-iaa:canned,g_comp_wqs_per_iaa=8,distribute_comps=0,distribute_decomps=0,verify_compress=1,timeout_ms=500";
     let output = zfolio(&["run", "--compressor", policy, "--quiet", "--", "echo", "started"]);
     assert_eq!((output.status.code(), &*output.stdout), (Some(0), &b"started\n"[..]), "{}", stderr(&output));
     for parameter in ["verify_compress", "verify_compress=2", "g_comp_wqs_per_iaa=9", "dict=auto", "verify=1"]
