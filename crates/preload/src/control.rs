@@ -219,25 +219,39 @@ impl Control {
         self.exit_value.store(value, Release);
     }
 
-    /// In a child of fork: nobody's yet.
-    pub fn reset(&self) {
+    /// In a child of fork: nobody's yet. What an engine finds is its parent's too if it `inherits` that.
+    ///
+    /// What is so already is not written: where there was no engine that is all, and the child goes on sharing the page with its parent.
+    pub fn reset(&self, inherits: bool) {
+        macro_rules! put {
+            ($($cell:expr, $value:expr;)*) => {
+                $(if $cell.load(Relaxed) != $value {
+                    $cell.store($value, Relaxed);
+                })*
+            };
+        }
         // The parent's.
-        self.slot.store(core::ptr::null_mut(), Relaxed);
-        self.state.store(State::Asleep as u32, Relaxed);
-        self.forks.store(0, Relaxed);
-        self.home.store(0, Relaxed);
-        self.doorbell.store(0, Relaxed);
-        self.ahead_bytes.store(0, Relaxed);
-        self.wish.store(0, Relaxed);
-        self.spare(0..0);
-        self.guarding.store(0, Relaxed);
-        self.copying.store(0, Relaxed);
-        self.cradle.store(0, Relaxed);
-        self.looked.store(0, Relaxed);
-        self.birth.store(Birth::None as u32, Relaxed);
-        self.inherits.store(1, Relaxed);
-        self.rights_asked.store(0, Relaxed);
-        self.rights_done.store(0, Relaxed);
+        if !self.slot.load(Relaxed).is_null() {
+            self.slot.store(core::ptr::null_mut(), Relaxed);
+        }
+        put! {
+            self.state, State::Asleep as u32;
+            self.forks, 0;
+            self.home, 0;
+            self.doorbell, 0;
+            self.ahead_bytes, 0;
+            self.wish, 0;
+            self.spared.0, 0;
+            self.spared.1, 0;
+            self.guarding, 0;
+            self.copying, 0;
+            self.cradle, 0;
+            self.looked, 0;
+            self.birth, Birth::None as u32;
+            self.inherits, inherits as u32;
+            self.rights_asked, 0;
+            self.rights_done, 0;
+        }
     }
 
     /// Keeps the engine from registering a range; an empty one keeps it from nothing.

@@ -32,7 +32,7 @@ macro_rules! exports {
 }
 
 exports! {
-    hook: fork _Fork daemon forkpty unshare ioctl madvise;
+    hook: fork _Fork daemon forkpty unshare ioctl madvise mremap;
     clone: clone __clone;
     wait: wait wait3 wait4 waitpid waitid;
     loan: vmsplice setsockopt;

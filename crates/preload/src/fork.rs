@@ -330,7 +330,7 @@ fn be_born(memcg: &'static Memcg, slot: &'static Slot, exit_word: usize) {
     arena::adopt(cradle..cradle + PAGE);
     // SAFETY: a child of fork has one thread, and its parent's engine stood still: nothing of the engine's is in use.
     unsafe { dontfork::reset() };
-    CONTROL.reset();
+    CONTROL.reset(true);
     // The thread is through with it.
     CONTROL.cradle_users.store(1, Relaxed);
     CONTROL.cradle.store(cradle, Relaxed);

@@ -35,13 +35,16 @@ const LOOK_PART: usize = 4;
 /// The longest path of the run's page that is remembered; with a longer one there is an engine from the start.
 const PATH_BYTES: usize = memcg::PATH_BYTES;
 
-/// The calls that are hooked in every process: each costs a page of libc. The others are when a process has a first mapping of its own
-/// beside the heap of brk, which mremap could enlarge, or a heap of [`SOME_BYTES`]. A thread's stack is such a mapping: beside another
-/// thread libc's code must not be changed.
+/// The calls that are hooked in every process: each costs a page of libc, 7 us. The others are when a process has a mapping of its own that realloc could
+/// enlarge ([`LARGE_BYTES`]), or calls mremap itself, or has [`SOME_BYTES`] in all; and before it has a second thread, beside which libc's code must not be changed: when
+/// it maps a stack.
 const FIRST: [Site; 2] = [Site::Mmap, Site::Brk];
 
-/// See [`FIRST`]: more than malloc takes at its first call.
-const SOME_BYTES: usize = 256 << 10;
+/// See [`FIRST`]: malloc gives what has 128 KiB a mapping of its own, unless it was told otherwise, and small programs map buffers and a handler's stack of 16.
+const LARGE_BYTES: usize = 32 << 10;
+
+/// See [`FIRST`]: more than a process of some milliseconds has.
+const SOME_BYTES: usize = 1 << 20;
 
 /// The calls of [`FIRST`] are not the only ones any more, or cannot be joined by others.
 #[unsafe(link_section = ".data.zfolio")]
@@ -120,6 +123,8 @@ pub enum Growth {
     Heap,
     /// A mapping, new or larger.
     Mapping,
+    /// A mapping for a thread's stack.
+    Stack,
     /// A mapping without access.
     Reserve,
 }
@@ -140,7 +145,12 @@ pub fn grown(bytes: usize, growth: Growth) {
         RESERVED.fetch_add(bytes, Relaxed);
     }
     let mapped = MAPPED.fetch_add(bytes, Relaxed).saturating_add(bytes);
-    if (growth != Growth::Heap || mapped >= SOME_BYTES) && !HOOKED_ALL.load(Relaxed) {
+    let is_large = match growth {
+        Growth::Heap => false,
+        Growth::Mapping => bytes >= LARGE_BYTES,
+        Growth::Stack | Growth::Reserve => true,
+    };
+    if is_large || mapped >= SOME_BYTES {
         hook_all();
     }
     if mapped >= GROWN.load(Relaxed) {
@@ -152,7 +162,7 @@ pub fn grown(bytes: usize, growth: Growth) {
 #[cold]
 #[unsafe(link_section = ".text.startup.zfolio")]
 fn hook_all() {
-    if !is_own_memory() {
+    if HOOKED_ALL.load(Relaxed) || !is_own_memory() {
         return;
     }
     let mask = sys::signal_mask(!0);
@@ -163,6 +173,13 @@ fn hook_all() {
         start();
     }
     sys::signal_mask(mask);
+}
+
+/// The program is about to call mremap: what grows by that is to be seen.
+pub fn before_mremap() {
+    if WATCHING.load(Relaxed) {
+        hook_all();
+    }
 }
 
 /// The process has an engine, or will never have one: has all memory registered before more has been mapped than there is room for. A thread fills memory at 3 MiB in a

@@ -42,6 +42,7 @@ pub(crate) enum Call {
     Daemon,
     Forkpty,
     Madvise,
+    Mremap,
     Unshare,
     Ioctl,
     Wait,
@@ -86,11 +87,12 @@ pub(crate) enum Call {
     PidfdSpawnp,
 }
 
-const NAMES: [&[u8]; 44] = [
+const NAMES: [&[u8]; 45] = [
     b"fork\0",
     b"daemon\0",
     b"forkpty\0",
     b"madvise\0",
+    b"mremap\0",
     b"unshare\0",
     b"ioctl\0",
     b"wait\0",
@@ -350,10 +352,8 @@ pub(crate) fn memcg() -> *mut Memcg {
     MEMCG.load(Acquire)
 }
 
-/// Before a call that copies the address space: everything comes home and stays. Also in a process without an engine, since another thread may
-/// start one before the copy is made.
+/// Before a call that copies the address space, in a process with an engine: everything comes home and stays.
 fn fork_begin() {
-    grow::fork_begin();
     CONTROL.forks.fetch_add(1, SeqCst);
     CONTROL.begin_copy();
     come_home();
@@ -371,7 +371,6 @@ pub(crate) fn come_home() {
 fn fork_end() {
     CONTROL.end_copy();
     CONTROL.forks.fetch_sub(1, SeqCst);
-    grow::fork_end();
 }
 
 /// After it, in the child: the engine, its memory and its locks have stayed behind. `word` is the address of its exit word if the kernel knows that already, or 0.
@@ -394,17 +393,18 @@ pub(crate) unsafe fn forget_engine() {
         arena::reset();
         dontfork::reset();
         (&raw const BELL).cast_mut().write(Mutex::new(()));
-        CONTROL.reset();
+        CONTROL.reset(true);
     }
 }
 
-/// After a fork in a process without an engine, in the child: what another thread of the parent's was doing is not under way here.
+/// After a fork in a process without an engine, in the child: what another thread of the parent's was doing is not under way here. It is too small to be told
+/// apart: what an engine finds later is its own.
 pub(crate) fn small_child_begin() {
-    // SAFETY: a child of fork has one thread.
-    unsafe { (&raw const BELL).cast_mut().write(Mutex::new(())) };
-    CONTROL.reset();
-    // It is too small to be told apart, and what an engine finds later is its own.
-    CONTROL.inherits.store(0, Relaxed);
+    if BELL.is_held() {
+        // SAFETY: a child of fork has one thread.
+        unsafe { (&raw const BELL).cast_mut().write(Mutex::new(())) };
+    }
+    CONTROL.reset(false);
 }
 
 /// Calls libc's fork, in whatever form, with the engine prepared for it. `call` returns 0 in the child.
@@ -413,14 +413,22 @@ fn around_fork(call: impl FnOnce() -> i32) -> i32 {
     if patch::is_active(Site::Clone) {
         return call();
     }
-    fork_begin();
+    grow::fork_begin();
+    // Nobody starts an engine from here on.
+    let is_managed = is_managed();
+    if is_managed {
+        fork_begin();
+    }
     let pid = call();
     if pid != 0 {
-        fork_end();
+        if is_managed {
+            fork_end();
+        }
+        grow::fork_end();
         return pid;
     }
     grow::child_begin();
-    if is_managed() {
+    if is_managed {
         child_begin(0)
     } else {
         small_child_begin()
@@ -575,6 +583,14 @@ pub extern "C" fn madvise(at: usize, bytes: usize, advice: i32) -> i32 {
         }
         _ => call(),
     }
+}
+
+/// mremap(2), where the program itself calls it: of a process with small mappings libc's own call is not hooked yet.
+pub extern "C" fn mremap(at: usize, bytes: usize, new_bytes: usize, flags: i32, to: usize) -> usize {
+    grow::before_mremap();
+    // SAFETY: the type of mremap(2), whose last argument is there or not.
+    let real = unsafe { real::<extern "C" fn(usize, usize, usize, i32, usize) -> usize>(Call::Mremap) };
+    real.map_or(usize::MAX, |f| f(at, bytes, new_bytes, flags, to))
 }
 
 #[cfg(test)]

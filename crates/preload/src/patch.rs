@@ -135,8 +135,12 @@ extern "C" fn on_mmap(arguments: &Arguments) -> usize {
     const OWN: usize = (MAP_PRIVATE | MAP_ANONYMOUS) as usize;
     let at = call(Site::Mmap, arguments);
     if at < ERRORS && arguments.get(3) & OWN == OWN {
-        let reserved = arguments.get(2) == PROT_NONE as usize;
-        grow::grown(arguments.get(1), if reserved { Growth::Reserve } else { Growth::Mapping });
+        let growth = match arguments {
+            _ if arguments.get(2) == PROT_NONE as usize => Growth::Reserve,
+            _ if arguments.get(3) & MAP_STACK as usize != 0 => Growth::Stack,
+            _ => Growth::Mapping,
+        };
+        grow::grown(arguments.get(1), growth);
     }
     at
 }

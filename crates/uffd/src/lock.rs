@@ -26,6 +26,11 @@ impl<T> Mutex<T> {
         Mutex { word: AtomicU32::new(0), value: UnsafeCell::new(value) }
     }
 
+    /// True while somebody holds it. Nothing is written.
+    pub fn is_held(&self) -> bool {
+        self.word.load(Relaxed) != 0
+    }
+
     /// Waits for the lock.
     pub fn lock(&self) -> Guard<'_, T> {
         if self.word.compare_exchange(0, 1, Acquire, Relaxed).is_err() {

@@ -341,10 +341,10 @@ fn library() -> Check {
 fn without(site: Site) -> &'static str {
     match site {
         Site::Clone => {
-            "a fork brings all memory home first, and a process has an engine from its first mapping"
+            "a fork brings all memory home first, and a process has an engine from its first larger mapping"
         }
         Site::Mmap => "what is mapped is not seen, and every process has an engine",
-        Site::Mremap => "mappings grow unseen, and a process has an engine from its first",
+        Site::Mremap => "mappings grow unseen, and a process has an engine from its first larger one",
         Site::Brk => "the heap grows unseen, and every process has an engine",
     }
 }

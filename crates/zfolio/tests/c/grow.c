@@ -76,20 +76,43 @@ static int reallocated(void)
 	return wrong(at, bytes / 2, 0) != 0;
 }
 
+// From one page, by mremap alone.
+static int remapped(void)
+{
+	unsigned long bytes = 1 << 12;
+	unsigned long *at = mapping(bytes);
+
+	fill(at, bytes, 0);
+	for (; bytes < TOTAL; bytes *= 2) {
+		at = mremap(at, bytes, 2 * bytes, MREMAP_MAYMOVE);
+		if (at == MAP_FAILED)
+			abort();
+		fill(at + bytes / 8, bytes, bytes / 8);
+	}
+	return wrong(at, bytes, 0) != 0;
+}
+
 static void *in_thread(void *unused)
 {
 	(void)unused;
 	return (void *)(long)pieces(mapping, 1 << 20);
 }
 
-static int threaded(unsigned long stack)
+// What the library changes in libc it cannot change any more when there is a second thread.
+static int threaded(unsigned long stack, int own, int guarded)
 {
+	static char memory[64 << 10] __attribute__((aligned(4096)));
 	pthread_attr_t attributes;
 	pthread_t thread;
 	void *result = NULL;
 
 	pthread_attr_init(&attributes);
-	pthread_attr_setstacksize(&attributes, stack);
+	if (own)
+		pthread_attr_setstack(&attributes, memory, sizeof(memory));
+	else
+		pthread_attr_setstacksize(&attributes, stack);
+	if (!guarded)
+		pthread_attr_setguardsize(&attributes, 0);
 	if (pthread_create(&thread, &attributes, in_thread, NULL) || pthread_join(thread, &result))
 		return 2;
 	return result != NULL;
@@ -240,9 +263,15 @@ int main(int count, char **words)
 	else if (!strcmp(how, "realloc"))
 		result = reallocated();
 	else if (!strcmp(how, "thread"))
-		result = threaded(8 << 20);
+		result = threaded(8 << 20, 0, 1);
 	else if (!strcmp(how, "small_thread"))
-		result = threaded(64 << 10);
+		result = threaded(64 << 10, 0, 1);
+	else if (!strcmp(how, "bare_thread"))
+		result = threaded(64 << 10, 0, 0);
+	else if (!strcmp(how, "own_stack"))
+		result = threaded(0, 1, 1);
+	else if (!strcmp(how, "mremap"))
+		result = remapped();
 	else if (!strcmp(how, "fork"))
 		result = in_child();
 	else if (!strcmp(how, "raw_fork"))
