@@ -3,6 +3,7 @@
 //! CMD stays in zfolio's process group, so that the terminal treats both as one job: Ctrl-C, Ctrl-Z and a resize reach CMD
 //! from the terminal itself. What is sent to zfolio alone is passed on.
 
+use crate::descendants::Tree;
 use crate::sys::{self, Change, Inherited, Pid, Reaped, Signal};
 use memcg::{Memcg, Slot, State};
 use std::ffi::CString;
@@ -16,6 +17,8 @@ use std::time::{Duration, Instant};
 const TICK: Duration = Duration::from_millis(100);
 /// How long the engines of processes that have ended may take to hand in their figures.
 const LAST_FIGURES: Duration = Duration::from_secs(2);
+/// How long they may take to end after that: the memory of their programs goes with them.
+const LAST_MEMORY: Duration = Duration::from_secs(10);
 
 /// How CMD ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,7 +72,7 @@ pub fn run(
         watcher.tick();
     };
     let stuck = wait_for_figures(memcg, watcher);
-    let descendants = reap_all(watcher);
+    let descendants = wait_for_engines(watcher);
     let status = match end {
         Change::Killed(signal) => 128 + signal as u8,
         Change::Exited(status) => status,
@@ -139,6 +142,22 @@ fn wait_for_figures(memcg: &Memcg, watcher: &mut impl Watcher) -> Vec<u32> {
         std::thread::sleep(pause);
         pause = (pause * 2).min(Duration::from_millis(20));
     }
+}
+
+/// Waits until no engine is left of a process that has ended: an engine is the last to have its memory. Returns true when descendants of CMD live on.
+fn wait_for_engines(watcher: &mut impl Watcher) -> bool {
+    let deadline = Instant::now() + LAST_MEMORY;
+    let mut pause = Duration::from_micros(200);
+    let mut tree = Tree::new(std::process::id());
+    while reap_all(watcher) {
+        tree.look(Instant::now());
+        if !tree.processes.is_empty() || Instant::now() > deadline {
+            return true;
+        }
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(5));
+    }
+    false
 }
 
 /// Reaps every child that has ended, and tells of those that were killed; returns true when there are others.
