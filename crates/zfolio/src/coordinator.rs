@@ -11,6 +11,7 @@
 
 use crate::descendants::{self, Process, Tree};
 use crate::families::{self, Families, Kin};
+use crate::file_room::FileRoom;
 use crate::sys;
 use crate::turns::Turns;
 use crate::unmanaged::{Register, Unmanaged};
@@ -56,6 +57,8 @@ pub struct Coordinator {
     tree: Tree,
     families: Families,
     turns: Turns,
+    /// Where the run is in a control group that has a limit.
+    file_room: Option<FileRoom>,
     divided: Instant,
     next: Instant,
     unmanaged: Register,
@@ -96,9 +99,19 @@ struct Found {
     copied: u64,
 }
 
+/// What is known at the end of a run.
+pub struct Ended {
+    /// How many processes stayed small.
+    pub small: u64,
+    /// Who else was not managed.
+    pub unmanaged: Vec<Unmanaged>,
+    /// The most of the limit that was left to file pages, in bytes.
+    pub file_room_peak_bytes: u64,
+}
+
 impl Coordinator {
     /// Makes the run known to its engines, with all of the limit in the pot. `library` is the path of libzfolio.so.
-    pub fn new(memcg: &'static Memcg, library: PathBuf) -> Coordinator {
+    pub fn new(memcg: &'static Memcg, library: PathBuf, file_room: Option<FileRoom>) -> Coordinator {
         let (own, now) = (std::process::id(), Instant::now());
         let division = &memcg.division;
         division.start.store(descendants::start(own).unwrap_or(0), Relaxed);
@@ -111,6 +124,7 @@ impl Coordinator {
             tree: Tree::new(own),
             families: Families::default(),
             turns: Turns::new(memcg, cpus as usize),
+            file_room,
             divided: now,
             next: now,
             unmanaged: Register::new(library),
@@ -146,7 +160,8 @@ impl Coordinator {
         self.sum_strangers();
         self.note_departed();
         self.learn_excess(now);
-        let usable = self.usable();
+        let files = self.file_room.as_mut().map_or(0, |room| room.look(now));
+        let usable = self.usable().saturating_sub(files);
         self.divide(usable, now);
         self.next = now + if self.memcg.is_short() { PRESSED } else { RELAXED };
     }
@@ -156,12 +171,14 @@ impl Coordinator {
         self.memcg.division.stopped.store(is as u32, Release);
     }
 
-    /// Leaves each process its share for good. Returns how many processes stayed small, and who else was not managed.
-    pub fn end(mut self, told: &HashSet<u32>) -> (u64, Vec<Unmanaged>) {
+    /// Leaves each process its share for good.
+    pub fn end(mut self, told: &HashSet<u32>) -> Ended {
         self.next = Instant::now();
         self.tick(told);
         self.memcg.closed.store(1, SeqCst);
-        self.unmanaged.finish()
+        let (small, unmanaged) = self.unmanaged.finish();
+        let file_room_peak_bytes = self.file_room.map_or(0, |room| room.peak_bytes());
+        Ended { small, unmanaged, file_room_peak_bytes }
     }
 
     /// Slots that are somebody's, with their numbers.
@@ -448,7 +465,7 @@ mod tests {
 
     /// A parent of 200 MiB whose child has just been forked off, as their engines have published them: the child's is all counted with the parent.
     fn family(memcg: &'static Memcg) -> (Coordinator, &'static Slot, &'static Slot) {
-        let coordinator = Coordinator::new(memcg, "/no/such/library.so".into());
+        let coordinator = Coordinator::new(memcg, "/no/such/library.so".into(), None);
         let (parent, child) = (memcg.claim(u32::MAX - 1).unwrap(), memcg.claim(u32::MAX).unwrap());
         for slot in [parent, child] {
             assert!(slot.begin(slot.pid.load(Relaxed), 1));
@@ -546,7 +563,7 @@ mod tests {
     #[test]
     fn who_has_got_a_slot_since_the_look_counts_there_alone() {
         let memcg = memcg();
-        let mut coordinator = Coordinator::new(memcg, "/no/such/library.so".into());
+        let mut coordinator = Coordinator::new(memcg, "/no/such/library.so".into(), None);
         coordinator.strangers = vec![(7, 50 * MIB), (8, 3 * MIB)];
         let slot = memcg.claim(7).unwrap();
         let sum = || {
@@ -562,7 +579,7 @@ mod tests {
     #[test]
     fn only_the_process_that_was_stopped_is_ended() {
         let memcg = memcg();
-        let mut coordinator = Coordinator::new(memcg, "/no/such/library.so".into());
+        let mut coordinator = Coordinator::new(memcg, "/no/such/library.so".into(), None);
         let mut child = std::process::Command::new("sleep").arg("100").spawn().unwrap();
         let start = descendants::start(child.id()).unwrap();
         let slot = memcg.claim(1).unwrap();

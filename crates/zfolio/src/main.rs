@@ -34,6 +34,7 @@ mod dictionary;
 mod doctor;
 mod elf;
 mod families;
+mod file_room;
 mod glibc;
 mod probe;
 mod program;

@@ -3,9 +3,10 @@
 use crate::accelerator;
 use crate::args::Run;
 use crate::cgroup::Memory;
-use crate::coordinator::Coordinator;
+use crate::coordinator::{Coordinator, Ended};
 use crate::dictionary;
 use crate::doctor;
+use crate::file_room::FileRoom;
 use crate::program;
 use crate::progress::Progress;
 use crate::roster::Roster;
@@ -170,7 +171,8 @@ fn start(args: &Run) -> Result<u8, Refusal> {
     let began_ns = uffd::sys::now_ns();
     let memcg = dir.memcg;
     let progress = if args.progress && managed { Progress::new() } else { None };
-    let coordinator = Coordinator::new(memcg, dir.library_file());
+    let file_room = memory.cgroup.as_ref().and_then(|limit| FileRoom::new(limit, max_bytes));
+    let coordinator = Coordinator::new(memcg, dir.library_file(), file_room);
     let mut watch = Watch { memcg, roster: Roster::new(memcg), coordinator, progress };
     let ended = supervise::run(&file, &arguments, &environment, &inherited, memcg, &mut watch);
     watch.clear();
@@ -184,7 +186,7 @@ fn start(args: &Run) -> Result<u8, Refusal> {
     }
     watch.roster.tick();
     watch.warn();
-    let (small, unmanaged) = watch.coordinator.end(watch.roster.refused());
+    let Ended { small, unmanaged, file_room_peak_bytes } = watch.coordinator.end(watch.roster.refused());
     let mut figures = Figures::collect(memcg, watch.roster.finish());
     if managed {
         figures.small = small;
@@ -192,6 +194,7 @@ fn start(args: &Run) -> Result<u8, Refusal> {
     }
     figures.command = args.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
     figures.exit_status = ended.status;
+    figures.file_room_peak_bytes = file_room_peak_bytes;
     figures.began_ns = began_ns;
     figures.elapsed_ns = uffd::sys::now_ns() - began_ns;
     let mut text = figures.last_words();

@@ -41,6 +41,8 @@ pub struct Figures {
     pub stored_peak_bytes: u64,
     /// See `stored_peak_bytes`.
     pub pool_at_peak_bytes: u64,
+    /// The most of the limit that was left to file pages, since the control group was full.
+    pub file_room_peak_bytes: u64,
     /// Processes that an engine managed.
     pub managed: u64,
     /// Processes that needed no engine, because they stayed small; as far as they were seen.
@@ -224,6 +226,10 @@ impl Figures {
         let mut line =
             |name: &str, text: fmt::Arguments| writeln!(out, "  {name:<width$}{text}", width = INDENT - 2);
         line("footprint", format_args!("peak {peak} of {max} allowed; wanted {wanted}"))?;
+        if self.file_room_peak_bytes > 0 {
+            let files = Bytes(self.file_room_peak_bytes);
+            line("files", format_args!("{files} of that left to them, as the control group was full"))?;
+        }
         let (stored, pool) = (self.stored_peak_bytes, self.pool_at_peak_bytes);
         let ratio = ratio(stored, pool);
         let with = &self.compressor;
@@ -329,6 +335,7 @@ impl Figures {
                 "wanted_peak_bytes": self.wanted_peak_bytes,
                 "stored_peak_bytes": self.stored_peak_bytes,
                 "pool_at_peak_bytes": self.pool_at_peak_bytes,
+                "file_room_peak_bytes": self.file_room_peak_bytes,
             },
             "tree": {
                 "managed": self.managed,

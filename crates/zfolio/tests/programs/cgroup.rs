@@ -1,11 +1,11 @@
-//! The footprint by the kernel's own account: `zfolio run` in a memory cgroup that only counts, or for some trees ends at the limit and 10 %, without swap.
+//! The footprint by the kernel's own account: `zfolio run` in a memory cgroup that only counts, or for trees ends at the limit and 10 %, without swap.
 //!
 //! What is sampled is anonymous and shared memory of everything in the group, `zfolio` itself included. The page cache
 //! is not the program's footprint: the kernel takes it back when it needs it. It counts against the group's end all the same, and so does
 //! what the kernel needs for the group; where that does not do, the kernel kills.
 
 use crate::comparison::{SLACK, assert_within, one_at_a_time, run_alone, run_limited, skip, tell};
-use crate::process::field_kib;
+use crate::process::{Output, field_kib};
 use crate::workload::{self, Size};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -166,4 +166,30 @@ pub fn check_crowd() {
     assert!(summary["memory"]["wanted_peak_bytes"].as_u64().expect("wanted") > 2 * limit_bytes, "{summary}");
     assert_within("thirty at once", "the group's anonymous memory", got.peak_bytes, limit_bytes);
     assert_within("thirty at once", "the summary's peak footprint", told, limit_bytes);
+}
+
+/// A program that reads a mapped file beside more memory than its limit, in a group that ends at the limit and 10 %: the file comes to stay in the page cache.
+pub fn check_files() {
+    let _alone = one_at_a_time();
+    let size = Size::from_env();
+    let workload = match workload::files(size) {
+        Ok(workload) => workload,
+        Err(missing) => return skip(missing),
+    };
+    let group = match Cgroup::new() {
+        Ok(group) => group,
+        Err(why) => return tell(&format!("skipped: no memory cgroup can be made here ({why})")),
+    };
+    let limit_bytes = 128 << 20;
+    group.end_at(limit_bytes);
+    let (got, _, summary) = run_limited(&workload, size, limit_bytes, &group.launcher(), |_| group.bytes());
+    assert_eq!(got.stdout, Output::of(&b"it stays True\n"[..]), "{got:?}; {summary}");
+    let left = summary["memory"]["file_room_peak_bytes"].as_u64().expect("memory.file_room_peak_bytes");
+    tell(&format!(
+        "files in a full group: {} MiB left to them after {:.1} s",
+        left >> 20,
+        got.elapsed.as_secs_f64()
+    ));
+    assert!((4 << 20..=limit_bytes / 4).contains(&left), "{left} bytes: {summary}");
+    group.assert_enough(workload.name);
 }

@@ -164,7 +164,7 @@ fn take_result(workload: &Workload) -> Output {
 
 /// After this long a run counts as hung.
 fn deadline(size: Size) -> Duration {
-    Duration::from_secs(if size == Size::Full { 1800 } else { 300 })
+    Duration::from_secs(if size == Size::Full { 1800 } else { 600 })
 }
 
 /// One row of the table that the tests print.

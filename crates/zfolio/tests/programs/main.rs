@@ -76,6 +76,11 @@ fn the_kernel_counts_no_more_than_the_limit() {
 }
 
 #[test]
+fn files_have_room_in_a_full_group() {
+    cgroup::check_files();
+}
+
+#[test]
 fn python_works_in_processes() {
     tree::check(tree::pool);
 }

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 /// How many commands are sent before their replies are read.
 const PIPELINE: u64 = 256;
 
-/// How long a server may take to listen, and to give one reply.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// How long a server may take to listen, to give one reply, and to save itself.
+const PATIENCE: Duration = Duration::from_secs(300);
 
 struct Connection {
     stream: BufReader<UnixStream>,
