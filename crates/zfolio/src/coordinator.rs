@@ -29,6 +29,9 @@ const RELAXED: Duration = Duration::from_millis(100);
 /// A thread that waits for room for longer shows that its family should store what it shares.
 const PRESSED_MS: u64 = 10;
 
+/// Who waits for longer may be stopped soon, at a full limit.
+const FULL_MS: u64 = 500;
+
 /// What is kept for what nobody counts: one part in so many of the limit.
 const RESERVE: u64 = 256;
 
@@ -160,7 +163,8 @@ impl Coordinator {
         self.sum_strangers();
         self.note_departed();
         self.learn_excess(now);
-        let files = self.file_room.as_mut().map_or(0, |room| room.look(now));
+        let can_give = self.can_give();
+        let files = self.file_room.as_mut().map_or(0, |room| room.look(now, can_give));
         let usable = self.usable().saturating_sub(files);
         self.divide(usable, now);
         self.next = now + if self.memcg.is_short() { PRESSED } else { RELAXED };
@@ -185,6 +189,19 @@ impl Coordinator {
     fn taken(&self) -> impl Iterator<Item = (usize, &'static Slot)> + use<> {
         let is_taken = |slot: &Slot| !matches!(slot.state(), State::Free | State::Unmanaged | State::Ended);
         self.memcg.used().iter().enumerate().filter(move |(_, slot)| is_taken(slot))
+    }
+
+    /// True where files can be given some of the programs' memory: nobody waits for more than there is, and what goes out shrinks.
+    fn can_give(&self) -> bool {
+        let (mut stored, mut pool) = (0, 0);
+        for (_, slot) in self.taken() {
+            if slot.share.waiting_ms.load(Relaxed) > FULL_MS {
+                return false;
+            }
+            stored += slot.stored_bytes.load(Relaxed).min(MOST);
+            pool += slot.pool_bytes.load(Relaxed).min(MOST);
+        }
+        stored < LARGE || pool < stored / 4 * 3
     }
 
     /// What there is for managed processes, the living.
@@ -558,6 +575,20 @@ mod tests {
             std::thread::yield_now();
         }
         assert!(tick() > 1000 * MIB);
+    }
+
+    #[test]
+    fn files_are_given_nothing_of_what_does_not_shrink_or_is_waited_for() {
+        let memcg = memcg();
+        let (coordinator, parent, child) = family(memcg);
+        assert!(coordinator.can_give());
+        memcg.publish(parent, 200 * MIB, 240 * MIB, 60 * MIB, 20 * MIB);
+        assert!(coordinator.can_give());
+        child.share.waiting_ms.store(FULL_MS + 1, Relaxed);
+        assert!(!coordinator.can_give());
+        child.share.waiting_ms.store(0, Relaxed);
+        memcg.publish(parent, 200 * MIB, 210 * MIB, 60 * MIB, 50 * MIB);
+        assert!(!coordinator.can_give());
     }
 
     #[test]

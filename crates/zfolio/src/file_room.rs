@@ -73,8 +73,8 @@ impl FileRoom {
         Some(FileRoom { limit_bytes: limit.bytes, usage, stat, looked: Instant::now(), seen, room })
     }
 
-    /// Looks, if it is time to; how much of its limit the run leaves to files, in bytes.
-    pub fn look(&mut self, now: Instant) -> u64 {
+    /// Looks, if it is time to; how much of its limit the run leaves to files, in bytes: nothing where programs cannot give anything.
+    pub fn look(&mut self, now: Instant, can_give: bool) -> u64 {
         if now >= self.looked + LOOK {
             self.looked = now;
             let text = fs::read_to_string(&self.usage).unwrap_or_default();
@@ -85,8 +85,11 @@ impl FileRoom {
                 // What is read for the first time cannot be helped; what is read by read(2), again and again, need not fit.
                 let missed = major.min(counts.refaults.saturating_sub(self.seen.refaults));
                 self.seen = counts;
-                self.room.learn(is_full, missed);
+                self.room.learn(is_full && can_give, missed);
             }
+        }
+        if !can_give {
+            self.room.bytes = 0;
         }
         self.room.bytes
     }
@@ -179,13 +182,18 @@ mod tests {
         let mut files = new().unwrap();
         let began = files.looked;
         stat(150, 200);
-        assert_eq!(files.look(began + LOOK), 0, "read for the first time");
+        assert_eq!(files.look(began + LOOK, true), 0, "read for the first time");
         stat(200, 300);
-        assert_eq!(files.look(began + LOOK), 0, "it is not time yet");
-        assert_eq!(files.look(began + 2 * LOOK), 6 << 20);
+        assert_eq!(files.look(began + LOOK, true), 0, "it is not time yet");
+        assert_eq!(files.look(began + 2 * LOOK, true), 6 << 20);
         stat(300, 400);
         write("memory.current", &(140u64 << 20).to_string());
-        assert_eq!(files.look(began + 3 * LOOK), 6 << 20, "the group is not full");
+        assert_eq!(files.look(began + 3 * LOOK, true), 6 << 20, "the group is not full");
+        assert_eq!(files.look(began + 3 * LOOK, false), 0, "a program goes before files");
+        stat(400, 500);
+        write("memory.current", &(155u64 << 20).to_string());
+        assert_eq!(files.look(began + 4 * LOOK, false), 0, "nor is it given any meanwhile");
+        assert_eq!(files.look(began + 5 * LOOK, true), 0, "what was missed then is no reason now");
         fs::remove_dir_all(directory).unwrap();
     }
 }
