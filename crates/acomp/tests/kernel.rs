@@ -2,8 +2,8 @@
 //!
 //! squashfs takes an image whose blocks are our streams: lzo's and lzo-rle's are read by the same lzo1x_decompress_safe that zswap and zram have, lz4's, zstd's and deflate's by
 //! the kernel's own copies of those libraries. btrfs compresses what is written to it, with lzo in pages of 4 KiB, by the same lzo1x_1_compress as zswap's `lzo`, and gives the
-//! streams away (BTRFS_IOC_ENCODED_READ). So lzo is proved both ways, and lzo-rle as far as the kernel reads it: of what can be had without building a kernel
-//! nothing writes lzo-rle (f2fs and ubifs do) or 842 where one can look at it. It takes root; where that, a file system or mkfs.btrfs is missing it is said so.
+//! streams away (BTRFS_IOC_ENCODED_READ). So lzo is proved both ways, and lzo-rle as far as the kernel reads it: what writes lzo-rle (f2fs, ubifs, zram) and 842
+//! is not in the usual kernels, or does not give it away. For these `kernel_streams.rs` has the kernel's code. It takes root; where that, a file system or mkfs.btrfs is missing it is said so.
 
 mod samples;
 

@@ -1,8 +1,8 @@
 //! Streams made by hand, to which the formats' descriptions give a meaning, for what has no reference tool.
 //!
 //! They prove that the decoders take the descriptions' instructions for what these say, and that the encoders write
-//! what the descriptions have. That the kernel reads our lzo and lzo-rle, and that we read its lzo, `kernel.rs` shows; `reference.rs` has lzo both ways
-//! against lzop. Of the kernel's own streams of lzo-rle and 842 none could be had: neither zram nor zswap gives compressed bytes away, and AF_ALG offers no compression.
+//! what the descriptions have. `kernel.rs` has lzo and lzo-rle beside the running kernel, `kernel_streams.rs` these and 842 beside the kernel's code,
+//! and `reference.rs` lzo beside lzop.
 
 mod samples;
 
