@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   wants less than its equal part ──> has what it uses, and room to grow
-//!   wants more ──> competes for the rest: who has the *stronger claim* gets a step from who *resists* least
+//!   wants more, or is quiet        ──> competes for the rest: who has the *stronger claim* gets a step from who *resists* least
 //! ```
 //!
 //! The measure of need is the *gain*: how often one more page of memory would be used again. A process whose near refaults (those of
@@ -36,6 +36,10 @@ const LEAST_FLOOR: u64 = 1 << 20;
 /// How much a process has beyond its footprint, at least, so that it may grow between two looks; else an eighth of it.
 const ROOM: u64 = 4 << 20;
 
+/// The same of one that does not grow, where there is not enough for all: what its engine keeps free, and so much at least that it takes nothing from the
+/// pot ahead of what does not come.
+const QUIET_ROOM: u64 = 2 << 20;
+
 /// How far a share may be below the footprint, so that the engine has something to do and can do it until the next look; else a part in so many of it.
 const LAG: u64 = 4 << 20;
 const LAG_PART: u64 = 32;
@@ -59,6 +63,9 @@ const LONGEST_MS: u64 = 1000;
 
 /// How long a thread may wait for room before nothing else is more urgent.
 const URGENT_MS: u64 = 500;
+
+/// Who has used nothing that it had not got for so many milliseconds is quiet.
+const QUIET_MS: u64 = 500;
 
 /// So many of those with the strongest claims get something at a look.
 const TAKERS: usize = 8;
@@ -85,6 +92,8 @@ pub struct Member {
     pub wanted: u64,
     /// Bytes of what is out, compressed: these cannot go anywhere, and count in the footprint.
     pub pool: u64,
+    /// Bytes that its engine keeps free below a limit that is just enough for it ([`kept_free`](crate::watermark::Watermarks::kept_free)).
+    pub kept_free: u64,
     /// Bytes that it may hold; what [`divide`] changes.
     pub share: u64,
     /// Near refaults since the last look, in pages, and the sum of their distances, in pages.
@@ -109,6 +118,8 @@ pub struct Past {
     /// The highest gain of late.
     shield: u64,
     footprint: u64,
+    /// For how many milliseconds it has not been busy.
+    quiet_ms: u64,
 }
 
 /// How large a gain is, as a power of two.
@@ -131,6 +142,19 @@ impl Member {
         self.footprint + self.room()
     }
 
+    /// It has not been busy for long: what it has it may not need.
+    fn is_quiet(&self) -> bool {
+        self.past.quiet_ms >= QUIET_MS
+    }
+
+    /// What it could use by the next look where there is not enough for all.
+    fn need(&self) -> u64 {
+        if self.is_busy() {
+            return self.demand();
+        }
+        self.footprint + self.kept_free.max(QUIET_ROOM)
+    }
+
     /// How far its share may fall now.
     fn bottom(&self, floor: u64) -> u64 {
         self.footprint.saturating_sub((self.footprint / LAG_PART).max(LAG)).max(floor)
@@ -142,16 +166,17 @@ impl Member {
     }
 
     fn floor(&self, usable: u64, count: u64) -> u64 {
-        let wanted = self.footprint.max(self.wanted) + self.room();
+        let wanted = self.need().max(self.wanted + QUIET_ROOM);
         wanted.min(FLOOR).min(usable / (2 * count)).max(LEAST_FLOOR)
     }
 
     /// Takes note of what has happened in `ms`, when it could come to have no more than `most` bytes.
     fn learn(&mut self, ms: u64, most: u64) {
         if self.is_parked {
-            (self.past.gain, self.past.shield) = (0, 0);
+            (self.past.gain, self.past.shield, self.past.quiet_ms) = (0, 0, 0);
             return;
         }
+        self.past.quiet_ms = if self.is_busy() { 0 } else { self.past.quiet_ms + ms };
         // Without one there is no distance either.
         let distance = self.distance.checked_div(self.near).unwrap_or(0).max(LEAST_DISTANCE);
         let mut gain = self.near * 1_000_000 / (ms * distance);
@@ -215,16 +240,25 @@ fn targets(usable: u64, ms: u64, members: &[Member], floors: &[u64]) -> Vec<u64>
     if targets.iter().sum::<u64>() <= usable {
         return targets;
     }
-    // The equal part of those who want more than it. The others have what they use.
+    // The equal part of those who want more than it. Of the others only what is quiet can be spared.
     let wish = |m: &Member| if m.is_parked { 0 } else { m.demand().max(m.wanted + m.room()) };
     let wishes: Vec<u64> = members.iter().map(wish).collect();
     let fair = level(&wishes, &vec![0; wishes.len()], usable);
-    let elastic: Vec<usize> =
-        (0..members.len()).filter(|&i| wishes[i] > fair || members[i].is_parked).collect();
+    let mut elastic = Vec::new();
+    for (i, member) in members.iter().enumerate() {
+        let is_small = wishes[i] <= fair && !member.is_parked;
+        if is_small {
+            targets[i] = member.need().max(floors[i]);
+        }
+        if !is_small || member.is_quiet() {
+            elastic.push(i);
+        }
+    }
+    let most = targets.clone();
     for &i in &elastic {
         targets[i] = members[i].share.clamp(floors[i], targets[i]);
     }
-    let contest = Contest { members, floors, elastic, fair };
+    let contest = Contest { members, floors, wishes, most, elastic, fair };
     let sum: u64 = targets.iter().sum();
     if sum > usable {
         let kept: Vec<u64> = members.iter().zip(floors).map(|(m, floor)| m.kept(*floor)).collect();
@@ -254,10 +288,13 @@ fn level(wishes: &[u64], floors: &[u64], usable: u64) -> u64 {
     low
 }
 
-/// Those who want more than their equal part.
+/// Those who want more than their equal part, or are quiet.
 struct Contest<'a> {
     members: &'a [Member],
     floors: &'a [u64],
+    /// What each would have alone, and what it can use by the next look.
+    wishes: Vec<u64>,
+    most: Vec<u64>,
     elastic: Vec<usize>,
     fair: u64,
 }
@@ -293,7 +330,7 @@ impl Contest<'_> {
             core::cmp::Reverse((self.members[i].claim(targets[i], self.fair), u64::MAX - targets[i]))
         });
         for i in order {
-            let more = self.members[i].demand().saturating_sub(targets[i]).min(left);
+            let more = self.most[i].saturating_sub(targets[i]).min(left);
             targets[i] += more;
             left -= more;
         }
@@ -305,11 +342,13 @@ impl Contest<'_> {
             self.elastic.iter().map(|&i| (self.members[i].claim(targets[i], self.fair), i)).collect();
         takers.sort_by_key(|&(claim, i)| (core::cmp::Reverse(claim), targets[i]));
         for (claim, taker) in takers.into_iter().take(TAKERS) {
-            let (mut moved, wanted) = (0, self.members[taker].demand().saturating_sub(targets[taker]));
+            let (mut moved, wanted) = (0, self.most[taker].saturating_sub(targets[taker]));
             while let Some((resistance, giver)) = self.giver(targets, taker)
                 && claim >= resistance + HYSTERESIS
             {
-                let fast = claim > resistance + HYSTERESIS || targets[taker] < self.fair;
+                // Of what a small process has no more than this shows whether it is used.
+                let is_small = self.wishes[giver] <= self.fair;
+                let fast = (claim > resistance + HYSTERESIS || targets[taker] < self.fair) && !is_small;
                 let most = usable * ms / if fast { MOVE_FAST_MS } else { MOVE_MS };
                 // Nobody claims more than the equal part for its own sake.
                 let most = if claim == ENTITLED {

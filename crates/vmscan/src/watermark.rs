@@ -107,6 +107,12 @@ impl Watermarks {
         }
     }
 
+    /// How much is kept free below a limit that has room for a footprint of so many bytes: a program uses what is below the low mark only.
+    pub fn kept_free(footprint: usize, processes_per_cpu: usize) -> usize {
+        let marks = Watermarks::new(footprint + footprint / 8 + (2 << 20), processes_per_cpu);
+        marks.limit - marks.low
+    }
+
     /// Marks that evict everything all the time: the test mode.
     pub fn evict_all() -> Watermarks {
         Watermarks {
@@ -189,6 +195,17 @@ mod tests {
             marks.limit - marks.high
         };
         assert_eq!([0, 1, 2, 10].map(free), [2 * MIB, 2 * MIB, MIB, MIB]);
+    }
+
+    #[test]
+    fn what_is_kept_free_is_enough_for_the_footprint() {
+        for footprint in [0, MIB, 10 * MIB, 60 * MIB, 1 << 30] {
+            for processes in [1, 2] {
+                let limit = footprint + Watermarks::kept_free(footprint, processes);
+                let low = Watermarks::new(limit, processes).low;
+                assert!(low >= footprint, "{low} of {footprint}");
+            }
+        }
     }
 
     #[test]

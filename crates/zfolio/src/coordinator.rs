@@ -21,6 +21,7 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering::*;
 use std::time::{Duration, Instant};
 use vmscan::share::{Member, Past, divide};
+use vmscan::watermark::Watermarks;
 
 /// How often the limit is divided while little of it is in the pot, and else.
 const PRESSED: Duration = Duration::from_millis(10);
@@ -262,6 +263,7 @@ impl Coordinator {
 
     /// What a slot says, since the last tick where it counts.
     fn member(&mut self, index: usize, slot: &Slot) -> Member {
+        let per_cpu = (self.memcg.division.processes.load(Relaxed) / self.cpus) as usize;
         let is_parked = self.turns.waits(index, slot);
         let known = self.known(index, slot);
         let stat = &slot.stat;
@@ -269,10 +271,12 @@ impl Coordinator {
         let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Relaxed).min(MOST);
         let misses = load(&stat.faults) + load(&stat.fresh_faults);
         let since = |now: u64, before: &mut u64| now.saturating_sub(std::mem::replace(before, now));
+        let footprint = load(&slot.footprint_bytes) + known.recounted;
         Member {
-            footprint: load(&slot.footprint_bytes) + known.recounted,
+            footprint,
             wanted: load(&slot.wanted_bytes),
             pool: load(&slot.pool_bytes).saturating_sub(load(&slot.share.log_bytes)),
+            kept_free: Watermarks::kept_free(footprint as usize, per_cpu) as u64,
             share: slot.share.held().min(MOST) + known.recounted,
             near: since(load(&stat.near_refaults), &mut known.near),
             distance: since(load(&stat.near_distance), &mut known.distance),

@@ -104,15 +104,21 @@ impl Process {
             }
         }
         self.member.footprint = self.footprint();
+        self.member.kept_free = Process::kept_free(self.footprint() + self.footprint() / 8);
         self.member.wanted = if let Habit::Hog = self.habit { 1 << 40 } else { self.resident + self.stored };
         self.member.pool = self.stored / RATIO;
         taken
     }
 
+    /// What its engine keeps free below a limit.
+    fn kept_free(limit: u64) -> u64 {
+        (limit / 12).min(9 * MIB)
+    }
+
     /// The engine makes room below the share, as much as it can in a tick.
     fn send_out(&mut self, pot: u64) {
         let limit = self.member.share + pot;
-        let over = self.footprint().saturating_sub(limit - (limit / 12).min(9 * MIB));
+        let over = self.footprint().saturating_sub(limit - Process::kept_free(limit));
         let sent = (over * RATIO / (RATIO - 1)).min(OUT).min(self.resident);
         self.resident -= sent;
         self.stored += sent;
@@ -268,6 +274,20 @@ fn who_wants_little_has_all_of_it_at_once() {
     assert_eq!(run.processes[2].resident, 60 * MIB, "a second was enough");
     (0..1000).for_each(|_| run.tick());
     assert_eq!(run.processes[2].stored, 0);
+}
+
+/// A browser's processes at two thirds of what they hold: most of them wait for something, and each of these has less than its equal part.
+#[test]
+fn what_many_small_processes_leave_idle_goes_to_who_works() {
+    let mut all: Vec<Process> = (0..9).map(|n| Process::new(Habit::Idle, (8 + n) * MIB)).collect();
+    all.extend((0..3).map(|_| Process::new(Habit::Random(40 * MIB), 8 * MIB)));
+    let mut run = Run::new(220 * MIB, &all);
+    let resident = run.settle(3000);
+    assert!(resident[9..].iter().all(|bytes| *bytes > 36 * MIB), "{resident:?}");
+    // Who goes on has what it uses at once.
+    run.processes[8].habit = Habit::Random(16 * MIB);
+    (0..100).for_each(|_| run.tick());
+    assert!(run.processes[8].resident > 15 * MIB, "{}", run.processes[8].resident / MIB);
 }
 
 #[test]
