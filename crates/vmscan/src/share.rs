@@ -244,13 +244,14 @@ fn targets(usable: u64, ms: u64, members: &[Member], floors: &[u64]) -> Vec<u64>
     let wish = |m: &Member| if m.is_parked { 0 } else { m.demand().max(m.wanted + m.room()) };
     let wishes: Vec<u64> = members.iter().map(wish).collect();
     let fair = level(&wishes, &vec![0; wishes.len()], usable);
+    let small: Vec<bool> =
+        members.iter().zip(&wishes).map(|(m, wish)| *wish <= fair && !m.is_parked).collect();
     let mut elastic = Vec::new();
     for (i, member) in members.iter().enumerate() {
-        let is_small = wishes[i] <= fair && !member.is_parked;
-        if is_small {
+        if small[i] {
             targets[i] = member.need().max(floors[i]);
         }
-        if !is_small || member.is_quiet() {
+        if !small[i] || member.is_quiet() {
             elastic.push(i);
         }
     }
@@ -258,7 +259,7 @@ fn targets(usable: u64, ms: u64, members: &[Member], floors: &[u64]) -> Vec<u64>
     for &i in &elastic {
         targets[i] = members[i].share.clamp(floors[i], targets[i]);
     }
-    let contest = Contest { members, floors, wishes, most, elastic, fair };
+    let contest = Contest { members, floors, small, most, elastic, fair };
     let sum: u64 = targets.iter().sum();
     if sum > usable {
         let kept: Vec<u64> = members.iter().zip(floors).map(|(m, floor)| m.kept(*floor)).collect();
@@ -292,8 +293,9 @@ fn level(wishes: &[u64], floors: &[u64], usable: u64) -> u64 {
 struct Contest<'a> {
     members: &'a [Member],
     floors: &'a [u64],
-    /// What each would have alone, and what it can use by the next look.
-    wishes: Vec<u64>,
+    /// Whether each wants less than its equal part.
+    small: Vec<bool>,
+    /// What each can use by the next look.
     most: Vec<u64>,
     elastic: Vec<usize>,
     fair: u64,
@@ -347,8 +349,8 @@ impl Contest<'_> {
                 && claim >= resistance + HYSTERESIS
             {
                 // Of what a small process has no more than this shows whether it is used.
-                let is_small = self.wishes[giver] <= self.fair;
-                let fast = (claim > resistance + HYSTERESIS || targets[taker] < self.fair) && !is_small;
+                let fast =
+                    (claim > resistance + HYSTERESIS || targets[taker] < self.fair) && !self.small[giver];
                 let most = usable * ms / if fast { MOVE_FAST_MS } else { MOVE_MS };
                 // Nobody claims more than the equal part for its own sake.
                 let most = if claim == ENTITLED {

@@ -290,6 +290,23 @@ fn what_many_small_processes_leave_idle_goes_to_who_works() {
     assert!(run.processes[8].resident > 15 * MIB, "{}", run.processes[8].resident / MIB);
 }
 
+/// As much as its engine can follow, though it would have less than its equal part.
+#[test]
+fn who_waits_for_its_turn_gives_at_once() {
+    let parked = Member {
+        footprint: 100 * MIB,
+        wanted: 100 * MIB,
+        share: 100 * MIB,
+        is_parked: true,
+        ..Member::default()
+    };
+    let busy =
+        Member { footprint: 20 * MIB, wanted: 200 * MIB, share: 20 * MIB, misses: 100, ..Member::default() };
+    let mut members = [parked, busy];
+    divide(120 * MIB, 100, &mut members);
+    assert_eq!(members[0].share, 100 * MIB - LAG);
+}
+
 #[test]
 fn shares_do_not_swing() {
     let different = [Habit::Random(300 * MIB), Habit::Random(250 * MIB), Habit::Hog, Habit::Idle];
