@@ -146,15 +146,13 @@ fn units() -> Vec<Vec<u8>> {
     let mut random = Random(seed());
     let mut units = vec![vec![7], random.text(20), random.heap(300)];
     for len in [4096, 10_000, 16 << 10, 64 << 10, 300_000, BLOCK_BYTES] {
-        units.extend([random.text(len), random.heap(len), vec![0; len], random.memory(len)]);
-        // Pages with runs of zeros among what they hold, as programs have them: lzo-rle's own instruction.
-        let mut sparse = random.heap(len);
-        for _ in 0..len / 200 {
-            let at = random.below(len);
-            let end = (at + random.below(300)).min(len);
-            sparse[at..end].fill(0);
-        }
-        units.push(sparse);
+        units.extend([
+            random.text(len),
+            random.heap(len),
+            vec![0; len],
+            random.memory(len),
+            random.sparse(len),
+        ]);
     }
     units
 }

@@ -12,35 +12,24 @@ use samples::{Random, context, decompress, filter, object, seed};
 
 const NAMES: [&str; 3] = ["lzo", "lzo-rle", "842"];
 
-/// The seed of the pages whose streams are kept.
+/// The seed of the units whose streams are kept.
 const KEPT: u64 = 842;
 
-/// The pages whose streams are kept: each a kind of memory, and one with all kinds.
-fn kept_pages() -> Vec<Vec<u8>> {
+/// The units whose streams are kept: pages of every kind of memory, and larger ones.
+fn kept_units() -> Vec<Vec<u8>> {
     let mut random = Random(KEPT);
-    let mut pages = vec![vec![0; 4096], vec![b'z'; 4096], random.noise(4096)];
+    let mut units = vec![vec![0; 4096], vec![b'z'; 4096], random.noise(4096)];
     for _ in 0..3 {
-        pages.extend([random.text(4096), random.heap(4096), sparse(&mut random, 4096)]);
+        units.extend([random.text(4096), random.heap(4096), random.sparse(4096)]);
     }
     // Larger than each of 842's rings (512 bytes, and 2 KiB), and long enough for far copies of lzo's.
-    pages.extend([random.text(16 << 10), sparse(&mut random, 64 << 10)]);
-    pages
+    units.extend([random.text(16 << 10), random.sparse(64 << 10)]);
+    units
 }
 
-/// Memory with runs of zeros of every length in it.
-fn sparse(random: &mut Random, len: usize) -> Vec<u8> {
-    let mut unit = random.heap(len);
-    for _ in 0..len / 150 {
-        let at = random.below(len);
-        let end = (at + random.below(300)).min(len);
-        unit[at..end].fill(0);
-    }
-    unit
-}
-
-/// Each part behind its length, as the program has them.
-fn join(parts: &[&[u8]]) -> Vec<u8> {
-    parts.iter().flat_map(|part| [&(part.len() as u32).to_le_bytes()[..], part].concat()).collect()
+/// Behind its length, as the program has it.
+fn framed(bytes: &[u8]) -> Vec<u8> {
+    [&(bytes.len() as u32).to_le_bytes()[..], bytes].concat()
 }
 
 fn take<'a>(bytes: &mut &'a [u8], len: usize) -> &'a [u8] {
@@ -83,7 +72,7 @@ fn file(name: &str) -> PathBuf {
 fn what_the_kernels_code_wrote_is_read() {
     for name in NAMES {
         let kept = fs::read(file(name)).unwrap();
-        assert_read(name, &streams(&kept), &kept_pages());
+        assert_read(name, &streams(&kept), &kept_units());
     }
 }
 
@@ -98,18 +87,18 @@ fn the_kernels_code_and_ours_read_each_other() {
     for _ in 0..3000 {
         let most = 8 << random.below(14);
         let len = 1 + random.below(most);
-        units.push(if random.below(2) == 0 { random.memory(len) } else { sparse(&mut random, len) });
+        units.push(if random.below(2) == 0 { random.memory(len) } else { random.sparse(len) });
     }
-    let plain = join(&units.iter().map(Vec::as_slice).collect::<Vec<_>>());
+    let plain: Vec<u8> = units.iter().flat_map(|unit| framed(unit)).collect();
+    let kept: Vec<u8> = kept_units().iter().flat_map(|unit| framed(unit)).collect();
     for name in NAMES {
         let theirs = filter(&program, &["c", name], &plain);
         assert_read(name, &streams(&theirs), &units);
         let ours: Vec<Vec<u8>> =
             units.iter().map(|unit| object(&mut context(name, unit.len()), unit)).collect();
-        let framed: Vec<u8> = units
-            .iter()
-            .zip(&ours)
-            .flat_map(|(unit, stream)| [(unit.len() as u32).to_le_bytes().to_vec(), join(&[stream])].concat())
+        let both = units.iter().zip(&ours);
+        let framed: Vec<u8> = both
+            .flat_map(|(unit, ours)| [&(unit.len() as u32).to_le_bytes()[..], &framed(ours)].concat())
             .collect();
         let back = filter(&program, &["d", name], &framed);
         let mut rest = &back[..];
@@ -120,16 +109,12 @@ fn the_kernels_code_and_ours_read_each_other() {
         }
         assert!(rest.is_empty());
         let same = streams(&theirs).iter().zip(&ours).filter(|((_, theirs), ours)| theirs == ours).count();
-        let sum = |streams: &mut dyn Iterator<Item = usize>| streams.sum::<usize>();
+        let theirs_bytes: usize = streams(&theirs).iter().map(|(_, stream)| stream.len()).sum();
+        let ours_bytes: usize = ours.iter().map(Vec::len).sum();
         println!(
-            "{name}: {} units read both ways; theirs come to {} bytes, ours to {}, {same} of them the same",
-            units.len(),
-            sum(&mut streams(&theirs).iter().map(|(_, stream)| stream.len())),
-            sum(&mut ours.iter().map(Vec::len)),
+            "{name}: {} units read both ways; theirs come to {theirs_bytes} bytes, ours to {ours_bytes}, {same} of them the same",
+            units.len()
         );
-        let pages = kept_pages();
-        let kept =
-            filter(&program, &["c", name], &join(&pages.iter().map(Vec::as_slice).collect::<Vec<_>>()));
-        fs::write(file(name), kept).unwrap();
+        fs::write(file(name), filter(&program, &["c", name], &kept)).unwrap();
     }
 }

@@ -110,6 +110,11 @@ impl Share {
 }
 
 impl Division {
+    /// How many processes there are for each CPU that can run them at a time.
+    pub fn processes_per_cpu(&self) -> usize {
+        (self.processes.load(Relaxed) / self.takers.load(Relaxed).max(1)) as usize
+    }
+
     /// Bytes in the pot, open or closed.
     pub fn pot_bytes(&self) -> u64 {
         self.pot.load(SeqCst) & BYTES

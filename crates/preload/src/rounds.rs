@@ -9,7 +9,6 @@ use crate::footprint::sizes;
 use crate::heritage;
 use crate::nap::{self, Nap};
 use crate::seat::{Faults, Seat};
-use crate::share;
 use crate::store::Counter;
 use crate::telling::Teller;
 use crate::unseen::Unseen;
@@ -32,7 +31,7 @@ const SPIN_NS: u64 = 30_000;
 
 /// True where others want every CPU: one that polls is taken from them.
 fn is_crowded(memcg: &Memcg) -> bool {
-    share::processes_per_cpu(memcg) > 0
+    memcg.division.processes_per_cpu() > 0
 }
 
 /// How often the kernel is asked how much memory the process holds; in between the pager keeps count of what it does itself. What comes about without
@@ -129,7 +128,7 @@ pub fn run(watch: &mut Watch, board: Board, workers: &[u32], pager: &mut Engine)
             let waiting_ms =
                 pager.waiting_since_ns().map_or(0, |since| 1 + now.saturating_sub(since) / 1_000_000);
             slot.share.waiting_ms.store(waiting_ms, Relaxed);
-            pager.set_limit(watch.limit(own), share::processes_per_cpu(memcg));
+            pager.set_limit(watch.limit(own), memcg.division.processes_per_cpu());
             watch.count_cpu();
             watch.note_name(now);
             pager.store.tend();

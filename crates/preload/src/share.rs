@@ -8,7 +8,6 @@ use crate::control::Order;
 use crate::words::Line;
 use core::fmt::Write;
 use core::sync::atomic::Ordering::*;
-use memcg::Memcg;
 use uffd::PAGE;
 use uffd::sys::{self, Errno, Fd, consts::*};
 
@@ -43,12 +42,6 @@ fn within(order: &Order, own: usize, parts: u64) -> usize {
     let (has, pot) = (share.bytes.load(SeqCst), division.pot_bytes());
     let limit = if has + pot > 0 { has + pot / parts.max(1) } else { order.memcg.unshared_bytes() };
     limit.max(LEAST) as usize
-}
-
-/// How many processes there are for each CPU that can run them at a time.
-pub fn processes_per_cpu(memcg: &Memcg) -> usize {
-    let division = &memcg.division;
-    (division.processes.load(Relaxed) / division.takers.load(Relaxed).max(1)) as usize
 }
 
 /// How much of `footprint` bytes is counted with the process's relatives.

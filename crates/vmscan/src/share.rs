@@ -61,8 +61,8 @@ const MOVE_FAST_MS: u64 = 800;
 /// No more is moved at a look than in so many milliseconds.
 const LONGEST_MS: u64 = 1000;
 
-/// How long a thread may wait for room before nothing else is more urgent.
-const URGENT_MS: u64 = 500;
+/// How long a thread may wait for room before nothing else is more urgent, in milliseconds.
+pub const URGENT_MS: u64 = 500;
 
 /// Who has used nothing that it had not got for so many milliseconds is quiet.
 const QUIET_MS: u64 = 500;

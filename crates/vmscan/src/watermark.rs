@@ -204,6 +204,7 @@ mod tests {
                 let limit = footprint + Watermarks::kept_free(footprint, processes);
                 let low = Watermarks::new(limit, processes).low;
                 assert!(low >= footprint, "{low} of {footprint}");
+                assert!(limit - footprint <= footprint / 10 + 3 * MIB / 2, "{limit} for {footprint}");
             }
         }
     }

@@ -7,7 +7,9 @@
 //! ```
 //!
 //! Between two ticks engines take from the pot by themselves, so that a tick may come late without harm: nobody gets more than there is, only what one
-//! process has given up reaches the others later.
+//! process has given up reaches the others later. What is counted with relatives, and what the dead leave, is in excess.rs.
+
+mod excess;
 
 use crate::descendants::{self, Process, Tree};
 use crate::families::{self, Families, Kin};
@@ -20,7 +22,7 @@ use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::*;
 use std::time::{Duration, Instant};
-use vmscan::share::{Member, Past, divide};
+use vmscan::share::{Member, Past, URGENT_MS, divide};
 use vmscan::watermark::Watermarks;
 
 /// How often the limit is divided while little of it is in the pot, and else.
@@ -30,14 +32,12 @@ const RELAXED: Duration = Duration::from_millis(100);
 /// A thread that waits for room for longer shows that its family should store what it shares.
 const PRESSED_MS: u64 = 10;
 
-/// Who waits for longer may be stopped soon, at a full limit.
-const FULL_MS: u64 = 500;
+/// What goes out shrinks if it comes to less than so much of what it was; of so little in bytes nothing can be said.
+const SHRINKS: [u64; 2] = [3, 4];
+const TOO_LITTLE: u64 = 4 << 20;
 
 /// What is kept for what nobody counts: one part in so many of the limit.
 const RESERVE: u64 = 256;
-
-/// Page tables are walked for at most one part in so many of the time.
-const WALK_PART: u32 = 50;
 
 /// What is remembered of a slot.
 #[derive(Clone, Copy, Default)]
@@ -49,7 +49,7 @@ struct Known {
     past: Past,
     /// Which of all walks of page tables its last one was; 0 before the first.
     walked: u64,
-    /// So much less of it is counted with its relatives than it knows, in bytes ([`Coordinator::recount`]).
+    /// So much less of it is counted with its relatives than it knows, in bytes (excess.rs).
     recounted: u64,
 }
 
@@ -90,17 +90,6 @@ struct Tenant {
     /// What it had to itself, and its part of what it shared, in bytes.
     bytes: u64,
     has_relatives: bool,
-}
-
-/// What the page tables of a process say.
-#[derive(Clone, Copy)]
-struct Found {
-    index: usize,
-    slot: &'static Slot,
-    /// So much of its memory is counted with its relatives, in bytes.
-    excess: u64,
-    /// How much it had copied before, ever: what it has copied since may have been seen or not.
-    copied: u64,
 }
 
 /// What is known at the end of a run.
@@ -164,8 +153,7 @@ impl Coordinator {
         self.sum_strangers();
         self.note_departed();
         self.learn_excess(now);
-        let can_give = self.can_give();
-        let files = self.file_room.as_mut().map_or(0, |room| room.look(now, can_give));
+        let files = self.room_for_files(now);
         let usable = self.usable().saturating_sub(files);
         self.divide(usable, now);
         self.next = now + if self.memcg.is_short() { PRESSED } else { RELAXED };
@@ -192,17 +180,23 @@ impl Coordinator {
         self.memcg.used().iter().enumerate().filter(move |(_, slot)| is_taken(slot))
     }
 
+    /// How much of the limit is left to files, in bytes.
+    fn room_for_files(&mut self, now: Instant) -> u64 {
+        let can_give = self.file_room.is_some() && self.can_give();
+        self.file_room.as_mut().map_or(0, |room| room.look(now, can_give))
+    }
+
     /// True where files can be given some of the programs' memory: nobody waits for more than there is, and what goes out shrinks.
     fn can_give(&self) -> bool {
         let (mut stored, mut pool) = (0, 0);
         for (_, slot) in self.taken() {
-            if slot.share.waiting_ms.load(Relaxed) > FULL_MS {
+            if slot.share.waiting_ms.load(Relaxed) >= URGENT_MS {
                 return false;
             }
             stored += slot.stored_bytes.load(Relaxed).min(MOST);
             pool += slot.pool_bytes.load(Relaxed).min(MOST);
         }
-        stored < LARGE || pool < stored / 4 * 3
+        stored < TOO_LITTLE || pool < stored / SHRINKS[1] * SHRINKS[0]
     }
 
     /// What there is for managed processes, the living.
@@ -263,7 +257,7 @@ impl Coordinator {
 
     /// What a slot says, since the last tick where it counts.
     fn member(&mut self, index: usize, slot: &Slot) -> Member {
-        let per_cpu = (self.memcg.division.processes.load(Relaxed) / self.cpus) as usize;
+        let per_cpu = self.memcg.division.processes_per_cpu();
         let is_parked = self.turns.waits(index, slot);
         let known = self.known(index, slot);
         let stat = &slot.stat;
@@ -349,117 +343,7 @@ impl Coordinator {
         let known = descendants::shared_bytes(process.pid);
         known.map_or(process.private_bytes, |(private, proportional)| private.min(proportional))
     }
-
-    /// Takes note of who has ended. All that it had is there until its engine, which has it too, is gone; and what it shared with relatives they have to
-    /// themselves now: that is not to be given away before it is known.
-    fn note_departed(&mut self) {
-        let tenant = |(index, slot): (usize, &Slot)| Tenant {
-            index,
-            pid: slot.pid.load(Relaxed),
-            engine: slot.engine_pid.load(Relaxed),
-            bytes: slot.footprint_bytes.load(Relaxed).min(MOST),
-            has_relatives: slot.family.load(SeqCst) != 0,
-        };
-        let present: Vec<Tenant> = self.taken().map(tenant).collect();
-        // Who executes another program has another engine, and left what it had to the one before.
-        let is_same = |old: &Tenant, new: &Tenant| {
-            (old.index, old.pid) == (new.index, new.pid) && (old.engine == 0 || old.engine == new.engine)
-        };
-        let lives = |old: &Tenant| present.iter().any(|new| is_same(old, new));
-        let before = std::mem::take(&mut self.present);
-        self.departed.extend(before.into_iter().filter(|old| old.bytes >= SLIGHT && !lives(old)));
-        self.present = present;
-    }
-
-    /// How much of the private memory of forked processes is counted with their relatives: asks about one after the other, at a bounded pace.
-    fn learn_excess(&mut self, now: Instant) {
-        let shares = |slot: &Slot| slot.share.excess_bytes.load(Relaxed) > 0;
-        let gone = self.departed.extract_if(.., |tenant| !descendants::is_engine(tenant.engine));
-        let has_lost_one = gone.fold(false, |lost, tenant| lost | tenant.has_relatives);
-        if has_lost_one {
-            self.waits = None;
-        }
-        if self.is_waiting(now) || now < self.walk && !has_lost_one {
-            return;
-        }
-        let began = sys::cpu_time();
-        let mut due: Vec<(usize, &'static Slot, u32)> = Vec::new();
-        for (index, slot) in self.taken().filter(|(_, slot)| slot.state() != State::Starting) {
-            let pid = slot.pid.load(Relaxed);
-            let found = self.tree.processes.iter().find(|process| process.own_pid == pid);
-            let related = |p: &&Process| p.private_bytes >= LARGE && self.tree.is_related(p.pid);
-            if let Some(process) = found.filter(|p| shares(slot) || related(p)) {
-                due.push((index, slot, process.pid));
-            }
-        }
-        due.sort_by_key(|&(index, ..)| self.known[index].walked);
-        // What a new one shares others share with it.
-        let has_new_one = due.first().is_some_and(|&(index, ..)| self.known[index].walked == 0);
-        let count = if has_lost_one || has_new_one { SLOTS } else { 1 };
-        let mut found = Vec::new();
-        for (index, slot, pid) in due.into_iter().take(count) {
-            self.walks += 1;
-            let walk = self.walks;
-            self.known(index, slot).walked = walk;
-            let copied = slot.share.copied_bytes.load(SeqCst);
-            if let Some((private, proportional)) = descendants::shared_bytes(pid) {
-                let excess = private.saturating_sub(proportional + SLIGHT);
-                found.push(Found { index, slot, excess, copied });
-            }
-        }
-        self.recount(&found, now);
-        self.walk = now + PRESSED.max((sys::cpu_time() - began) * WALK_PART);
-    }
-
-    /// Takes note of what is shared. Memory that is counted elsewhere from now on takes its part of the share with it: an engine's limit, which is
-    /// share and excess, is the same before and after. Those that hold less than they knew publish that first, so that the sum of all is never
-    /// too high because of it; those that hold more do in the meantime only here.
-    fn recount(&mut self, found: &[Found], now: Instant) {
-        let mut publishers = Vec::new();
-        for &Found { index, slot, excess, copied } in found {
-            // In this order: what is copied between the two is taken off twice, rather than not at all.
-            let before = slot.share.excess_bytes.load(SeqCst);
-            let since = slot.share.copied_bytes.load(SeqCst).saturating_sub(copied);
-            let excess = excess.saturating_sub(since);
-            if excess > before {
-                let published = slot.published();
-                slot.share.excess_bytes.fetch_add(excess - before, SeqCst);
-                let less = |bytes: u64| Some(bytes.saturating_sub(excess - before));
-                let _ = slot.share.bytes.fetch_update(SeqCst, SeqCst, less);
-                publishers.push((index, slot.pid.load(Relaxed), published));
-            }
-            // Also of a process that has come since the last division.
-            self.known(index, slot).recounted = before.saturating_sub(excess);
-        }
-        self.waits = Some((now + LONGEST_WAIT, publishers));
-        self.is_waiting(now);
-    }
-
-    /// False when nobody has to wait to be recounted, any more; then all are.
-    fn is_waiting(&mut self, now: Instant) -> bool {
-        let holds = |&(index, pid, published): &Publisher| {
-            let slot = &self.memcg.slots[index];
-            slot.pid.load(Relaxed) == pid && slot.published() == published && slot.state() != State::Ended
-        };
-        if self.waits.as_ref().is_some_and(|(until, all)| now < *until && all.iter().any(holds)) {
-            return true;
-        }
-        self.waits = None;
-        for (index, slot) in self.taken() {
-            let known = &mut self.known[index];
-            let more = std::mem::take(&mut known.recounted);
-            if known.pid == slot.pid.load(Relaxed) {
-                let less = |excess: u64| Some(excess.saturating_sub(more));
-                let before = slot.share.excess_bytes.fetch_update(SeqCst, SeqCst, less);
-                slot.share.bytes.fetch_add(more.min(before.unwrap_or(0)), SeqCst);
-            }
-        }
-        false
-    }
 }
-
-/// For those that share more than they knew it is waited no longer than this.
-const LONGEST_WAIT: Duration = Duration::from_millis(100);
 
 /// No process holds more: all of its address space, in bytes.
 const MOST: u64 = 1 << 47;
@@ -467,11 +351,9 @@ const MOST: u64 = 1 << 47;
 /// Processes with less are counted in full.
 const LARGE: u64 = 4 << 20;
 
-/// So much of what seems to be shared may be the time between two looks.
-const SLIGHT: u64 = 1 << 20;
-
 #[cfg(test)]
 mod tests {
+    use super::excess::*;
     use super::*;
     use memcg::Settings;
 
@@ -588,7 +470,7 @@ mod tests {
         assert!(coordinator.can_give());
         memcg.publish(parent, 200 * MIB, 240 * MIB, 60 * MIB, 20 * MIB);
         assert!(coordinator.can_give());
-        child.share.waiting_ms.store(FULL_MS + 1, Relaxed);
+        child.share.waiting_ms.store(URGENT_MS, Relaxed);
         assert!(!coordinator.can_give());
         child.share.waiting_ms.store(0, Relaxed);
         memcg.publish(parent, 200 * MIB, 210 * MIB, 60 * MIB, 50 * MIB);

@@ -95,7 +95,7 @@ int main(int argc, char **argv)
 		}
 	} else {
 		while (get_length(&plain)) {
-			if (plain > ROOM || !get_length(&length))
+			if (!get_length(&length))
 				die("the input ends in a length");
 			get(length);
 			put(out, decompress(argv[2], length, plain));

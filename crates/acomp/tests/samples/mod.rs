@@ -46,6 +46,17 @@ impl Random {
         memory
     }
 
+    /// `len` bytes of a heap with runs of zeros in it, as programs have them: lzo-rle has an instruction for these.
+    pub fn sparse(&mut self, len: usize) -> Vec<u8> {
+        let mut memory = self.heap(len);
+        for _ in 0..len / 200 {
+            let at = self.below(len);
+            let end = (at + self.below(300)).min(len);
+            memory[at..end].fill(0);
+        }
+        memory
+    }
+
     /// `len` bytes of words that come again and again.
     pub fn text(&mut self, len: usize) -> Vec<u8> {
         let words: Vec<Vec<u8>> = (0..200)
