@@ -98,6 +98,9 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
 
     /// Moves about `want` bytes to the stage; how many it was.
     pub(crate) fn evict(&mut self, want: usize) -> usize {
+        if self.rests() {
+            return 0;
+        }
         self.release_quarantine();
         self.list_pins();
         let (mut rounds, mut known) = (0, Known::default());
@@ -115,6 +118,10 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             let Some((found, upto)) = self.kernel.occupied(self.hand, EVICT_PAGES, &mut runs) else {
                 self.hand = 0;
                 rounds += 1;
+                let found = self.rest.round(self.kernel.now_ns());
+                if !found && !self.config.evict_all {
+                    break;
+                }
                 continue;
             };
             let (before, mut due) = (got, false);
@@ -131,10 +138,12 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 }
             }
             if got > before {
+                self.rest.found();
                 self.return_pins(runs[0].start..self.hand);
             }
             // An event is under way, whose causer may have a fault to be served first.
             if due {
+                self.rest.found();
                 self.settle();
                 break;
             }
@@ -146,6 +155,14 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             }
         }
         got
+    }
+
+    /// True when nothing was found lately, and nobody waits for room: what others gave up meanwhile is to be seen at once then.
+    fn rests(&mut self) -> bool {
+        self.faults.is_empty()
+            && self.waiting.is_empty()
+            && !self.config.evict_all
+            && self.rest.is_on(self.kernel.now_ns())
     }
 
     /// Moves to the stage what streams have gone through, and nothing has made hot; how many bytes it was.
@@ -238,7 +255,11 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
 
     /// True when the page's heat saves it once more.
     pub(crate) fn spare(&mut self, at: usize) -> bool {
-        self.index.cool(at, Heat::visited)
+        let is_spared = self.index.cool(at, Heat::visited);
+        if is_spared {
+            self.rest.found();
+        }
+        is_spared
     }
 
     /// True for pages that the kernel writes without a fault, and for those that somebody may be discarding.

@@ -70,6 +70,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 }
             }
         }
+        self.rest.end();
         let waited = self.kernel.now_ns().saturating_sub(fault.since_ns);
         self.stat.stall_ns.fetch_add(waited, Relaxed);
         if matches!(began, Kind::Staged | Kind::Stored | Kind::Zero) {

@@ -42,9 +42,18 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         packed
     }
 
-    /// Packs a window that need not be cold: nothing else is left that would make room. True when there was one.
+    /// Packs a window that need not be cold: nothing else is left that would make room. True when there was one; where there is none it is a while until the next search.
     pub(crate) fn pack_at_last(&mut self) -> bool {
-        self.pack_next(LOOKS_AT_LAST, false)
+        if self.packer_rest.is_on(self.kernel.now_ns()) {
+            return false;
+        }
+        let packed = self.pack_next(LOOKS_AT_LAST, false);
+        if packed {
+            self.packer_rest.found();
+        } else {
+            self.packer_rest.round(self.kernel.now_ns());
+        }
+        packed
     }
 
     /// Looks at the next windows for one that is worth packing, and packs it.

@@ -19,6 +19,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use memcg::Stat;
 use vmscan::heat::Heat;
 use vmscan::readahead::Readahead;
+use vmscan::rest::Rest;
 use vmscan::split::Splitting;
 use vmscan::watermark::{Usage, Watermarks};
 use vmscan::{PAGE, WINDOW};
@@ -86,10 +87,12 @@ pub struct Pager<'a, K, S> {
     pub(crate) remapped: Vec<Range<usize>>,
     /// Windows that a worker loads ahead of the fault.
     pub(crate) fetches: Vec<crate::fetch::Ahead>,
-    /// Where the clock hand stands.
+    /// Where the clock hand stands, and whether it rests.
     pub(crate) hand: usize,
-    /// Where the hand stands that packs windows, and when it goes on.
+    pub(crate) rest: Rest,
+    /// Where the hand stands that packs windows, and when it goes on; and whether it rests where nothing else is left.
     pub(crate) packer: usize,
+    pub(crate) packer_rest: Rest,
     pub(crate) pack_next_ns: u64,
     /// How many pages have gone to the stage.
     pub(crate) evictions: usize,
@@ -164,7 +167,9 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
             remapped: Vec::new(),
             fetches: Vec::new(),
             hand: 0,
+            rest: Rest::default(),
             packer: 0,
+            packer_rest: Rest::default(),
             pack_next_ns: 0,
             evictions: 0,
             enrolled_ns: 0,

@@ -176,7 +176,8 @@ pub fn run(watch: &mut Watch, board: Board, workers: &[u32], pager: &mut Engine)
             let room = watch.limit(own).saturating_sub(own) as u64;
             let time = if urgent { nap::LEAST_NS } else { nap.next(room, own, faults) };
             seat.follow(now, || pager.kernel.cpu_of(thread));
-            let wants = pager.wants_results();
+            // For what nobody has been asked for it would wait in vain, and never sleep.
+            let wants = pager.wants_results().min(pager.store.given());
             head.pager_wants.store(wants as u32, SeqCst);
             // What was done before this is not counted.
             let time = if pager.store.under_way() < wants { 0 } else { time };

@@ -169,7 +169,12 @@ impl Counter {
         self.stat.auto_extra_ns.fetch_add(spent, Relaxed);
     }
 
-    /// How many jobs are not done yet.
+    /// How many jobs were given and their results not fetched.
+    pub fn given(&self) -> usize {
+        self.given.len()
+    }
+
+    /// How many of them are not done yet.
     pub fn under_way(&self) -> usize {
         self.given.iter().filter(|given| !self.board.is_done(given.slot)).count()
     }

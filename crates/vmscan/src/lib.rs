@@ -4,6 +4,7 @@
 //! ```text
 //!   footprint ──> watermark::Watermarks ──> how much to evict, compress, drop; whether fresh memory waits
 //!   page met by the clock hand ──> heat::Heat ──> spare it once more, or take it
+//!   round of the hand in vain ──> rest::Rest ──> how long it rests
 //!   fault ──> readahead::Readahead ──> this page, its window, or the windows after it too
 //!   what each process of a run needs ──> share::divide ──> what each may use
 //!   more processes than CPUs refault ──> load::Load ──> who waits for its turn
@@ -18,6 +19,7 @@ extern crate alloc;
 pub mod heat;
 pub mod load;
 pub mod readahead;
+pub mod rest;
 pub mod share;
 pub mod split;
 pub mod watermark;

@@ -7,7 +7,7 @@ use super::run::{self, DOORBELL, Plan, Simulated};
 use super::store::WORKERS;
 use crate::event::{covers, subtract};
 use crate::index::Kind;
-use crate::kernel::{Message, WINDOW_PAGES};
+use crate::kernel::{Kernel, Message, WINDOW_PAGES};
 use crate::stage::Use;
 use memcg::Stat;
 use std::cell::RefCell;
@@ -691,4 +691,27 @@ fn what_is_not_registered_yet_is_protected_too() {
     scene.pager.share();
     let world = scene.world.borrow();
     assert!(pages(0..32).step_by(PAGE).all(|at| world.memory.page(at).is_some_and(|page| page.protected)));
+}
+
+/// What it holds beyond its limit nobody can take: to look for more at every turn took most of a CPU.
+#[test]
+fn the_hand_rests_where_there_is_nothing_to_take_until_something_comes_in() {
+    const HELD: usize = 64 << 20;
+    let mut scene = Scene::new();
+    scene.write(pages(0..4));
+    scene.go_on();
+    scene.pager.config.evict_all = false;
+    scene.pager.set_limit(HELD / 2, 1);
+    let turns = |scene: &mut Scene| {
+        for _ in 0..20 {
+            scene.world.borrow_mut().calls = 0;
+            scene.pager.turn(HELD);
+        }
+        scene.pager.rest.is_on(scene.pager.kernel.now_ns())
+    };
+    assert!(turns(&mut scene));
+    scene.reads_back(pages(0..1), 0);
+    assert!(!scene.pager.rest.is_on(scene.pager.kernel.now_ns()));
+    assert!(turns(&mut scene), "it has gone round again");
+    assert_eq!(scene.kind(BASE), Kind::Staged, "and found what came in");
 }
