@@ -15,7 +15,8 @@
 //! (`displaced`), and the late event finds it there. So what is known to be registered (`regions`) must be all that is: whole mappings, and what
 //! mremap adds to one, of which no event tells: where somebody moves to such a part (`remapped`) before it is known to be registered, there may be an event of a
 //! former owner's due or not (`doubted`), until none is under way. A limit: what else comes to be registered while events are under way is known only then.
-//! An event that is later than all of another thread's mremap to such a place cannot be told from one that is due.
+//! An UNMAP of such a place may be that former owner's, or of the one who has moved there since: it is his if nothing is mapped there any more, or what is there is not
+//! registered. A limit of that: a third one may have moved there by then.
 
 use crate::index::{ASIDE, Entry, Kind};
 use crate::kernel::{Kernel, Message, Store};
@@ -160,9 +161,12 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// A range is gone. Where somebody else has moved to already, what was there before is aside.
     fn unmap(&mut self, range: Range<usize>) {
         self.unfault(&range);
-        let (late, rest) = part(&self.displaced, &range);
+        let (late, mut rest) = part(&self.displaced, &range);
         for range in late {
+            let (doubted, _) = part(&self.doubted, &range);
             self.no_longer_due(&range);
+            // There may have been no former owner, and this be the new one's: he has it no longer then.
+            rest.extend(doubted.into_iter().filter(|range| !self.is_held(range)));
         }
         for range in rest {
             self.forget(range.clone());
@@ -170,6 +174,11 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             self.unregistered(&range);
             self.quarantine.lift(&range);
         }
+    }
+
+    /// True when a range is mapped and registered, while an event is under way that says it was unmapped.
+    fn is_held(&mut self, range: &Range<usize>) -> bool {
+        self.kernel.mapping(range.start).is_some() && self.kernel.is_ours(range.start)
     }
 
     /// The event of a range's former owner has come, or was none: what was there before is nobody's.

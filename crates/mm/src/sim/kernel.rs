@@ -210,6 +210,12 @@ impl Kernel for SimKernel {
         !world.memory.vmas_in(range).is_empty()
     }
 
+    fn is_ours(&mut self, at: usize) -> bool {
+        let mut world = self.0.borrow_mut();
+        world.enter();
+        world.memory.vma(at).is_none_or(|(_, vma)| vma.registered)
+    }
+
     fn mapping(&mut self, at: usize) -> Option<Range<usize>> {
         let mut world = self.0.borrow_mut();
         world.enter();

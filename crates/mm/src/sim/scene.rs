@@ -1,7 +1,7 @@
 //! Scripted scenes, one for each bug that the simulator found in the pager: nothing happens by itself or by chance.
 
 use super::Shared;
-use super::memory::{Access, Content, Marker, Task};
+use super::memory::{Access, Content, Marker, Task, Vma};
 use super::program::{BASE, Habit};
 use super::run::{self, DOORBELL, Plan, Simulated};
 use super::store::WORKERS;
@@ -328,6 +328,45 @@ fn an_unmap_that_is_read_after_its_address_was_given_away_spares_the_new_owner()
             "what the first thread had is gone"
         );
     }
+}
+
+/// Two threads' mremaps make one mapping together, of which the second's part looks as if the first's call had added it; and the second unmaps it before all events are read.
+#[test]
+fn who_has_moved_beside_another_and_unmaps_that_has_it_no_longer() {
+    let mut scene = Scene::new();
+    scene.world.borrow_mut().memory.unmap(pages(32..128));
+    scene.write(pages(0..32));
+    scene.go_on();
+    subtract(&mut scene.pager.regions, &pages(32..128));
+    let [first, second] = [64..80, 80..96].map(pages);
+    let fresh = scene.world.borrow().memory.vma(BASE).map(|(_, vma)| vma.clone());
+    {
+        let memory = &mut scene.world.borrow_mut().memory;
+        memory.remap(pages(0..16), first.start, 16 * PAGE, false);
+        memory.remap(pages(16..32), second.start, 16 * PAGE, false);
+        memory.changing += 1;
+        assert_eq!(memory.vma(first.start).map(|(whole, _)| whole), Some(pages(64..96)));
+    }
+    for (from, to) in [(0..16, &first), (16..32, &second)] {
+        scene.raise(Message::Remap { from: pages(from), to: to.start });
+        scene.turn();
+    }
+    scene.raise(Message::Unmap(pages(0..16)));
+    scene.raise(Message::Unmap(pages(16..32)));
+    scene.turn();
+    scene.world.borrow_mut().memory.unmap(second.clone());
+    scene.raise(Message::Unmap(second.clone()));
+    scene.turn();
+    {
+        let memory = &mut scene.world.borrow_mut().memory;
+        memory.changing = 0;
+        memory.map(second.clone(), Vma { registered: false, ..fresh.unwrap() });
+    }
+    assert!(!scene.pager.regions.iter().any(|r| r.contains(&second.start)), "it is not registered");
+    scene.write(second.clone());
+    scene.go_on();
+    scene.reads_back(second, 0);
+    scene.reads_back(first, 64 * PAGE as isize);
 }
 
 #[test]
