@@ -114,6 +114,37 @@ unsafe fn aside_in(namespaces: u32, entry: extern "C" fn(usize) -> !, argument: 
     made.map(drop)
 }
 
+/// A process that shares this one's memory and runs beside it for a moment.
+pub struct Helper {
+    pid: u32,
+    stack: usize,
+}
+
+/// Starts `entry(argument)` in one. Not in the program, whose child it would be.
+///
+/// # Safety
+/// As for [`aside`].
+pub unsafe fn helper(entry: extern "C" fn(usize) -> !, argument: usize) -> Result<Helper, Errno> {
+    let stack_top = new_stack()?;
+    // SAFETY: the stack is new, and there until the process has ended; the rest is the caller's contract.
+    let made = unsafe { sys::clone(CLONE_VM, stack_top, entry, argument) };
+    if made.is_err() {
+        // SAFETY: nobody has come to use it.
+        unsafe { arena::unmap(stack_top - STACK, STACK) };
+    }
+    Ok(Helper { pid: made?, stack: stack_top - STACK })
+}
+
+impl Helper {
+    /// Waits for its end.
+    pub fn wait(self) {
+        let mut status = 0;
+        while sys::wait4(self.pid, &mut status, __WALL) == Err(Errno::EINTR) {}
+        // SAFETY: nobody is on that stack any more.
+        unsafe { arena::unmap(self.stack, STACK) };
+    }
+}
+
 /// Starts `entry(argument)` in a process that shares this one's memory, and whose parent is not this process. All signals must be blocked.
 ///
 /// # Safety

@@ -79,6 +79,8 @@ pub struct Control {
     pub rights_asked: AtomicU32,
     /// See `rights_asked`.
     pub rights_done: AtomicU32,
+    /// Where the executable's constants are that have been given anonymous memory (relro.rs); (0, 0) where there are none.
+    pub constants: (AtomicUsize, AtomicUsize),
     /// What libc says of its threads.
     pub blocks: Layout,
 }
@@ -168,6 +170,7 @@ impl Control {
             has_forked: AtomicU32::new(0),
             rights_asked: AtomicU32::new(0),
             rights_done: AtomicU32::new(0),
+            constants: (AtomicUsize::new(0), AtomicUsize::new(0)),
             blocks: Layout::unknown(),
         }
     }

@@ -152,6 +152,9 @@ const READS: &[u32] = &[O_RDONLY | O_CLOEXEC, O_RDONLY | O_DIRECTORY | O_CLOEXEC
 /// How workers are made.
 const CLONES: &[u32] = &[CLONE_FILES | CLONE_FS, CLONE_FILES | CLONE_FS | CLONE_VM];
 
+/// How helpers are (relro.rs): they inherit the filter.
+const HELPER: u32 = CLONE_VM;
+
 /// What an engine's prctl is about, besides giving up rights: huge pages, during forks.
 const ENGINES_OPTIONS: [u32; 2] = [PR_SET_THP_DISABLE, PR_GET_THP_DISABLE];
 
@@ -240,12 +243,13 @@ fn write(stage: Stage, company: Company) -> Vec<Instruction> {
     match stage {
         Stage::Born | Stage::Bound => {
             filter.allow(TO_AWAKE);
-            filter.allow_where(g::__NR_clone, 0, CLONES.iter().copied());
+            filter.allow_where(g::__NR_clone, 0, CLONES.iter().copied().chain([HELPER]));
         }
         Stage::Manages => {
             let options = creds::PRCTL_OPTIONS.into_iter().chain(ENGINES_OPTIONS);
             filter.allow_where(g::__NR_prctl, 0, options);
             filter.allow_where(g::__NR_kill, 0, [program]);
+            filter.allow_where(g::__NR_clone, 0, [HELPER]);
         }
         Stage::Works => {
             filter.allow_where(g::__NR_prctl, 0, creds::PRCTL_OPTIONS);

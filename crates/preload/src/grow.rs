@@ -20,6 +20,7 @@ use crate::hook;
 use crate::loaded::Program;
 use crate::patch;
 use crate::relocate;
+use crate::relro;
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering::*};
 use uffd::sites::Site;
@@ -96,6 +97,8 @@ pub unsafe fn begin(envp: *const *const u8, path: &[u8]) -> bool {
     if !is_seen || program.is_go || program.data_bytes >= grown || path.len() > PATH_BYTES {
         patch::install(&Site::ALL);
         CONTROL.mapped_bytes.store(program.data_bytes, Relaxed);
+        relocate::finish();
+        relro::make_anonymous(program.constants);
         return false;
     }
     for (cell, byte) in PATH.iter().zip(path) {

@@ -18,6 +18,7 @@
 //! - [`shelf`]: the dictionaries that engine and workers have; [`lexicon`]: what the engine knows of them; [`lessons`]: the worker that looks for them
 //! - [`meter`]: what devices have done for a worker
 //! - [`control`]: what the program's threads and the engine tell each other; [`words`]: what is said to the user
+//! - [`relro`]: constants of the executable, which cannot be written to
 //! - [`grow`]: when an engine is started; [`patch`]: libc's system calls that pass us; [`loaded`]: what the loader has loaded
 //! - [`engine`], [`worker`]: the processes; [`watch`]: the program as the engine sees it; [`birth`], [`crew`]: how they are made; [`seat`]: on which CPU they run; [`nap`]: how long they sleep;
 //!   [`share`]: what of the limit is theirs
@@ -68,6 +69,7 @@ pub mod nap;
 pub mod patch;
 pub mod pool;
 pub mod relocate;
+pub mod relro;
 pub mod rights;
 pub mod rounds;
 pub mod seat;

@@ -3,8 +3,9 @@
 //! is not waited for; the objects that a program begins with stay as they are.
 
 use core::ffi::CStr;
+use core::ops::Range;
 use core::ptr::null;
-use uffd::sys;
+use uffd::{PAGE, sys};
 
 /// `struct link_map`, the part that everybody may know.
 #[repr(C)]
@@ -172,13 +173,16 @@ const AT_PHDR: usize = 3;
 const AT_PHNUM: usize = 5;
 const PT_LOAD: u32 = 1;
 const PT_NOTE: u32 = 4;
+const PT_GNU_RELRO: u32 = 0x6474_e552;
 const PF_W: u32 = 2;
 
 /// What the main program's headers say of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
     /// Bytes that it can write to (.data and .bss).
     pub data_bytes: usize,
+    /// Where its constants are that the loader has written addresses to, and made read-only: whole pages.
+    pub constants: Range<usize>,
     /// It is written in Go, and maps memory without libc.
     pub is_go: bool,
 }
@@ -217,6 +221,10 @@ impl Program {
         let mut notes = segments.iter().filter(|s| s.kind == PT_NOTE);
         Some(Program {
             data_bytes: writable.map(|s| s.bytes).sum(),
+            constants: segments
+                .iter()
+                .find(|s| s.kind == PT_GNU_RELRO)
+                .map_or(0..0, |s| (base + s.at) & !(PAGE - 1)..(base + s.at + s.bytes) & !(PAGE - 1)),
             // SAFETY: as above; notes are part of what is mapped.
             is_go: notes.any(|s| unsafe { has_note_of_go(base + s.at, s.bytes) }),
         })

@@ -180,7 +180,7 @@ pub fn run(watch: &mut Watch, board: Board, workers: &[u32], pager: &mut Engine)
             let wants = pager.wants_results().min(pager.store.given());
             head.pager_wants.store(wants as u32, SeqCst);
             // What was done before this is not counted.
-            let time = if pager.store.under_way() < wants { 0 } else { time };
+            let time = if pager.store.under_way() < wants || pager.kernel.has_early() { 0 } else { time };
             let woken = sys::poll([pager.kernel.fd(), board.bell(), &watch.program], time);
             head.pager_wants.store(0, SeqCst);
             if woken.is_ok_and(|[_, bell, _]| bell) {

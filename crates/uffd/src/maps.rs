@@ -16,6 +16,8 @@ pub struct Mapping {
     pub range: Range<usize>,
     /// Readable and writable, not executable.
     pub read_write: bool,
+    /// Readable, and neither writable nor executable.
+    pub read_only: bool,
     /// Shared with other processes, or of a file.
     pub foreign: bool,
     /// First bytes of the name as in /proc/PID/maps, without the NUL: `[heap]`, `[stack]`, `[anon:...]`.
@@ -52,11 +54,13 @@ impl Maps {
         }
         let flag = |f: g::procmap_query_flags| query.vma_flags & f as u64 != 0;
         use g::procmap_query_flags as f;
+        let [reads, writes, executes] =
+            [f::PROCMAP_QUERY_VMA_READABLE, f::PROCMAP_QUERY_VMA_WRITABLE, f::PROCMAP_QUERY_VMA_EXECUTABLE]
+                .map(flag);
         Ok(Some(Mapping {
             range: query.vma_start as usize..query.vma_end as usize,
-            read_write: flag(f::PROCMAP_QUERY_VMA_READABLE)
-                && flag(f::PROCMAP_QUERY_VMA_WRITABLE)
-                && !flag(f::PROCMAP_QUERY_VMA_EXECUTABLE),
+            read_write: reads && writes && !executes,
+            read_only: reads && !writes && !executes,
             foreign: flag(f::PROCMAP_QUERY_VMA_SHARED) || query.inode != 0,
             name: core::array::from_fn(|i| if query.vma_name_size > 0 { name[i] } else { 0 }),
         }))

@@ -235,6 +235,15 @@ pub unsafe fn mremap(at: usize, bytes: usize, new_bytes: usize, to: usize) -> Re
     call!(__NR_mremap, at, bytes, new_bytes, g::MREMAP_MAYMOVE | g::MREMAP_FIXED, to).map(drop)
 }
 
+/// Moves the pages of a mapping to `to`, where they take the place of what is there, and leaves the mapping, empty.
+///
+/// # Safety
+/// As for [`mremap`].
+pub unsafe fn mremap_keep(at: usize, bytes: usize, to: usize) -> Result<()> {
+    let flags = g::MREMAP_MAYMOVE | g::MREMAP_FIXED | g::MREMAP_DONTUNMAP;
+    call!(__NR_mremap, at, bytes, bytes, flags, to).map(drop)
+}
+
 /// Takes VM_LOCKED off a range.
 pub fn munlock(at: usize, bytes: usize) -> Result<()> {
     call!(__NR_munlock, at, bytes).map(drop)
