@@ -199,9 +199,8 @@ impl Live {
         let is_event = |message: &Message| !matches!(message, Message::Fault { .. });
         let is_due = self.early.iter().any(is_event);
         match removed {
-            // They come first, whatever was refused.
-            Removed::Refused(_) if is_due => return stopped(Errno::EAGAIN),
-            Removed::Refused(errno) => return stopped(errno),
+            // Events come first. What was refused is refused the next time too, whatever the errno.
+            Removed::Refused(_) => return stopped(if is_due { Errno::EAGAIN } else { Errno::EINVAL }),
             Removed::Foreign => {
                 words::last_words("pages were taken that somebody had mapped in the place of the executable");
                 words::stop_program();

@@ -104,7 +104,7 @@ const PENDING: u32 = u32::MAX;
 const DONE: u32 = 0;
 
 extern "C" fn mover(order: usize) -> ! {
-    // SAFETY: `Removal` keeps it until this process has ended.
+    // SAFETY: `remove` keeps it until this process has ended.
     let order = unsafe { &*(order as *const Order) };
     // SAFETY: the engine's to take.
     let moved = unsafe { sys::mremap_keep(order.from, order.bytes, order.to) };
@@ -117,7 +117,7 @@ extern "C" fn mover(order: usize) -> ! {
 pub enum Removed {
     /// The pages are there, and the event was read.
     All,
-    /// Nothing has changed.
+    /// Nothing has changed: there was no helper to be had, or the kernel has refused it.
     Refused(Errno),
     /// The pages are there, and there was no event: nobody had registered them.
     Foreign,
