@@ -25,6 +25,7 @@ use alloc::vec::Vec;
 use core::ops::Range;
 use core::sync::atomic::Ordering::Relaxed;
 use uffd::Errno;
+use vmscan::PAGE;
 
 impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// Reads all messages and applies all events. Faults are left in the queue.
@@ -166,7 +167,9 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             let (doubted, _) = part(&self.doubted, &range);
             self.no_longer_due(&range);
             // There may have been no former owner, and this be the new one's: he has it no longer then.
-            rest.extend(doubted.into_iter().filter(|range| !self.is_held(range)));
+            for range in doubted {
+                rest.extend(self.unheld(&range));
+            }
         }
         for range in rest {
             self.forget(range.clone());
@@ -176,9 +179,22 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         }
     }
 
-    /// True when a range is mapped and registered, while an event is under way that says it was unmapped.
-    fn is_held(&mut self, range: &Range<usize>) -> bool {
-        self.kernel.mapping(range.start).is_some() && self.kernel.is_ours(range.start)
+    /// What of a range is not mapped, or not registered, while an event is under way that says it was unmapped.
+    fn unheld(&mut self, range: &Range<usize>) -> Vec<Range<usize>> {
+        let (mut at, mut parts) = (range.start, Vec::new());
+        while at < range.end {
+            let mapping = self.kernel.mapping(at);
+            let end = match &mapping {
+                Some(mapping) => mapping.end.min(range.end),
+                None if self.kernel.is_mapped(at..range.end) => at + PAGE,
+                None => range.end,
+            };
+            if mapping.is_none() || !self.kernel.is_ours(at) {
+                insert(&mut parts, at..end);
+            }
+            at = end;
+        }
+        parts
     }
 
     /// The event of a range's former owner has come, or was none: what was there before is nobody's.
