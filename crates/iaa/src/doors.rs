@@ -98,7 +98,7 @@ mod tests {
             let refused = [
                 sys::munmap(at, BYTES),
                 sys::mprotect(at, BYTES, PROT_READ | PROT_WRITE),
-                sys::mremap(at, BYTES, BYTES, at + (1 << 30)),
+                sys::mremap(at, BYTES, BYTES, 0, at + (1 << 30)),
                 sys::madvise_keep(at, BYTES, MADV_DONTNEED).map(drop),
                 sys::syscall(__NR_mmap, [at, BYTES, 3, 0x32, usize::MAX, 0]).map(drop),
             ];

@@ -325,7 +325,7 @@ unsafe impl GlobalAlloc for Arena {
             if layout.size() >= LARGE_BYTES && bytes >= LARGE_BYTES {
                 let (old, len) = (at as usize, layout.size().next_multiple_of(PAGE));
                 let mut own = OWN.lock();
-                if sys::mremap(old, len, bytes.next_multiple_of(PAGE), to as usize).is_ok() {
+                if sys::mremap(old, len, bytes.next_multiple_of(PAGE), 0, to as usize).is_ok() {
                     own.leave(old, old + len);
                     return to;
                 }

@@ -104,7 +104,7 @@ mod tests {
         locker.join().unwrap();
         assert!(is_filled(from));
         // SAFETY: as above.
-        let mover = std::thread::spawn(move || unsafe { sys::mremap(from, OLD, NEW, to) });
+        let mover = std::thread::spawn(move || unsafe { sys::mremap(from, OLD, NEW, 0, to) });
         let (maps, pagemap) = (Maps::open().unwrap(), Pagemap::open().unwrap());
         let mut filled = false;
         while !mover.is_finished() {

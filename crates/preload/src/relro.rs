@@ -55,7 +55,7 @@ pub fn make_anonymous(range: Range<usize>) {
                 bytes,
             );
             sys::mprotect(from + done, bytes, PROT_READ)
-                .and_then(|()| sys::mremap(from + done, bytes, bytes, range.start + done))
+                .and_then(|()| sys::mremap(from + done, bytes, bytes, 0, range.start + done))
         };
         if moved.is_err() {
             // SAFETY: what has not been moved is nobody's.
@@ -107,7 +107,7 @@ extern "C" fn mover(order: usize) -> ! {
     // SAFETY: `remove` keeps it until this process has ended.
     let order = unsafe { &*(order as *const Order) };
     // SAFETY: the engine's to take.
-    let moved = unsafe { sys::mremap_keep(order.from, order.bytes, order.to) };
+    let moved = unsafe { sys::mremap(order.from, order.bytes, order.bytes, MREMAP_DONTUNMAP, order.to) };
     order.result.store(moved.map_or_else(|errno| errno.0, |()| DONE), SeqCst);
     sys::exit(0)
 }

@@ -227,21 +227,12 @@ pub unsafe fn mprotect(at: usize, bytes: usize, prot: u32) -> Result<()> {
     call!(__NR_mprotect, at, bytes, prot).map(drop)
 }
 
-/// Moves a mapping to `to`, which takes the place of what is there, and grows or shrinks it to `new_bytes`.
+/// Moves a mapping to `to`, which takes the place of what is there, and grows or shrinks it to `new_bytes`; with MREMAP_DONTUNMAP it stays, empty.
 ///
 /// # Safety
 /// Nobody may use what was at either place by its old address.
-pub unsafe fn mremap(at: usize, bytes: usize, new_bytes: usize, to: usize) -> Result<()> {
-    call!(__NR_mremap, at, bytes, new_bytes, g::MREMAP_MAYMOVE | g::MREMAP_FIXED, to).map(drop)
-}
-
-/// Moves the pages of a mapping to `to`, where they take the place of what is there, and leaves the mapping, empty.
-///
-/// # Safety
-/// As for [`mremap`].
-pub unsafe fn mremap_keep(at: usize, bytes: usize, to: usize) -> Result<()> {
-    let flags = g::MREMAP_MAYMOVE | g::MREMAP_FIXED | g::MREMAP_DONTUNMAP;
-    call!(__NR_mremap, at, bytes, bytes, flags, to).map(drop)
+pub unsafe fn mremap(at: usize, bytes: usize, new_bytes: usize, flags: u32, to: usize) -> Result<()> {
+    call!(__NR_mremap, at, bytes, new_bytes, g::MREMAP_MAYMOVE | g::MREMAP_FIXED | flags, to).map(drop)
 }
 
 /// Takes VM_LOCKED off a range.
@@ -652,8 +643,9 @@ pub mod consts {
         CLONE_PARENT_SETTID, CLONE_PIDFD, CLONE_VFORK, CLONE_VM, MADV_DODUMP, MADV_DOFORK, MADV_DONTDUMP,
         MADV_DONTFORK, MADV_DONTNEED, MADV_FREE, MADV_HUGEPAGE, MADV_NOHUGEPAGE, MADV_NORMAL,
         MADV_POPULATE_WRITE, MADV_RANDOM, MADV_REMOVE, MAP_ANONYMOUS, MAP_NORESERVE, MAP_PRIVATE, MAP_SHARED,
-        MAP_STACK, MS_INVALIDATE, O_APPEND, O_CLOEXEC, O_DIRECTORY, O_NOCTTY, O_NONBLOCK, O_RDONLY, O_RDWR,
-        O_WRONLY, PROT_EXEC, PROT_NONE, PROT_READ, PROT_WRITE, SCHED_IDLE, SIGBUS, SIGCHLD, SIGKILL, WNOHANG,
+        MAP_STACK, MREMAP_DONTUNMAP, MS_INVALIDATE, O_APPEND, O_CLOEXEC, O_DIRECTORY, O_NOCTTY, O_NONBLOCK,
+        O_RDONLY, O_RDWR, O_WRONLY, PROT_EXEC, PROT_NONE, PROT_READ, PROT_WRITE, SCHED_IDLE, SIGBUS, SIGCHLD,
+        SIGKILL, WNOHANG,
     };
     /// The scheduling policy of nearly all programs, in the kernel's headers SCHED_NORMAL.
     pub const SCHED_OTHER: u32 = 0;

@@ -1,11 +1,10 @@
 //! Scripted scenes, one for each bug that the simulator found in the pager: nothing happens by itself or by chance.
 
 use super::Shared;
-use super::memory::{Access, Content, Marker, Task, Vma};
+use super::memory::{Access, Content, Marker, Task};
 use super::program::{BASE, Habit};
 use super::run::{self, DOORBELL, Plan, Simulated};
 use super::store::WORKERS;
-use crate::event::{covers, subtract};
 use crate::index::Kind;
 use crate::kernel::{Kernel, Message, WINDOW_PAGES};
 use crate::stage::Use;
@@ -19,20 +18,20 @@ use vmscan::readahead::Readahead;
 use vmscan::{PAGE, WINDOW};
 
 /// A thread that is not simulated otherwise.
-const SOMEBODY: Task = Task::Thread(99);
+pub const SOMEBODY: Task = Task::Thread(99);
 
-struct Scene {
-    world: Shared,
-    pager: Simulated<'static>,
+pub struct Scene {
+    pub world: Shared,
+    pub pager: Simulated<'static>,
 }
 
 /// Pages by number, from the beginning of the program's memory.
-fn pages(range: Range<usize>) -> Range<usize> {
+pub fn pages(range: Range<usize>) -> Range<usize> {
     BASE + range.start * PAGE..BASE + range.end * PAGE
 }
 
 impl Scene {
-    fn new() -> Scene {
+    pub fn new() -> Scene {
         let plan = Plan {
             threads: 0,
             pages: 128,
@@ -48,7 +47,7 @@ impl Scene {
         Scene { world, pager }
     }
 
-    fn turn(&mut self) {
+    pub fn turn(&mut self) {
         let footprint = {
             let mut world = self.world.borrow_mut();
             world.calls = 0;
@@ -59,7 +58,7 @@ impl Scene {
     }
 
     /// The pager goes on while the workers do; enough of both for all that is wanted here.
-    fn go_on(&mut self) {
+    pub fn go_on(&mut self) {
         for _ in 0..40 {
             self.turn();
             for worker in (0..WORKERS).cycle().take(20) {
@@ -69,7 +68,7 @@ impl Scene {
     }
 
     /// A thread touches a page, and the pager serves it.
-    fn touch(&mut self, at: usize, write: Option<Content>) -> Access {
+    pub fn touch(&mut self, at: usize, write: Option<Content>) -> Access {
         for _ in 0..40 {
             let access = self.world.borrow_mut().memory.access(SOMEBODY, at, write);
             if access != Access::Fault {
@@ -84,26 +83,26 @@ impl Scene {
         panic!("the thread at {at:#x} comes no further");
     }
 
-    fn write(&mut self, range: Range<usize>) {
+    pub fn write(&mut self, range: Range<usize>) {
         for at in range.step_by(PAGE) {
             assert_eq!(self.touch(at, Some(at as Content)), Access::Done(at as Content));
         }
     }
 
     /// Every page reads as what `write` wrote.
-    fn reads_back(&mut self, range: Range<usize>, moved: isize) {
+    pub fn reads_back(&mut self, range: Range<usize>, moved: isize) {
         for at in range.step_by(PAGE) {
             assert_eq!(self.touch(at, None), Access::Done((at as isize - moved) as Content), "{at:#x}");
         }
     }
 
     /// An event of a call that has changed the mappings already.
-    fn raise(&mut self, message: Message) {
+    pub fn raise(&mut self, message: Message) {
         self.world.borrow_mut().memory.raise(SOMEBODY, message);
     }
 
     /// In how many objects a range lies that is out.
-    fn objects_of(&self, range: Range<usize>) -> usize {
+    pub fn objects_of(&self, range: Range<usize>) -> usize {
         let ids = range.step_by(PAGE).map(|at| {
             let entry = self.pager.index.get(at);
             assert_eq!(entry.kind(), Kind::Stored, "{at:#x}");
@@ -112,7 +111,7 @@ impl Scene {
         ids.collect::<BTreeSet<u32>>().len()
     }
 
-    fn kind(&self, at: usize) -> Kind {
+    pub fn kind(&self, at: usize) -> Kind {
         self.pager.index.get(at).kind()
     }
 }
@@ -301,149 +300,6 @@ fn what_mremap_added_to_a_mapping_is_unregistered_too() {
     scene.pager.retire();
     let world = scene.world.borrow();
     assert!(world.memory.vmas().all(|(_, vma)| vma.engine || !vma.registered));
-}
-
-#[test]
-fn an_unmap_that_is_read_after_its_address_was_given_away_spares_the_new_owner() {
-    // Also where nothing of the first thread's part was ever out.
-    for written in [0..32, 20..32] {
-        let mut scene = Scene::new();
-        scene.write(pages(written.clone()));
-        scene.go_on();
-        // One thread unmaps pages 0 to 16, and before its event comes another's mremap is given that address.
-        {
-            let memory = &mut scene.world.borrow_mut().memory;
-            memory.unmap(pages(0..16));
-            memory.remap(pages(16..32), BASE, 16 * PAGE, false);
-        }
-        scene.raise(Message::Remap { from: pages(16..32), to: BASE });
-        scene.turn();
-        scene.raise(Message::Unmap(pages(0..16)));
-        scene.raise(Message::Unmap(pages(16..32)));
-        scene.reads_back(pages(written.start.max(16) - 16..16), -16 * PAGE as isize);
-        assert!(scene.pager.displaced.is_empty());
-        assert_eq!(
-            scene.pager.stored_bytes() + scene.pager.usage().inactive,
-            0,
-            "what the first thread had is gone"
-        );
-    }
-}
-
-/// Two threads' mremaps make one mapping together, of which the second's part looks as if the first's call had added it; and the second unmaps it before all events are read.
-#[test]
-fn who_has_moved_beside_another_and_unmaps_that_has_it_no_longer() {
-    let mut scene = Scene::new();
-    scene.world.borrow_mut().memory.unmap(pages(32..128));
-    scene.write(pages(0..32));
-    scene.go_on();
-    subtract(&mut scene.pager.regions, &pages(32..128));
-    let [first, second] = [64..80, 80..96].map(pages);
-    let fresh = scene.world.borrow().memory.vma(BASE).map(|(_, vma)| vma.clone());
-    {
-        let memory = &mut scene.world.borrow_mut().memory;
-        memory.remap(pages(0..16), first.start, 16 * PAGE, false);
-        memory.remap(pages(16..32), second.start, 16 * PAGE, false);
-        memory.changing += 1;
-        assert_eq!(memory.vma(first.start).map(|(whole, _)| whole), Some(pages(64..96)));
-    }
-    for (from, to) in [(0..16, &first), (16..32, &second)] {
-        scene.raise(Message::Remap { from: pages(from), to: to.start });
-        scene.turn();
-    }
-    scene.raise(Message::Unmap(pages(0..16)));
-    scene.raise(Message::Unmap(pages(16..32)));
-    scene.turn();
-    scene.world.borrow_mut().memory.unmap(second.clone());
-    scene.raise(Message::Unmap(second.clone()));
-    scene.turn();
-    {
-        let memory = &mut scene.world.borrow_mut().memory;
-        memory.changing = 0;
-        memory.map(second.clone(), Vma { registered: false, ..fresh.unwrap() });
-    }
-    assert!(!scene.pager.regions.iter().any(|r| r.contains(&second.start)), "it is not registered");
-    scene.write(second.clone());
-    scene.go_on();
-    scene.reads_back(second, 0);
-    scene.reads_back(first, 64 * PAGE as isize);
-}
-
-#[test]
-fn what_mremap_added_is_known_although_it_changes_before_the_call_ends() {
-    let mut scene = Scene::new();
-    scene.world.borrow_mut().memory.unmap(pages(32..128));
-    scene.write(pages(0..4));
-    scene.go_on();
-    scene.pager.paused = true;
-    {
-        let memory = &mut scene.world.borrow_mut().memory;
-        memory.remap(pages(16..20), pages(64..65).start, 8 * PAGE, false);
-        memory.changing = 2;
-    }
-    scene.raise(Message::Remap { from: pages(16..20), to: pages(64..65).start });
-    scene.turn();
-    scene.world.borrow_mut().memory.change(pages(66..72), |vma| vma.writable = false);
-    scene.raise(Message::Unmap(pages(16..20)));
-    scene.turn();
-    scene.world.borrow_mut().memory.changing = 0;
-    scene.turn();
-    assert!(covers(&scene.pager.regions, &pages(64..72)));
-}
-
-/// mremap fills what it adds to a locked mapping before it sends its event, and nothing can be put there until that is read.
-#[test]
-fn what_mremap_added_to_a_locked_mapping_is_there_known_and_part_of_it() {
-    let mut scene = Scene::new();
-    scene.world.borrow_mut().memory.unmap(pages(32..128));
-    scene.write(pages(0..20));
-    scene.go_on();
-    scene.pager.paused = true;
-    scene.reads_back(pages(16..20), 0);
-    {
-        let memory = &mut scene.world.borrow_mut().memory;
-        memory.change(pages(16..20), |vma| (vma.locked, vma.filled) = (true, true));
-        memory.remap(pages(16..20), pages(64..65).start, 8 * PAGE, false);
-        memory.changing = 2;
-        assert_eq!(memory.access(SOMEBODY, pages(68..69).start, Some(0)), Access::Fault);
-    }
-    scene.turn();
-    scene.raise(Message::Remap { from: pages(16..20), to: pages(64..65).start });
-    scene.turn();
-    scene.raise(Message::Unmap(pages(16..20)));
-    scene.turn();
-    scene.world.borrow_mut().memory.changing = 0;
-    scene.turn();
-    assert!(covers(&scene.pager.regions, &pages(64..72)));
-    {
-        let memory = &scene.world.borrow().memory;
-        assert_eq!(memory.vma(pages(64..65).start).map(|(whole, _)| whole), Some(pages(64..72)));
-        assert!(pages(64..72).step_by(PAGE).all(|at| memory.page(at).is_some()));
-    }
-    scene.reads_back(pages(64..68), 48 * PAGE as isize);
-}
-
-#[test]
-fn a_mapping_that_an_event_is_about_is_not_taken_for_known() {
-    let mut scene = Scene::new();
-    scene.write(pages(0..16));
-    scene.go_on();
-    // mremap has moved pages to where nothing was registered; its event is under way.
-    {
-        let memory = &mut scene.world.borrow_mut().memory;
-        memory.unmap(pages(64..128));
-        memory.remap(pages(0..16), pages(64..65).start, 16 * PAGE, false);
-        memory.changing += 2;
-    }
-    subtract(&mut scene.pager.regions, &pages(64..128));
-    scene.turn();
-    assert!(!scene.pager.regions.iter().any(|r| r.contains(&pages(64..65).start)));
-    scene.raise(Message::Remap { from: pages(0..16), to: pages(64..65).start });
-    scene.raise(Message::Unmap(pages(0..16)));
-    scene.pager.paused = true;
-    scene.turn();
-    scene.world.borrow_mut().memory.changing = 0;
-    scene.reads_back(pages(64..80), 64 * PAGE as isize);
 }
 
 /// mremap grows a locked mapping: it fills page 100, for which a thread waits here, before the event comes that stops everything else.
