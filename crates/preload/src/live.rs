@@ -182,9 +182,9 @@ impl Live {
         !self.early.is_empty()
     }
 
-    /// Reads a message of the kernel's.
-    fn read(&self) -> Option<Message> {
-        dontfork::follow(|| sys::poll([self.uffd.fd()], 0) == Ok([true]), || self.uffd.next())
+    /// Reads a message of the kernel's, which is the pager's if `is_for_it`.
+    fn read(uffd: &Userfault, is_for_it: impl FnOnce(&Message) -> bool) -> Option<Message> {
+        dontfork::follow(|| sys::poll([uffd.fd()], 0) == Ok([true]), || uffd.next().filter(is_for_it))
     }
 
     /// The memory of program and engine.
@@ -200,7 +200,9 @@ impl Live {
 
     /// False when a mapping is registered with another userfaultfd or none. Where the engine's own memory is part of it nothing is asked.
     fn has(&self, whole: Range<usize>) -> bool {
-        arena::first_foreign(whole.clone()) != whole || is_registered(&self.uffd, &self.quiet, whole)
+        // What is ours may not come there between the look and the question, which registers: a thread in a hook maps memory for the engine too.
+        let own = arena::still();
+        own.first_foreign(whole.clone()) != whole || is_registered(&self.uffd, &self.quiet, whole)
     }
 
     fn has_guard(&self, range: Range<usize>) -> bool {
@@ -253,7 +255,7 @@ impl Drop for Copying {
 
 impl Kernel for Live {
     fn next(&mut self) -> Option<Message> {
-        let message = self.early.pop_front().or_else(|| self.read());
+        let message = self.early.pop_front().or_else(|| Self::read(&self.uffd, |_| true));
         if message.is_some() {
             self.pauses = 0;
         }

@@ -23,7 +23,7 @@ use core::sync::atomic::{AtomicU32, Ordering::*};
 use uffd::PAGE;
 use uffd::maps::Maps;
 use uffd::pagemap::Pagemap;
-use uffd::sys::{self, Errno, consts::*};
+use uffd::sys::{self, consts::*};
 
 /// Fewer bytes of constants stay where they are.
 const LEAST: usize = 1 << 20;
@@ -96,19 +96,20 @@ struct Order {
     from: usize,
     bytes: usize,
     to: usize,
-    /// [`PENDING`], [`DONE`], or an errno.
+    /// [`PENDING`], [`DONE`] or [`REFUSED`].
     result: AtomicU32,
 }
 
-const PENDING: u32 = u32::MAX;
-const DONE: u32 = 0;
+const PENDING: u32 = 0;
+const DONE: u32 = 1;
+const REFUSED: u32 = 2;
 
 extern "C" fn mover(order: usize) -> ! {
     // SAFETY: `remove` keeps it until this process has ended.
     let order = unsafe { &*(order as *const Order) };
     // SAFETY: the engine's to take.
     let moved = unsafe { sys::mremap(order.from, order.bytes, order.bytes, MREMAP_DONTUNMAP, order.to) };
-    order.result.store(moved.map_or_else(|errno| errno.0, |()| DONE), SeqCst);
+    order.result.store(if moved.is_ok() { DONE } else { REFUSED }, SeqCst);
     sys::exit(0)
 }
 
@@ -118,7 +119,7 @@ pub enum Removed {
     /// The pages are there, and the event was read.
     All,
     /// Nothing has changed: there was no helper to be had, or the kernel has refused it.
-    Refused(Errno),
+    Refused,
     /// The pages are there, and there was no event: nobody had registered them.
     Foreign,
 }
@@ -128,27 +129,26 @@ pub enum Removed {
 pub fn remove(from: Range<usize>, to: usize, mut read: impl FnMut() -> Option<bool>) -> Removed {
     let order = Order { from: from.start, bytes: from.len(), to, result: AtomicU32::new(PENDING) };
     // SAFETY: it makes a system call and ends, and the order is here until then.
-    let helper = match unsafe { birth::helper(mover, &raw const order as usize) } {
-        Ok(helper) => helper,
-        Err(errno) => return Removed::Refused(errno),
+    let Ok(helper) = (unsafe { birth::helper(mover, &raw const order as usize) }) else {
+        return Removed::Refused;
     };
     let mut is_told = false;
-    loop {
+    let result = loop {
         // In this order: what is done has told.
         let result = order.result.load(SeqCst);
         while let Some(ours) = read() {
             is_told |= ours;
         }
-        match result {
-            PENDING => sys::sched_yield(),
-            _ => break,
+        if result != PENDING {
+            break result;
         }
-    }
+        sys::sched_yield();
+    };
     helper.wait();
-    match order.result.load(SeqCst) {
+    match result {
         DONE if is_told => Removed::All,
         DONE => Removed::Foreign,
-        errno => Removed::Refused(Errno(errno)),
+        _ => Removed::Refused,
     }
 }
 
@@ -220,7 +220,7 @@ mod tests {
         let (from, landing) = (constants(), Landing::new(PAGES * PAGE).unwrap());
         assert_eq!(remove(from.clone(), landing.range().start, || None), Removed::Foreign);
         let askew = from.start + 1..from.end + 1;
-        assert_eq!(remove(askew, landing.range().start, || None), Removed::Refused(Errno::EINVAL));
+        assert_eq!(remove(askew, landing.range().start, || None), Removed::Refused);
     }
 
     #[test]

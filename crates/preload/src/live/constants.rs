@@ -1,7 +1,6 @@
 //! How pages that cannot be written to leave the program (relro.rs), and what is to be done about messages that come meanwhile.
 
 use super::Live;
-use crate::dontfork;
 use crate::locked;
 use crate::relro::{self, Landing, Removed};
 use crate::words;
@@ -26,7 +25,7 @@ impl Live {
         let is_due = self.early.iter().any(is_event);
         match removed {
             // Events come first. What was refused is refused the next time too, whatever the errno.
-            Removed::Refused(_) => return stopped(if is_due { Errno::EAGAIN } else { Errno::EINVAL }),
+            Removed::Refused => return stopped(if is_due { Errno::EAGAIN } else { Errno::EINVAL }),
             Removed::Foreign => {
                 words::last_words("pages were taken that somebody had mapped in the place of the executable");
                 words::stop_program();
@@ -53,22 +52,17 @@ impl Live {
         let (uffd, early) = (&self.uffd, &mut self.early);
         relro::remove(src.clone(), to, || {
             let mut is_ours = false;
-            let message = dontfork::follow(
-                || sys::poll([uffd.fd()], 0) == Ok([true]),
-                || {
-                    uffd.next().filter(|message| {
-                        is_ours = matches!(message, Message::Remap { to: at, .. } if *at == to);
-                        !is_ours
-                    })
-                },
-            );
+            let message = Live::read(uffd, |message| {
+                is_ours = matches!(message, Message::Remap { to: at, .. } if *at == to);
+                !is_ours
+            });
             let is_read = is_ours || message.is_some();
             early.extend(message);
             is_read.then_some(is_ours)
         })
     }
 
-    /// Undoes it, but for what the events say that have come since.
+    /// Undoes it, but for what the events say that have come since. What cannot be put back ends the program.
     fn put_back(&mut self, from: &Range<usize>, to: &Range<usize>) {
         for offset in (0..from.len()).step_by(PAGE) {
             let (src, dst) = (from.start + offset, to.start + offset);
@@ -77,14 +71,19 @@ impl Live {
                 Message::Remap { from, .. } => from.contains(&dst),
                 _ => false,
             };
-            while self.pagemap.is_present(src) == Ok(true)
-                && !self.early.iter().any(is_gone)
+            while self.pagemap.is_present(src) == Ok(true) && !self.early.iter().any(is_gone) {
                 // SAFETY: the page was there, and is a hole now.
-                && unsafe { self.uffd.copy(dst, src, PAGE) }.stop == Some(Errno::EAGAIN)
-            {
-                match self.read() {
-                    Some(message) => self.early.push_back(message),
-                    None => sys::sched_yield(),
+                match unsafe { self.uffd.copy(dst, src, PAGE) }.stop {
+                    // The second and third: somebody has filled the place, or it is gone.
+                    None | Some(Errno::EEXIST | Errno::ENOENT) => break,
+                    Some(Errno::EAGAIN) => match Live::read(&self.uffd, |_| true) {
+                        Some(message) => self.early.push_back(message),
+                        None => sys::sched_yield(),
+                    },
+                    Some(_) => {
+                        words::last_words("constants of the executable could not be put back");
+                        return words::stop_program();
+                    }
                 }
             }
         }

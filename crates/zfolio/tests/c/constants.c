@@ -1,7 +1,7 @@
 /*
  * Reads constants that the loader has written addresses to, and made read-only, while they go out and come in: each is its own address. Threads read some of them
- * here and there, others map, discard, move and unmap memory all the time, and processes are forked from it. Its arguments are for how many seconds, and how many
- * processes. At last it writes to a constant, which must be refused as ever.
+ * here and there, others map, discard, move and unmap memory all the time, and processes are forked from it. Its arguments are for how many seconds, how many
+ * processes, and how many of the others. At last it writes to a constant, which must be refused as ever.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -115,15 +115,18 @@ int main(int count, char **arguments)
 {
 	double seconds = count > 1 ? atof(arguments[1]) : 1;
 	int families = count > 2 ? atoi(arguments[2]) : 1;
+	int mappers = count > 3 ? atoi(arguments[3]) : 0;
 	pthread_t threads[READERS + MAPPERS];
+	if (mappers > MAPPERS)
+		return 2;
 	end = now() + seconds;
-	for (uintptr_t i = 0; i < READERS + MAPPERS; i++)
+	for (uintptr_t i = 0; i < (uintptr_t)(READERS + mappers); i++)
 		pthread_create(&threads[i], NULL, i < READERS ? reader : mapper, (void *)(i + 1));
 	for (int i = 0; i < families; i++) {
 		usleep(seconds * 1e6 / (families + 1));
 		family(100 + i);
 	}
-	for (int i = 0; i < READERS + MAPPERS; i++)
+	for (int i = 0; i < READERS + mappers; i++)
 		pthread_join(threads[i], NULL);
 	for (size_t i = 0; i < COUNT; i++)
 		wrong += !is_right(i);
