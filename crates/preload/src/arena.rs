@@ -155,11 +155,6 @@ pub fn adopt(range: Range<usize>) {
     OWN.lock().own.enter(range.start, range.end);
 }
 
-/// What was declared so is gone.
-pub fn disown(range: Range<usize>) {
-    OWN.lock().leave(range.start, range.end);
-}
-
 /// The engine's mappings stay as they are, and none is added, as long as this lives. Whoever has it must not allocate.
 pub struct Still(Guard<'static, Tables>);
 

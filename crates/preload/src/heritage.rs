@@ -73,8 +73,10 @@ static WRITABLE: AtomicUsize = AtomicUsize::new(0);
 static WRITING: AtomicBool = AtomicBool::new(false);
 static SEALED: AtomicBool = AtomicBool::new(false);
 
-/// A mapping, address and bytes, that was given up so, and is in the engine's table still; address 0 for none.
-static CLOSED: (AtomicUsize, AtomicUsize) = (AtomicUsize::new(0), AtomicUsize::new(0));
+/// Where the engine has mapped its log to write to it, address and bytes, address 0 for nowhere; and whether a thread of the program's has closed that, so that its
+/// place is all that is left.
+static WRITER: (AtomicUsize, AtomicUsize) = (AtomicUsize::new(0), AtomicUsize::new(0));
+static CLOSED: AtomicBool = AtomicBool::new(false);
 
 impl Log {
     const fn none() -> Log {
@@ -141,7 +143,8 @@ fn stride(bytes: usize) -> usize {
 pub fn begin(memcg: &Memcg, slot: &Slot, is_heir: bool) {
     OWN.store(LOGS, Relaxed);
     WRITABLE.store(0, Relaxed);
-    CLOSED.0.store(0, Relaxed);
+    WRITER.0.store(0, Relaxed);
+    CLOSED.store(false, Relaxed);
     WRITING.store(false, Relaxed);
     let is_kin = is_heir || slot.family.load(SeqCst) != 0;
     for log in LOG.iter().filter(|log| log.at.load(Relaxed) != 0) {
@@ -159,12 +162,12 @@ pub fn begin(memcg: &Memcg, slot: &Slot, is_heir: bool) {
 
 /// For the engine: a log of its own, where it has none that it can write to, and one is to be had. Who is born from now on has no more rights than this process.
 pub fn renew(memcg: &Memcg) {
-    let closed = CLOSED.0.swap(0, SeqCst);
-    if closed != 0 {
-        arena::disown(closed..closed + CLOSED.1.load(SeqCst));
+    // What is being closed this moment is its thread's.
+    if WRITABLE.load(SeqCst) != 0 || !forget_writer() {
+        return;
     }
     // Who may map no more than so much wants it for itself.
-    if WRITABLE.load(Relaxed) != 0 || sys::is_address_space_limited() {
+    if sys::is_address_space_limited() {
         return;
     }
     if let Some(own) = LOG.get(OWN.swap(LOGS, Relaxed)).filter(|log| log.len() <= PAGE) {
@@ -180,6 +183,8 @@ pub fn renew(memcg: &Memcg) {
     log.read.store(PAGE, Relaxed);
     log.at.store(read, Release);
     OWN.store(place, SeqCst);
+    WRITER.1.store(size, SeqCst);
+    WRITER.0.store(write, SeqCst);
     WRITABLE.store(write, SeqCst);
     // A thread may give up rights this moment.
     if SEALED.load(SeqCst) {
@@ -234,15 +239,48 @@ pub fn seal(pid: u32) {
     close();
 }
 
+/// Nothing can be written to the log any more. Its place is held until the engine gives it back: the engine's table, which has it, has a lock that no thread of the program's may
+/// take, and what came there until then would be taken out of the table with it.
 fn close() {
-    let (at, place) = (WRITABLE.swap(0, SeqCst), OWN.load(SeqCst));
-    if at != 0 && place < LOGS {
+    let (at, bytes) = (WRITABLE.swap(0, SeqCst), WRITER.1.load(SeqCst));
+    if at != 0 {
         // SAFETY: the engine writes only where it has found it not sealed, and has said so before.
-        let _ = unsafe { sys::munmap(at, LOG[place].size.load(Relaxed)) };
-        // The engine's table has a lock that no thread of the program's may hold.
-        CLOSED.1.store(LOG[place].size.load(Relaxed), SeqCst);
-        CLOSED.0.store(at, SeqCst);
+        if unsafe { take_place(at, bytes) }.is_ok() {
+            CLOSED.store(true, SeqCst);
+        } else {
+            // Then there will be no other log.
+            // SAFETY: as above.
+            let _ = unsafe { sys::munmap(at, bytes) };
+        }
     }
+}
+
+/// Puts nothing in a mapping's place.
+///
+/// # Safety
+/// As for unmapping it.
+unsafe fn take_place(at: usize, bytes: usize) -> Result<(), Errno> {
+    let nothing = sys::mmap(bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, None)?;
+    let _ = sys::madvise_keep(nothing, bytes, MADV_DONTFORK);
+    // SAFETY: the caller's contract; the new mapping is nobody else's.
+    unsafe { sys::mremap(nothing, bytes, bytes, 0, at) }.inspect_err(|_| {
+        // SAFETY: as above.
+        let _ = unsafe { sys::munmap(nothing, bytes) };
+    })
+}
+
+/// For the engine: gives back the place of a log that was closed. False where there is one that was not, or not quite.
+fn forget_writer() -> bool {
+    let at = WRITER.0.load(SeqCst);
+    if at != 0 && !CLOSED.swap(false, SeqCst) {
+        return false;
+    }
+    WRITER.0.store(0, SeqCst);
+    if at != 0 {
+        // SAFETY: nothing is there.
+        unsafe { arena::unmap(at, WRITER.1.load(SeqCst)) };
+    }
+    true
 }
 
 /// Calls `write` with the address of this process's log, and its list entry; `None` where it has none that it may write to.
@@ -351,6 +389,7 @@ pub fn empty(memcg: &Memcg, slot: &Slot) {
 mod tests {
     use super::*;
     use memcg::Settings;
+    use uffd::maps::Maps;
 
     fn heard() -> Vec<(usize, u16, Body, bool)> {
         let mut heard = Vec::new();
@@ -398,9 +437,17 @@ mod tests {
         assert!(tell(0x40000, 1, 9, &[4; 10]));
         seal(sys::getppid().unwrap() as u32);
         assert!(tell(0x50000, 1, 9, &[5; 10]), "a child of vfork closes nothing of its parent's");
+        let maps = Maps::open().unwrap();
+        let place = WRITER.0.load(Relaxed)..WRITER.0.load(Relaxed) + WRITER.1.load(Relaxed);
         seal(sys::getpid().unwrap() as u32);
         assert!(!tell(0x60000, 1, 9, &[6; 10]));
         assert_eq!(heard().len(), 2);
+        // As long as the place is in the engine's table, nobody else gets it.
+        let held = maps.query(place.start).unwrap().unwrap();
+        assert!(held.range.start <= place.start && held.range.end >= place.end && !held.read_write);
+        assert!(arena::first_foreign(place.clone()).is_empty());
+        assert!(forget_writer());
+        assert_eq!(arena::first_foreign(place.clone()), place);
         renew(&memcg);
         assert!(tell(0x70000, 1, 9, &[7; 10]));
         assert_eq!(heard().len(), 1);
