@@ -34,6 +34,7 @@ static MEMCG: AtomicPtr<Memcg> = AtomicPtr::new(core::ptr::null_mut());
 static IN_RUN: AtomicBool = AtomicBool::new(false);
 
 /// libc's own functions behind ours.
+#[unsafe(link_section = ".data.zfolio")]
 static REAL: [AtomicUsize; NAMES.len()] = [const { AtomicUsize::new(0) }; NAMES.len()];
 
 #[derive(Clone, Copy)]
@@ -136,6 +137,7 @@ const NAMES: [&[u8]; 45] = [
 ];
 
 /// One request to the engine at a time.
+#[unsafe(link_section = ".data.zfolio")]
 static BELL: Mutex<()> = Mutex::new(());
 
 /// Start-up: runs as the library's constructor.
@@ -303,17 +305,27 @@ fn next_symbol(name: &[u8]) -> usize {
 /// `F` must be the type of a pointer to that function.
 pub(crate) unsafe fn real<F: Copy>(call: Call) -> Option<F> {
     const { assert!(size_of::<F>() == size_of::<usize>()) };
-    // Looked for when it is called first: most programs call none of them.
-    let address = match REAL[call as usize].load(Relaxed) {
+    let address = find(call);
+    // SAFETY: the address of a function is a function pointer; the type is the caller's contract.
+    (address != 0).then(|| unsafe { core::mem::transmute_copy(&address) })
+}
+
+/// The address of libc's own function, 0 for none. It is looked for when it is called first: most programs call none of them.
+fn find(call: Call) -> usize {
+    match REAL[call as usize].load(Relaxed) {
         0 => {
             let found = next_symbol(NAMES[call as usize]);
             REAL[call as usize].store(found, Relaxed);
             found
         }
         known => known,
-    };
-    // SAFETY: the address of a function is a function pointer; the type is the caller's contract.
-    (address != 0).then(|| unsafe { core::mem::transmute_copy(&address) })
+    }
+}
+
+/// What a child calls first is found by its parent, once, and not by each child anew.
+fn find_for_child() {
+    find(Call::Execve);
+    find(Call::Execvpe);
 }
 
 /// Touches the doorbell: returns when the engine has answered, or at once where the bell is still full. Whoever asks looks himself whether it was done.
@@ -443,6 +455,7 @@ pub(crate) const NO_SUCH_CALL: i32 = -1;
 pub extern "C" fn fork() -> i32 {
     // SAFETY: the type of fork(3).
     let real = unsafe { real::<extern "C" fn() -> i32>(Call::Fork) };
+    find_for_child();
     around_fork(|| real.map_or(NO_SUCH_CALL, |f| f()))
 }
 
@@ -451,6 +464,7 @@ pub extern "C" fn fork() -> i32 {
 pub extern "C" fn _Fork() -> i32 {
     // SAFETY: the type of _Fork(3).
     let real = unsafe { real::<extern "C" fn() -> i32>(Call::RawFork) };
+    find_for_child();
     around_fork(|| real.map_or(NO_SUCH_CALL, |f| f()))
 }
 
