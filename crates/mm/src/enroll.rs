@@ -70,6 +70,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             return Err(Errno::EAGAIN);
         }
         insert(&mut self.regions, whole);
+        self.areas.forget();
         self.rest.end();
         Ok(())
     }

@@ -61,10 +61,12 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             }
             Message::Unmap(range) => {
                 self.stat.events.fetch_add(1, Relaxed);
+                self.areas.forget();
                 self.unmap(range);
             }
             Message::Remap { from, to } => {
                 self.stat.events.fetch_add(1, Relaxed);
+                self.areas.forget();
                 self.remap(from, to);
             }
             Message::Other(_) => {}

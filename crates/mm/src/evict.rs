@@ -45,13 +45,6 @@ const PATIENCE_PER_PAGE: usize = 64;
 /// How often one run of pages is tried again while events come.
 const TRIES: usize = 200;
 
-/// The first stretch of manageable memory that ends after an address.
-#[derive(Default)]
-pub(crate) struct Known {
-    from: usize,
-    area: Range<usize>,
-}
-
 impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// Does what the watermarks ask for, evicting about `most` bytes at most. True when there may be more to do at once.
     pub(crate) fn reclaim(&mut self, most: usize) -> bool {
@@ -103,7 +96,11 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         }
         self.release_quarantine();
         self.list_pins();
-        let (mut rounds, mut known) = (0, Known::default());
+        if self.config.evict_all {
+            // It is the hand that finds what is new.
+            self.areas.forget();
+        }
+        let mut rounds = 0;
         let mut got = self.evict_passed(want) + self.evict_recent(want);
         if self.shares && got > 0 {
             return got;
@@ -131,7 +128,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                     self.hand = self.hand.min(run.start);
                     break;
                 }
-                let (more, stop) = self.evict_occupied(run.start..run.end, &mut known, &mut patience);
+                let (more, stop) = self.evict_occupied(run.start..run.end, &mut patience);
                 got += more;
                 if let Some(at) = stop {
                     (self.hand, due) = (at, true);
@@ -196,28 +193,18 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     }
 
     /// Takes what is manageable and cold of a run of present pages: how many bytes it was, and where to go on once events have been read.
-    /// `known` is what was found for the run before, if there was one.
     pub(crate) fn evict_occupied(
         &mut self,
         run: Range<usize>,
-        known: &mut Known,
         patience: &mut usize,
     ) -> (usize, Option<usize>) {
         let (mut at, mut got) = (run.start, 0);
         loop {
-            let area = &mut known.area;
-            // The answer of the run before still holds where all is registered, since what has changed was an event; and before that there is nothing to take,
-            // or it is new, and comes with the next round.
-            let holds = area.contains(&at) && covers(&self.regions, &(at..area.end));
-            if !holds && !(known.from..area.start).contains(&at) {
-                known.from = at;
-                *area = self.kernel.area(at).unwrap_or(usize::MAX..usize::MAX);
-            }
+            let area = self.area(at);
             if area.start >= run.end {
                 break;
             }
             let part = at.max(area.start)..run.end.min(area.end);
-            let area = area.clone();
             match self.enroll(&area, part.start) {
                 Ok(()) => got += self.evict_run(part.clone(), patience),
                 Err(Errno::EAGAIN) => return (got, Some(part.start)),
@@ -230,6 +217,18 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             }
         }
         (got, None)
+    }
+
+    /// The first area that can be taken and ends after an address; at the end of all addresses when there is none.
+    fn area(&mut self, at: usize) -> Range<usize> {
+        // What is known still holds where all is registered, since what has changed was an event; and before that there is nothing to take, or it is new.
+        self.areas.keep_until(self.kernel.now_ns());
+        let holds = |area: &Range<usize>| at < area.start || covers(&self.regions, &(at..area.end));
+        self.areas.find(at).filter(holds).unwrap_or_else(|| {
+            let area = self.kernel.area(at).unwrap_or(usize::MAX..usize::MAX);
+            self.areas.learn(at, area.clone());
+            area
+        })
     }
 
     /// Takes the pages of a run of present ones that are cold, as long as there is patience to spare the others.

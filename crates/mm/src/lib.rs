@@ -12,7 +12,7 @@
 //! - [`kernel`]: the two traits, and what passes between
 //! - [`index`]: a page table of our own
 //! - [`stage`], [`object`]: what the index points to
-//! - [`pager`]: the state and its turn; [`event`]: unmap, remap, remove; [`enroll`]: what is registered; [`evict`]: out; [`pack`]: out once more, and smaller; [`fault`]: in;
+//! - [`pager`]: the state and its turn; [`event`]: unmap, remap, remove; [`enroll`]: what is registered; [`evict`]: out (and `areas`: where there is something to take); [`pack`]: out once more, and smaller; [`fault`]: in;
 //!   [`fetch`]: in, ahead; [`fork`]: what a child takes over; [`shared`]: what it has in common with its parent afterwards,
 //!   [`family`]: and what of it is stored once for both
 //! - [`check`]: an invariant walker
@@ -22,6 +22,7 @@
 
 extern crate alloc;
 
+mod areas;
 pub mod check;
 pub mod enroll;
 pub mod event;

@@ -7,6 +7,7 @@
 //! A turn: read messages and apply events (`attend`), apply results (`collect`), serve faults, reclaim.
 
 use crate::enroll::Growth;
+use crate::areas::Areas;
 use crate::event::Quarantine;
 use crate::index::{Entry, Index, Kind};
 use crate::kernel::{Kernel, Store, WINDOW_PAGES};
@@ -83,6 +84,8 @@ pub struct Pager<'a, K, S> {
     pub(crate) doubted: Vec<Range<usize>>,
     /// Registered ranges, sorted and apart.
     pub(crate) regions: Vec<Range<usize>>,
+    /// What the hand knows of the mappings.
+    pub(crate) areas: Areas,
     /// Mappings that mremap has made, all of it registered, until no event is under way.
     pub(crate) remapped: Vec<Range<usize>>,
     /// Windows that a worker loads ahead of the fault.
@@ -164,6 +167,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
             displaced: Vec::new(),
             doubted: Vec::new(),
             regions: Vec::new(),
+            areas: Areas::default(),
             remapped: Vec::new(),
             fetches: Vec::new(),
             hand: 0,

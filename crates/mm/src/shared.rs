@@ -4,7 +4,7 @@
 //! fork goes out first, what others have too at last, by copy and drop: that frees it only when all have done so.
 
 use crate::event::subtract;
-use crate::evict::{Known, PATIENCE};
+use crate::evict::PATIENCE;
 use crate::family::hull;
 use crate::kernel::{Errno, Kernel, Run, Store, WINDOW_PAGES};
 use crate::pager::{Fault, Pager};
@@ -132,12 +132,11 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
 
     /// Moves what is there of a range to the stage, but for what stays for a reason: how many bytes it was, and whether anything is left. Adds the range to `moved`.
     pub(crate) fn evict_range(&mut self, range: Range<usize>, moved: &mut Range<usize>) -> (usize, bool) {
-        let (mut runs, mut known, mut patience) =
-            ([Run::default(); 2 * WINDOW_PAGES], Known::default(), PATIENCE);
+        let (mut runs, mut patience) = ([Run::default(); 2 * WINDOW_PAGES], PATIENCE);
         let (found, upto) = self.kernel.present(range.clone(), usize::MAX, &mut runs);
         let (mut got, mut is_left) = (0, upto < range.end);
         for run in &runs[..found] {
-            let (more, stop) = self.evict_occupied(run.start..run.end, &mut known, &mut patience);
+            let (more, stop) = self.evict_occupied(run.start..run.end, &mut patience);
             got += more;
             is_left |= more < run.end - run.start || stop.is_some();
         }
