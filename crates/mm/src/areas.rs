@@ -1,8 +1,8 @@
 //! What the hand has learnt of the address space: where there is memory that it can take, and where there is none. To ask costs a call for each mapping, of which a
 //! program with many libraries has hundreds, and the hand comes by again and again.
 //!
-//! What is known may be older than the address space, and that does no harm: a mapping that is new is taken a little later, and what happens to one that is
-//! registered is an event, after which nothing is known any more.
+//! What is known may be older than the address space, and that does no harm: a mapping that is new is taken a little later, what happens to one that is registered is an event,
+//! after which nothing is known any more, and one that is not is asked about before it is registered (`Pager::area`).
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -63,10 +63,7 @@ mod tests {
         areas.learn(50, 50..60);
         let found = [9, 10, 29, 30, 39, 40, 49, 50, 59, 60].map(|at| areas.find(at).map(|area| area.start));
         let (first, second) = (Some(30), Some(50));
-        assert_eq!(
-            found,
-            [None, first, first, first, first, None, None, second, second, None]
-        );
+        assert_eq!(found, [None, first, first, first, first, None, None, second, second, None]);
         areas.learn(60, usize::MAX..usize::MAX);
         assert_eq!(areas.find(1 << 40), Some(usize::MAX..usize::MAX), "none as far as the end");
     }
@@ -82,7 +79,10 @@ mod tests {
         assert_eq!([34, 35, 64, 65].map(|at| areas.find(at)), [None, Some(30..65), Some(30..65), None]);
         assert_eq!(areas.stretches.len(), 1);
         areas.learn(0, 20..25);
-        assert_eq!([0, 24, 25, 35].map(|at| areas.find(at)), [Some(20..25), Some(20..25), None, Some(30..65)]);
+        assert_eq!(
+            [0, 24, 25, 35].map(|at| areas.find(at)),
+            [Some(20..25), Some(20..25), None, Some(30..65)]
+        );
     }
 
     #[test]

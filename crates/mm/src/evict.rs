@@ -199,12 +199,14 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         patience: &mut usize,
     ) -> (usize, Option<usize>) {
         let (mut at, mut got) = (run.start, 0);
-        loop {
+        while at < run.end {
             let area = self.area(at);
-            if area.start >= run.end {
-                break;
+            if area.start > at {
+                // What is registered now was asked about now.
+                at = area.start;
+                continue;
             }
-            let part = at.max(area.start)..run.end.min(area.end);
+            let part = at..run.end.min(area.end);
             match self.enroll(&area, part.start) {
                 Ok(()) => got += self.evict_run(part.clone(), patience),
                 Err(Errno::EAGAIN) => return (got, Some(part.start)),
@@ -212,9 +214,6 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 Err(_) => {}
             }
             at = part.end;
-            if at >= run.end {
-                break;
-            }
         }
         (got, None)
     }

@@ -6,8 +6,8 @@
 //!
 //! A turn: read messages and apply events (`attend`), apply results (`collect`), serve faults, reclaim.
 
-use crate::enroll::Growth;
 use crate::areas::Areas;
+use crate::enroll::Growth;
 use crate::event::Quarantine;
 use crate::index::{Entry, Index, Kind};
 use crate::kernel::{Kernel, Store, WINDOW_PAGES};
