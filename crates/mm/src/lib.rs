@@ -12,8 +12,8 @@
 //! - [`kernel`]: the two traits, and what passes between
 //! - [`index`]: a page table of our own
 //! - [`stage`], [`object`]: what the index points to
-//! - [`pager`]: the state and its turn; [`event`]: unmap, remap, remove; [`enroll`]: what is registered; [`evict`]: out (and `areas`: where there is something to take); [`pack`]: out once more, and smaller; [`fault`]: in;
-//!   [`fetch`]: in, ahead; [`fork`]: what a child takes over; [`shared`]: what it has in common with its parent afterwards,
+//! - [`pager`]: the state and its turn; [`event`]: unmap, remap, remove; [`enroll`]: what is registered; `areas`: where there is something to take; [`evict`]: out;
+//!   [`pack`]: out once more, and smaller; [`fault`]: in; [`fetch`]: in, ahead; [`fork`]: what a child takes over; [`shared`]: what it has in common with its parent afterwards,
 //!   [`family`]: and what of it is stored once for both
 //! - [`check`]: an invariant walker
 

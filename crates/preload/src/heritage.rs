@@ -256,7 +256,7 @@ fn close() {
     }
 }
 
-/// Puts nothing in a mapping's place, by a call that every filter of system calls lets through. (What a child inherits of nothing does no harm.)
+/// Puts an empty mapping in another's place, by a call that hardly a filter of system calls refuses. (A child that inherits it has an empty mapping more.)
 ///
 /// # Safety
 /// As for unmapping it.

@@ -527,6 +527,25 @@ fn what_is_left_unchanged_of_a_window_keeps_no_object_for_itself() {
     }
 }
 
+/// The hand remembers where there is nothing to take, and no event tells of a mapping that may be written to from now on.
+#[test]
+fn what_is_registered_anew_can_be_taken_at_once() {
+    let mut scene = Scene::new();
+    scene.pager.config.evict_all = false;
+    scene.write(pages(0..32));
+    let protect = |scene: &Scene, writable| {
+        scene.world.borrow_mut().memory.change(pages(16..32), |vma| vma.writable = writable);
+    };
+    protect(&scene, false);
+    assert_eq!(scene.pager.evict_occupied(pages(0..32), &mut 0), (16 * PAGE, None));
+    protect(&scene, true);
+    assert_eq!(scene.pager.evict_occupied(pages(16..32), &mut 0), (0, None), "not asked about again yet");
+    assert!(scene.pager.enroll_each());
+    assert_eq!(scene.pager.evict_occupied(pages(16..32), &mut 0), (16 * PAGE, None));
+    assert_eq!(scene.pager.check(), Ok(()));
+    scene.reads_back(pages(0..32), 0);
+}
+
 /// A program that goes through memory in order is not likely to want what it has just left before it has been everywhere else.
 #[test]
 fn what_a_stream_has_passed_goes_out_first_and_what_is_hot_stays() {
