@@ -129,11 +129,30 @@ static int bare_life(void *argument)
 
 enum { BARE_STACK = 1 << 20 };
 
-static pid_t bare_child(struct worker *w, uint32_t turns[MAX_THREADS][SLOTS + 1], int code, uint8_t *stack)
+/* How a child is made. */
+enum way { BY_LIBC, ON_A_STACK, BY_SYSCALL, STRAY };
+
+/* Past libc. */
+static pid_t stray_child(void)
+{
+	register long r10 __asm__("r10") = 0;
+	register long r8 __asm__("r8") = 0;
+	long result;
+
+	__asm__ volatile("syscall"
+			 : "=a"(result)
+			 : "a"(SYS_clone), "D"(SIGCHLD), "S"(0), "d"(0), "r"(r10), "r"(r8)
+			 : "rcx", "r11", "memory");
+	return (pid_t)result;
+}
+
+static pid_t bare_child(struct worker *w, uint32_t turns[MAX_THREADS][SLOTS + 1], int code, enum way way,
+			uint8_t *stack)
 {
 	struct bare b = { w, turns, code };
-	pid_t child = stack ? clone(bare_life, stack + BARE_STACK, SIGCHLD, &b)
-			    : syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+	pid_t child = stack	     ? clone(bare_life, stack + BARE_STACK, SIGCHLD, &b)
+		      : way == STRAY ? stray_child()
+				     : syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
 
 	if (child == 0)
 		bare_life(&b);
@@ -144,14 +163,14 @@ static void forked(struct worker *w, unsigned depth, unsigned acts)
 {
 	uint32_t turns[MAX_THREADS][SLOTS + 1];
 	int code = 30 + random_below(w, 90);
-	unsigned way = depth || acts ? 0 : random_below(w, 3);
-	uint8_t *stack = way == 1 ? mmap(NULL, BARE_STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
+	enum way way = depth || acts ? BY_LIBC : random_below(w, options.strays ? STRAY + 1 : STRAY);
+	uint8_t *stack = way == ON_A_STACK ? mmap(NULL, BARE_STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
 				  : NULL;
 
 	if (stack == MAP_FAILED)
 		stack = NULL;
 	turns_read(turns);
-	pid_t child = way ? bare_child(w, turns, code, stack) : fork();
+	pid_t child = way ? bare_child(w, turns, code, way, stack) : fork();
 	if (child < 0)
 		differs(w, NULL, "%s: %s", way ? "clone" : "fork", strerror(errno));
 	if (child == 0)
@@ -160,7 +179,7 @@ static void forked(struct worker *w, unsigned depth, unsigned acts)
 	struct region *r = region_pick(w, KINDS_PRIVATE);
 	if (r)
 		region_write(w, r, 0, r->pages < 64 ? r->pages : 64);
-	expect_exit(w, await(w, child, "a forked child"), code, way ? "a cloned child" : "a forked child");
+	expect_exit(w, await(w, child, "a forked child"), code, way == STRAY ? "a stray" : way ? "a cloned child" : "a forked child");
 	if (stack)
 		munmap(stack, BARE_STACK);
 }

@@ -336,7 +336,7 @@ static void supervise(void)
 static void usage(FILE *to)
 {
 	fprintf(to, "usage: torture [--seconds N] [--seed N] [--threads N] [--footprint SIZE] [--dir DIR]\n"
-		    "               [--fork-every ACTIONS] [--actions NAME,...]\n"
+		    "               [--fork-every ACTIONS] [--strays] [--actions NAME,...]\n"
 		    "               [--without NAME,...] [--stall SECONDS] [--list]\n");
 }
 
@@ -393,6 +393,7 @@ static void parse(int argc, char **argv)
 		{ "footprint", required_argument, NULL, 'f' },
 		{ "dir", required_argument, NULL, 'd' },
 		{ "fork-every", required_argument, NULL, 'F' },
+		{ "strays", no_argument, NULL, 'z' },
 		{ "actions", required_argument, NULL, 'a' },
 		{ "without", required_argument, NULL, 'x' },
 		{ "stall", required_argument, NULL, 'w' },
@@ -413,6 +414,7 @@ static void parse(int argc, char **argv)
 			break;
 		case 'd': options.directory = optarg; break;
 		case 'F': options.fork_every = number("--fork-every", optarg, 0, 1 << 30); break;
+		case 'z': options.strays = true; break;
 		case 'a':
 			memset(weights, 0, sizeof weights);
 			choose_actions("--actions", optarg, true);

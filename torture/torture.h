@@ -162,6 +162,7 @@ struct options {
 	unsigned stall_seconds;
 	size_t footprint_pages;
 	unsigned fork_every; /* actions; 0: only where the dice say so */
+	bool strays;	     /* children by a system call of our own too: an engine must be told of them */
 	const char *directory;
 	const char *program; /* how to exec ourselves */
 };

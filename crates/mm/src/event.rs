@@ -30,7 +30,7 @@ use vmscan::PAGE;
 impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// Reads all messages and applies all events. Faults are left in the queue.
     pub fn settle(&mut self) {
-        while let Some(message) = self.kernel.next() {
+        while let Some(message) = self.next_message() {
             self.apply(message);
         }
     }
@@ -38,15 +38,21 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// The same at the beginning of a turn: the fault of a thread that misses alone is served before more is read. A turn does well without: the
     /// kernel lets nothing be moved or copied while an event is under way, and what must be known before is waited for (`is_quiet`).
     pub(crate) fn attend(&mut self) {
-        while let Some(message) = self.kernel.next() {
+        while let Some(message) = self.next_message() {
             self.apply(message);
-            if self.alone && !self.faults.is_empty() {
+            if self.alone && !self.faults.is_empty() && self.unread.is_empty() {
                 break;
             }
         }
     }
 
+    /// The next message, of those that were read ahead before others.
+    pub(crate) fn next_message(&mut self) -> Option<Message> {
+        self.unread.pop_front().or_else(|| self.kernel.next())
+    }
+
     pub(crate) fn apply(&mut self, message: Message) {
+        self.note_change(&message);
         match message {
             Message::Fault { at, .. } if self.bell(at) != 0 => self.rang |= self.bell(at),
             Message::Fault { at, write, protected, .. } => {
@@ -69,6 +75,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 self.areas.forget();
                 self.remap(from, to);
             }
+            Message::Fork(stray) => self.take_in(stray),
             Message::Other(_) => {}
         }
     }
@@ -211,6 +218,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         while let Some(range) = self.doubted.first().cloned() {
             self.no_longer_due(&range);
         }
+        self.nothing_is_unsettled();
     }
 
     /// Faults on a range that is gone are nobody's: a thread that a signal interrupted in its fault has told it twice, and has gone on

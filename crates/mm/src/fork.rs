@@ -14,7 +14,7 @@
 //!    since bears none. Where that says nothing, and something is out there, it must not run;
 //! 4. what the program wants wiped in a child is forgotten (`adopt`), and a page that is said to be out must be a hole there (`verify`).
 
-use crate::event::{insert, part};
+use crate::event::{insert, part, subtract};
 use crate::index::{Index, Kind};
 use crate::kernel::{Birthmarks, Errno, Kernel, Message, Run, Store};
 use crate::object::Objects;
@@ -30,7 +30,7 @@ use vmscan::PAGE;
 const HUSH_PAUSES: usize = 10_000;
 
 /// The end of user space.
-const TOP: usize = 1 << 47;
+pub(crate) const TOP: usize = 1 << 47;
 
 /// What a child takes over.
 #[cfg_attr(test, derive(Clone))]
@@ -138,13 +138,15 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
         }
     }
 
-    /// After the clone: reads what was not read before it, and says what a child must know of it. If there `is_child`, the pool is its too.
-    pub fn late(&mut self, is_child: bool, mut tell: impl FnMut(Late)) {
+    /// After the clone: reads what was not read before it, and says what a child must know of it. If there `is_child`, the pool is its too. What is read of other copies
+    /// is of strays if that `is_clear`.
+    pub fn late(&mut self, is_child: bool, is_clear: bool, mut tell: impl FnMut(Late)) {
         let mut pauses = 0;
+        self.mix_strays(!is_clear);
         loop {
             // An event is under way until its causer runs again: with none under way, all that was done before the clone has been read.
             let is_quiet = self.is_quiet();
-            while let Some(message) = self.kernel.next() {
+            while let Some(message) = self.next_message() {
                 match message {
                     Message::Unmap(Range { start, end }) => tell(Late::Unmap { start, end }),
                     Message::Remap { from: Range { start, end }, to } => {
@@ -160,6 +162,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
             }
             self.let_run(&mut pauses);
         }
+        self.mix_strays(false);
         if is_child {
             self.freeze();
             self.share();
@@ -207,7 +210,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
         late: &[Late],
     ) -> Result<Self, Misfit> {
         let mut pager = Pager::new(kernel, store, stat, config, limit);
-        let Estate { index, objects, regions, stored_pages, evictions } = estate;
+        let Estate { index, objects, mut regions, stored_pages, evictions } = estate;
         (pager.index, pager.objects, pager.stored_pages, pager.evictions) =
             (index, objects, stored_pages, evictions);
         let mut seen = Seen::default();
@@ -216,7 +219,8 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
             match *event {
                 Late::Unmap { start, end } => pager.clear_unmap(start..end, &marks.known, late)?,
                 Late::Remap { start, end, to, is_kept } => {
-                    pager.clear_remap(start..end, to..to + end - start, is_kept, &marks.known, &regions)?
+                    let target = to..to + end - start;
+                    pager.clear_remap(start..end, target, is_kept, &marks.known, &mut regions)?
                 }
             }
         }
@@ -265,28 +269,35 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
         Ok(())
     }
 
-    /// A range was moved, before the clone or after it. The parent had `regions`.
+    /// A range was moved, before the clone or after it. The parent had `regions`, wherever they have been moved by then.
     fn clear_remap(
         &mut self,
         from: Range<usize>,
         target: Range<usize>,
         is_kept: bool,
         known: &[Range<usize>],
-        regions: &[Range<usize>],
+        regions: &mut Vec<Range<usize>>,
     ) -> Result<(), Misfit> {
         let is_there = !part(known, &from).0.is_empty();
         let has_come = !part(known, &target).0.is_empty();
         // Both can be there before as well as after it, if the old place was kept: then it counts whether there was something at the new one.
         let was_there = !part(regions, &target).0.is_empty();
-        match (is_there, has_come) {
-            (true, false) => {}
-            (true, true) if !is_kept => {}
-            (false, true) => self.relocate(from, target),
-            (true, true) if !was_there => self.relocate(from, target),
+        let is_before = match (is_there, has_come) {
+            (true, false) => false,
+            (true, true) if !is_kept => false,
+            // What was moved had come there later itself.
+            (false, true) if part(regions, &from).0.is_empty() => false,
+            (false, true) => true,
+            (true, true) if !was_there => true,
             _ => {
                 let out = self.first_out(&from).or_else(|| self.first_out(&target));
                 return out.map_or(Ok(()), |at| Err(Misfit::Unclear(at)));
             }
+        };
+        if is_before {
+            subtract(regions, &from);
+            insert(regions, target.clone());
+            self.relocate(from, target);
         }
         Ok(())
     }

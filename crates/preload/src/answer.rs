@@ -72,7 +72,7 @@ fn stand_still(watch: &Watch, pager: &mut Engine) {
         answered(pager);
         return;
     };
-    CONTROL.cradle.store(core::ptr::from_ref(cradle) as usize, Release);
+    CONTROL.cradle.store(cradle.at(), Release);
     answered(pager);
     // Another thread's bell may have been answered, and this one be about to ring.
     let serve = || {
@@ -91,13 +91,16 @@ fn stand_still(watch: &Watch, pager: &mut Engine) {
     arena::let_in(true);
     live::forbid_huge_pages();
     let is_still = pager.hush();
-    let is_child = is_still && cradle.await_clone(|| watch.gone());
+    pager.kernel.watch_copies(cradle.hole());
+    let is_child =
+        is_still && cradle.await_clone(|| watch.gone(), || pager.kernel.look_for_copies(cradle.thread()));
+    let is_clear = pager.kernel.tell_apart(is_child, cradle.hole());
     live::allow_huge_pages();
     arena::let_in(false);
     let mut late = Vec::new();
-    pager.late(is_child, |event| late.push(event));
+    pager.late(is_child, is_clear, |event| late.push(event));
     if is_still {
-        cradle.tell(&late);
+        cradle.tell(is_clear.then_some(&late));
     } else {
         cradle.refuse();
     }

@@ -24,6 +24,8 @@ struct Table {
 struct Tables {
     own: Table,
     heritable: Table,
+    /// The next child has it.
+    is_let_in: bool,
 }
 
 /// Held while a mapping of the engine's comes or goes, so that the table says what is there: another thread's new mapping, at a place that
@@ -32,7 +34,7 @@ static OWN: Mutex<Tables> = Mutex::new(Tables::new());
 
 impl Tables {
     const fn new() -> Tables {
-        Tables { own: Table::new(), heritable: Table::new() }
+        Tables { own: Table::new(), heritable: Table::new(), is_let_in: false }
     }
 
     fn enter(&mut self, start: usize, end: usize, heritable: bool) -> bool {
@@ -130,7 +132,9 @@ fn map_as(kind: u32, bytes: usize, align: usize, heritable: bool) -> Option<usiz
             let _ = sys::munmap(at + bytes, raw + extra - at);
         }
         let _ = sys::munlock(at, bytes);
-        let _ = sys::madvise_keep(at, bytes, MADV_DONTFORK);
+        if !(heritable && own.is_let_in) {
+            let _ = sys::madvise_keep(at, bytes, MADV_DONTFORK);
+        }
         let _ = sys::madvise_keep(at, bytes, MADV_DONTDUMP);
         // A huge page would be taken whole for the first byte that is written to it.
         let _ = sys::madvise_keep(at, bytes, MADV_NOHUGEPAGE);
@@ -193,10 +197,12 @@ pub fn mapped_bytes() -> usize {
     OWN.lock().own.bytes
 }
 
-/// Lets tables and pool into the next child, or keeps them out again.
+/// Lets tables and pool into the next child, and what is mapped for them until it is there, or keeps them out again.
 pub fn let_in(yes: bool) {
     let advice = if yes { MADV_DOFORK } else { MADV_DONTFORK };
-    for &(start, end) in OWN.lock().heritable.ranges() {
+    let mut tables = OWN.lock();
+    tables.is_let_in = yes;
+    for &(start, end) in tables.heritable.ranges() {
         let _ = sys::madvise_keep(start, end - start, advice);
     }
 }
@@ -205,7 +211,7 @@ pub fn let_in(yes: bool) {
 pub fn take_over() {
     {
         let mut tables = OWN.lock();
-        let Tables { own, heritable } = &mut *tables;
+        let Tables { own, heritable, .. } = &mut *tables;
         own.ranges = heritable.ranges;
         (own.len, own.bytes) = (heritable.len, heritable.bytes);
     }
@@ -366,6 +372,28 @@ mod tests {
             }
             Arena.dealloc(at, layout(sizes[4]));
         }
+    }
+
+    /// What the engine's heap grows by while a thread forks is there in the child, whose heap says so.
+    #[test]
+    fn what_is_mapped_while_a_child_is_let_in_is_let_in_too() {
+        let is_inherited = |at: usize| {
+            // SAFETY: the copy reads memory, and ends.
+            let pid = unsafe { sys::syscall(NR_CLONE, [SIGCHLD as usize, 0, 0, 0, 0, 0]) }.unwrap();
+            if pid == 0 {
+                // SAFETY: it is there, or ends the copy.
+                unsafe { (at as *const u8).read_volatile() };
+                sys::exit(0);
+            }
+            let mut status = 0;
+            assert_eq!(sys::wait4(pid as u32, &mut status, 0), Ok(pid));
+            status == 0
+        };
+        let_in(true);
+        let (meanwhile, apart) = (map(PAGE, PAGE).unwrap(), map_apart(PAGE, PAGE).unwrap());
+        assert_eq!((is_inherited(meanwhile), is_inherited(apart)), (true, false));
+        let_in(false);
+        assert!(!is_inherited(meanwhile) && !is_inherited(map(PAGE, PAGE).unwrap()));
     }
 
     #[test]

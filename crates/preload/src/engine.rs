@@ -287,6 +287,7 @@ fn take_over(watch: &mut Watch) -> Result<(Box<Engine>, Board, Crew), Miscarriag
 fn work(watch: &mut Watch, board: Board, crew: &Crew, pager: &mut Engine) {
     match crew.start(pager.kernel.memory()) {
         Ok(workers) => {
+            pager.kernel.let_strays_in();
             watch.filter(Stage::Manages);
             rounds::run(watch, board, &workers, pager)
         }

@@ -46,6 +46,9 @@ const TOLD_NS: u64 = 20_000_000_000;
 /// How often the engine looks whether a thread has rung.
 const SERVE_NS: u64 = 100_000;
 
+/// How often it looks whether the clone is held up.
+const CLONE_NS: u64 = 50_000;
+
 /// How often those who wait look whether what they wait for can still come.
 const LOOK_NS: u64 = 20_000_000;
 
@@ -75,6 +78,7 @@ pub enum Stage {
 pub struct Cradle {
     /// A [`Stage`].
     stage: AtomicU32,
+    thread: AtomicU32,
     len: AtomicU32,
     late: UnsafeCell<[Late; LATE_MAX]>,
 }
@@ -84,12 +88,15 @@ unsafe impl Sync for Cradle {}
 
 const _: () = assert!(size_of::<Cradle>() <= PAGE);
 
+/// Bytes of its mapping, of which the second page is a hole, for the child to touch.
+const CRADLE: usize = 2 * PAGE;
+
 impl Cradle {
     /// A new one; `None` without memory. In the parent it goes when both thread and engine have left it, in the child with the engine.
     pub fn map() -> Option<&'static Cradle> {
-        let at = arena::map_shared(PAGE)?;
+        let at = arena::map_shared(CRADLE)?;
         // The child must have it.
-        sys::madvise_keep(at, PAGE, MADV_DOFORK).ok()?;
+        sys::madvise_keep(at, CRADLE, MADV_DOFORK).ok()?;
         CONTROL.cradle_users.store(2, Relaxed);
         // SAFETY: new, zeroed, and large enough; of zeros all of it is a value, or is not read before it is written.
         Some(unsafe { &*(at as *const Cradle) })
@@ -99,8 +106,23 @@ impl Cradle {
     fn leave(&'static self) {
         if CONTROL.cradle_users.fetch_sub(1, AcqRel) == 1 {
             // SAFETY: nobody of this process uses it any more.
-            unsafe { arena::unmap(core::ptr::from_ref(self) as usize, PAGE) }
+            unsafe { arena::unmap(self.at(), CRADLE) }
         }
+    }
+
+    /// Its address.
+    pub fn at(&self) -> usize {
+        core::ptr::from_ref(self) as usize
+    }
+
+    /// The address of the hole behind it.
+    pub fn hole(&self) -> usize {
+        self.at() + PAGE
+    }
+
+    /// The thread that forks.
+    pub fn thread(&self) -> u32 {
+        self.thread.load(Acquire)
     }
 
     fn stage(&self) -> u32 {
@@ -141,10 +163,14 @@ impl Cradle {
         true
     }
 
-    /// For the engine: the thread may clone; returns when it has, or has not, or is gone. True when there may be a child.
-    pub fn await_clone(&self, is_gone: impl Fn() -> bool) -> bool {
+    /// For the engine: the thread may clone; returns when it has, or has not, or is gone. True when there may be a child. If the thread is held up until somebody has had a
+    /// `look`, that says so.
+    pub fn await_clone(&self, is_gone: impl Fn() -> bool, mut look: impl FnMut() -> bool) -> bool {
         self.reach(Stage::Ready);
-        self.wait_while(&[Stage::Ready], || !is_gone());
+        while self.stage() == Stage::Ready as u32 && !is_gone() {
+            let time = if look() { CLONE_NS } else { LOOK_NS };
+            let _ = sys::futex_wait(self.stage.as_ptr(), Stage::Ready as u32, Some(time), true);
+        }
         self.stage() != Stage::Failed as u32
     }
 
@@ -154,14 +180,15 @@ impl Cradle {
         self.leave();
     }
 
-    /// For the engine: tells the child what was late, and is through with it.
-    pub fn tell(&'static self, late: &[Late]) {
-        if late.len() <= LATE_MAX {
+    /// For the engine: tells the child what was late, if that is known and not too much, and is through with it.
+    pub fn tell(&'static self, late: Option<&[Late]>) {
+        let late = late.filter(|late| late.len() <= LATE_MAX);
+        if let Some(late) = late {
             // SAFETY: nobody reads it yet.
             unsafe { (&mut *self.late.get())[..late.len()].copy_from_slice(late) };
             self.len.store(late.len() as u32, Relaxed);
         }
-        self.reach(if late.len() <= LATE_MAX { Stage::Told } else { Stage::Untold });
+        self.reach(if late.is_some() { Stage::Told } else { Stage::Untold });
         self.leave();
     }
 
@@ -218,6 +245,7 @@ struct Attempt {
 /// error below 0.
 #[unsafe(link_section = ".text.startup.zfolio")]
 pub fn pass(clone: &Clone) -> isize {
+    grow::is_own_memory();
     grow::fork_begin();
     let pid = around(clone);
     if pid == 0 {
@@ -300,6 +328,7 @@ fn in_place(memcg: &'static Memcg, clone: Clone) -> Option<isize> {
         memcg.forgo(slot);
         return None;
     };
+    cradle.thread.store(sys::gettid().unwrap_or(0) as u32, Release);
     cradle.reach(Stage::Waiting);
     cradle.wait_while(&[Stage::Waiting], || true);
     if cradle.stage() == Stage::Refused as u32 {
@@ -326,8 +355,11 @@ fn in_place(memcg: &'static Memcg, clone: Clone) -> Option<isize> {
 /// The child's thread, before it touches any memory of the program's.
 fn be_born(memcg: &'static Memcg, slot: &'static Slot, exit_word: usize) {
     let (cradle, pager) = (CONTROL.cradle.load(Relaxed), CONTROL.pager.load(Relaxed));
+    // Where the parent's engine is told of copies it is told so which one this is, and lets it go (live/strays.rs).
+    // SAFETY: mapped for this.
+    unsafe { ((cradle + PAGE) as *const u8).read_volatile() };
     arena::take_over();
-    arena::adopt(cradle..cradle + PAGE);
+    arena::adopt(cradle..cradle + CRADLE);
     // SAFETY: a child of fork has one thread, and its parent's engine stood still: nothing of the engine's is in use.
     unsafe { dontfork::reset() };
     CONTROL.reset(true);

@@ -288,23 +288,47 @@ fn map_page() -> Option<usize> {
     order.page.ok()
 }
 
-/// True when the running process is the one that the memory belongs to; false in a child of vfork, whose parent will grow by itself.
+/// True when the running process is the one that the memory belongs to; false in a child of vfork, whose parent will grow by itself. A copy that no hook saw, whose
+/// parent's engine it has not, begins anew here.
 #[unsafe(link_section = ".text.startup.zfolio")]
-fn is_own_memory() -> bool {
+pub fn is_own_memory() -> bool {
     let own = sys::getpid().unwrap_or(0) as u32;
-    if own == OWNER.load(Relaxed) {
+    if own == OWNER.load(Acquire) {
         return true;
     }
     relocate::finish();
-    // A child of a clone that passed no hook, or one of vfork: that one shares its parent's memory.
+    // A child of a clone that passed no hook, or one of vfork, or the engine: those share the memory of whose it is, which may not be their parent.
     let parent = sys::getppid().unwrap_or(0) as u32;
-    if sys::same_vm(own, parent) != Ok(false) {
+    let owner = OWNER.load(Acquire);
+    if sys::same_vm(own, parent) != Ok(false) || owner != BEGINNING && sys::same_vm(own, owner) == Ok(true) {
         return false;
     }
-    // SAFETY: of the engine that another thread of the parent's may have been starting nothing is in use here.
-    unsafe { hook::forget_engine() };
-    child_begin();
+    let mask = sys::signal_mask(!0);
+    begin_anew(own);
+    sys::signal_mask(mask);
     true
+}
+
+/// In `OWNER` while a copy that no hook saw begins anew.
+const BEGINNING: u32 = u32::MAX;
+
+/// In a copy that no hook saw, which may have several threads by now: one of them sees to it that it is a process of its own, and the others wait for that.
+fn begin_anew(own: u32) {
+    loop {
+        match OWNER.load(Acquire) {
+            owner if owner == own => return,
+            BEGINNING => sys::sched_yield(),
+            owner if OWNER.compare_exchange(owner, BEGINNING, SeqCst, Relaxed).is_ok() => break,
+            _ => {}
+        }
+    }
+    if hook::is_managed() {
+        hook::child_begin(0);
+    } else {
+        // SAFETY: of the engine that another thread of the parent's may have been starting nothing is in use here.
+        unsafe { hook::forget_engine() };
+    }
+    child_begin();
 }
 
 /// Before the system call of a fork: waits until no engine is half started.
@@ -327,5 +351,5 @@ pub fn fork_end() {
 /// After it, in the child.
 pub fn child_begin() {
     GATE.store(0, SeqCst);
-    OWNER.store(sys::getpid().unwrap_or(0) as u32, Relaxed);
+    OWNER.store(sys::getpid().unwrap_or(0) as u32, Release);
 }

@@ -340,6 +340,7 @@ pub(crate) fn ring() {
 
 /// Holds the doorbell for this thread. Signals are blocked, since a handler might want it too.
 pub(crate) fn with_bell<R>(act: impl FnOnce() -> R) -> R {
+    grow::is_own_memory();
     let mask = sys::signal_mask(!0);
     let bell = BELL.lock();
     let result = act();
@@ -425,6 +426,7 @@ fn around_fork(call: impl FnOnce() -> i32) -> i32 {
     if patch::is_active(Site::Clone) {
         return call();
     }
+    grow::is_own_memory();
     grow::fork_begin();
     // Nobody starts an engine from here on.
     let is_managed = is_managed();
@@ -576,6 +578,7 @@ pub extern "C" fn madvise(at: usize, bytes: usize, advice: i32) -> i32 {
     let post = |advice| dontfork::advised(range.clone(), advice, || CONTROL.has_engine());
     match advice as u32 {
         MADV_DONTFORK => {
+            grow::is_own_memory();
             if managed {
                 post(Advice::Begin);
             } else {
@@ -589,6 +592,7 @@ pub extern "C" fn madvise(at: usize, bytes: usize, advice: i32) -> i32 {
             result
         }
         MADV_DOFORK => {
+            grow::is_own_memory();
             let result = call();
             if result == 0 && is_managed() {
                 post(Advice::GiveBack);

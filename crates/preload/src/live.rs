@@ -1,6 +1,7 @@
 //! The real kernel, as the pager sees it.
 
 mod constants;
+mod strays;
 
 use crate::arena;
 use crate::control::CONTROL;
@@ -16,9 +17,10 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::fmt::{self, Write};
 use core::ops::Range;
-use core::sync::atomic::Ordering::{Release, SeqCst};
+use core::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 use memcg::Slot;
 use mm::kernel::{Birthmarks, Filled, Kernel, Message, Moved, Run, WINDOW_PAGES};
+use strays::Strays;
 use uffd::maps::{Mapping, Maps};
 use uffd::pagemap::Pagemap;
 use uffd::sys::{self, consts::*};
@@ -60,6 +62,8 @@ pub struct Live {
     pauses: u32,
     /// Messages that were read while pages were taken that cannot be written to.
     early: VecDeque<Message>,
+    /// Copies of the process that no hook saw, and those of a fork under way (strays.rs).
+    strays: Strays,
     /// The thread of the last fault, and how often that has changed.
     thread: u32,
     switches: u64,
@@ -96,6 +100,7 @@ impl Live {
             census: Vec::new(),
             pauses: 0,
             early: VecDeque::new(),
+            strays: Strays::default(),
             thread: 0,
             switches: 0,
         })
@@ -129,17 +134,25 @@ impl Live {
     /// The mark is advice that means nothing to anonymous memory, and goes with a mapping wherever mremap or fork takes it. A program that gave it itself
     /// loses it here.
     pub fn let_in(&self, regions: &[Range<usize>]) {
+        if !self.tells_of_forks() {
+            self.give_back();
+        }
+        self.advise(regions, &[MADV_RANDOM]);
+    }
+
+    /// Lets children have what the program does not keep from them itself.
+    fn give_back(&self) {
         self.each_mapping(0..TOP, |range| {
             dontfork::each_inherited(range, |r| {
                 let _ = sys::madvise_keep(r.start, r.len(), MADV_DOFORK);
             });
         });
-        self.advise(regions, &[MADV_RANDOM]);
     }
 
-    /// Keeps mappings out of children again that are registered in these ranges, or in part of them, and takes the marks off.
+    /// Keeps mappings out of children again that are registered in these ranges, or in part of them, if they are ever, and takes the marks off.
     pub fn keep_out(&self, regions: &[Range<usize>]) {
-        self.advise(regions, &[MADV_DONTFORK, MADV_NORMAL]);
+        let advice = [MADV_DONTFORK, MADV_NORMAL];
+        self.advise(regions, &advice[self.tells_of_forks() as usize..]);
     }
 
     /// In a child: takes the marks off that it has inherited.
@@ -259,6 +272,9 @@ impl Kernel for Live {
         if message.is_some() {
             self.pauses = 0;
         }
+        if let Some(Message::Fork(stray)) = message {
+            self.strays.get(stray);
+        }
         if let Some(Message::Fault { thread, .. }) = message
             && core::mem::replace(&mut self.thread, thread) != thread
         {
@@ -299,10 +315,12 @@ impl Kernel for Live {
             at = part.end;
         };
         self.uffd.register(part.clone())?;
-        match sys::madvise_keep(part.start, part.len(), MADV_DONTFORK) {
-            // The gap is not mapped; what is, is done.
-            Ok(_) | Err(Errno::ENOMEM) => {}
-            Err(errno) => return Err(errno),
+        if !self.tells_of_forks() {
+            match sys::madvise_keep(part.start, part.len(), MADV_DONTFORK) {
+                // The gap is not mapped; what is, is done.
+                Ok(_) | Err(Errno::ENOMEM) => {}
+                Err(errno) => return Err(errno),
+            }
         }
         // What was unmapped before it was registered was so without an event, and what has come there since is not registered: of one
         // mapping all is, or nothing.
@@ -584,6 +602,44 @@ impl Kernel for Live {
             Err(_) => true,
         });
         self.census.is_empty()
+    }
+
+    fn tells_of_forks(&self) -> bool {
+        self.strays.are_told_of
+    }
+
+    fn has_one_thread(&mut self) -> bool {
+        let mut threads = 0;
+        sys::read_dir(&self.tasks, |name| threads += parse_tid(name).is_some() as usize).is_ok()
+            && threads == 1
+    }
+
+    fn stray_next(&mut self, stray: u32) -> Option<Message> {
+        self.strays.get(stray).next()
+    }
+
+    fn stray_has(&mut self, stray: u32, at: usize) -> Result<bool, Errno> {
+        // Nothing is protected there that anybody would ask for.
+        match self.strays.get(stray).memory()?.unprotect(at..at + PAGE) {
+            Err(Errno::ENOENT) => Ok(false),
+            asked => asked.map(|()| true),
+        }
+    }
+
+    fn fill_stray(&mut self, stray: u32, dst: usize, src: usize, bytes: usize) -> Moved {
+        // SAFETY: the pager copies only to what was out as the copy was made, and the copy does nothing to its mappings meanwhile.
+        let copy = |memory: &Userfault| unsafe { memory.copy(dst, src, bytes) };
+        self.strays.get(stray).memory().map_or(Moved::NOTHING_YET, copy)
+    }
+
+    fn poison_stray(&mut self, stray: u32, at: usize) -> Result<(), Errno> {
+        // SAFETY: nobody knows what was there.
+        unsafe { self.strays.get(stray).memory()?.poison(at..at + PAGE) }
+    }
+
+    fn end_stray(&mut self, stray: u32) {
+        self.strays.end(stray);
+        CONTROL.order().memcg.strays.fetch_add(1, Relaxed);
     }
 
     fn pause(&mut self) {

@@ -21,6 +21,8 @@ pub const REGISTER: u32 = n::UFFDIO_REGISTER;
 pub enum Features {
     /// Faults, and events for unmap, remap and remove: without all three, evicted pages would read as zeros somewhere.
     Events,
+    /// The same, and of each fork, with a descriptor for the child's copy of what is registered. Only who has CAP_SYS_PTRACE may ask for it.
+    Forks,
     /// Faults alone: for a zone of the engine's own that raises no event when it is dropped.
     Quiet,
 }
@@ -50,6 +52,9 @@ pub enum Message {
         /// Where it begins now.
         to: usize,
     },
+    /// The process has been copied, and what is registered is so in the copy too: the number of a descriptor for that, which is the reader's now ([`Userfault::of_copy`]).
+    /// The copy begins to run when this has been read.
+    Fork(u32),
     /// A message that was not asked for.
     Other(u8),
 }
@@ -69,7 +74,10 @@ impl Moved {
 }
 
 /// An open userfaultfd of this process.
-pub struct Userfault(Fd);
+pub struct Userfault {
+    fd: Fd,
+    features: Features,
+}
 
 impl Userfault {
     /// Opens a descriptor: the system call first, then /dev/userfaultfd. The error is that of the system call.
@@ -79,19 +87,24 @@ impl Userfault {
             Ok(fd) => Fd::own(fd),
             Err(refused) => Self::from_device().map_err(|_| refused)?,
         };
+        let events = g::UFFD_FEATURE_EVENT_REMAP
+            | g::UFFD_FEATURE_EVENT_REMOVE
+            | g::UFFD_FEATURE_EVENT_UNMAP
+            | g::UFFD_FEATURE_THREAD_ID;
         let wanted = match features {
-            Features::Events => {
-                g::UFFD_FEATURE_EVENT_REMAP
-                    | g::UFFD_FEATURE_EVENT_REMOVE
-                    | g::UFFD_FEATURE_EVENT_UNMAP
-                    | g::UFFD_FEATURE_THREAD_ID
-            }
+            Features::Events => events,
+            Features::Forks => events | g::UFFD_FEATURE_EVENT_FORK,
             Features::Quiet => 0,
         };
         let mut api = g::uffdio_api { api: 0xaa, features: wanted as u64, ioctls: 0 };
         // SAFETY: the handshake writes the structure only.
         unsafe { sys::ioctl(&fd, n::UFFDIO_API, &mut api) }?;
-        Ok(Userfault(fd))
+        Ok(Userfault { fd, features })
+    }
+
+    /// That of a copy of the process, of which a message tells (`Message::Fork`). It works on the copy's memory, from bytes of this process's.
+    pub fn of_copy(number: u32) -> Userfault {
+        Userfault { fd: Fd::own(number as usize), features: Features::Forks }
     }
 
     fn from_device() -> Result<Fd> {
@@ -108,7 +121,12 @@ impl Userfault {
 
     /// The descriptor, to be polled.
     pub fn fd(&self) -> &Fd {
-        &self.0
+        &self.fd
+    }
+
+    /// What it was asked to deliver.
+    pub fn features(&self) -> Features {
+        self.features
     }
 
     /// The next message, or `None`. Faults come before events whatever their order (man 2 ioctl_userfaultfd does not say so;
@@ -119,7 +137,7 @@ impl Userfault {
         // SAFETY: the structure is plain data of this many bytes.
         let bytes =
             unsafe { core::slice::from_raw_parts_mut((&raw mut msg).cast::<u8>(), size_of::<g::uffd_msg>()) };
-        if sys::read(&self.0, bytes) != Ok(size_of::<g::uffd_msg>()) {
+        if sys::read(&self.fd, bytes) != Ok(size_of::<g::uffd_msg>()) {
             return None;
         }
         // SAFETY: the kernel wrote the variant that `event` names.
@@ -141,9 +159,15 @@ impl Userfault {
                     let (from, len) = (msg.arg.remap.from as usize, msg.arg.remap.len as usize);
                     Message::Remap { from: from..from + len, to: msg.arg.remap.to as usize }
                 }
+                g::UFFD_EVENT_FORK => Message::Fork(msg.arg.fork.ufd),
                 other => Message::Other(other as u8),
             }
         })
+    }
+
+    /// Registers a range for faults on missing pages.
+    pub fn register_missing(&self, range: Range<usize>) -> Result<()> {
+        self.register_as(range, g::UFFDIO_REGISTER_MODE_MISSING)
     }
 
     /// Registers a range for faults on missing pages and on protected ones. EBUSY: another descriptor has it; EINVAL: it cannot be registered; ENOMEM:
@@ -171,19 +195,19 @@ impl Userfault {
     fn write_protect(&self, range: Range<usize>, mode: u32) -> Result<()> {
         let mut arg = g::uffdio_writeprotect { range: uffdio_range(&range), mode: mode as u64 };
         // SAFETY: what memory holds stays as it is.
-        unsafe { sys::ioctl(&self.0, n::UFFDIO_WRITEPROTECT, &mut arg) }.map(drop)
+        unsafe { sys::ioctl(&self.fd, n::UFFDIO_WRITEPROTECT, &mut arg) }.map(drop)
     }
 
     fn register_as(&self, range: Range<usize>, mode: u32) -> Result<()> {
         let mut arg = g::uffdio_register { range: uffdio_range(&range), mode: mode as u64, ioctls: 0 };
         // SAFETY: registering changes how faults are served, not what memory holds.
-        unsafe { sys::ioctl(&self.0, n::UFFDIO_REGISTER, &mut arg) }.map(drop)
+        unsafe { sys::ioctl(&self.fd, n::UFFDIO_REGISTER, &mut arg) }.map(drop)
     }
 
     /// Takes a range off the descriptor.
     pub fn unregister(&self, range: Range<usize>) -> Result<()> {
         // SAFETY: as for `register`; what is evicted there is the caller's to have brought back.
-        unsafe { sys::ioctl(&self.0, n::UFFDIO_UNREGISTER, &mut uffdio_range(&range)) }.map(drop)
+        unsafe { sys::ioctl(&self.fd, n::UFFDIO_UNREGISTER, &mut uffdio_range(&range)) }.map(drop)
     }
 
     /// Moves present pages from `src` to the registered holes at `dst`, and wakes those who wait for them.
@@ -198,7 +222,7 @@ impl Userfault {
         let mut arg =
             g::uffdio_move { dst: dst as u64, src: src as u64, len: bytes as u64, mode: 0, move_: 0 };
         // SAFETY: the caller's contract.
-        let result = unsafe { sys::ioctl(&self.0, UFFDIO_MOVE, &mut arg) };
+        let result = unsafe { sys::ioctl(&self.fd, UFFDIO_MOVE, &mut arg) };
         let told = moved(result, arg.move_, bytes);
         if told.stop.is_none() || told == Moved::NOTHING_YET {
             return told;
@@ -222,7 +246,7 @@ impl Userfault {
         let mut arg =
             g::uffdio_copy { dst: dst as u64, src: src as u64, len: bytes as u64, mode: 0, copy: 0 };
         // SAFETY: the caller's contract.
-        let result = unsafe { sys::ioctl(&self.0, n::UFFDIO_COPY, &mut arg) };
+        let result = unsafe { sys::ioctl(&self.fd, n::UFFDIO_COPY, &mut arg) };
         moved(result, arg.copy, bytes)
     }
 
@@ -230,14 +254,14 @@ impl Userfault {
     pub fn zeropage(&self, dst: usize, bytes: usize) -> Moved {
         let mut arg = g::uffdio_zeropage { range: uffdio_range(&(dst..dst + bytes)), mode: 0, zeropage: 0 };
         // SAFETY: a hole reads as zeros, whoever fills it.
-        let result = unsafe { sys::ioctl(&self.0, n::UFFDIO_ZEROPAGE, &mut arg) };
+        let result = unsafe { sys::ioctl(&self.fd, n::UFFDIO_ZEROPAGE, &mut arg) };
         moved(result, arg.zeropage, bytes)
     }
 
     /// Makes those who wait in a range look again.
     pub fn wake(&self, range: Range<usize>) {
         // SAFETY: changes no memory.
-        let _ = unsafe { sys::ioctl(&self.0, n::UFFDIO_WAKE, &mut uffdio_range(&range)) };
+        let _ = unsafe { sys::ioctl(&self.fd, n::UFFDIO_WAKE, &mut uffdio_range(&range)) };
     }
 
     /// Makes every touch of a hole raise SIGBUS: for memory that is lost.
@@ -247,7 +271,7 @@ impl Userfault {
     pub unsafe fn poison(&self, range: Range<usize>) -> Result<()> {
         let mut arg = g::uffdio_poison { range: uffdio_range(&range), mode: 0, updated: 0 };
         // SAFETY: the caller's contract.
-        unsafe { sys::ioctl(&self.0, UFFDIO_POISON, &mut arg) }.map(drop)
+        unsafe { sys::ioctl(&self.fd, UFFDIO_POISON, &mut arg) }.map(drop)
     }
 }
 
@@ -395,6 +419,54 @@ mod tests {
         assert_eq!(u.next(), None);
     }
 
+    /// The copy waits for the page that is out, and finds it; what is lost there ends it.
+    #[test]
+    fn a_copy_of_the_process_is_brought_what_is_out() {
+        let Ok(u) = Userfault::open(Features::Forks) else {
+            println!("skipped: this test needs CAP_SYS_PTRACE");
+            return;
+        };
+        let pagemap = Pagemap::open().unwrap();
+        let (program, stage) = (map(3), map(3));
+        for page in 0..3 {
+            // SAFETY: inside the mapping.
+            unsafe { ((program + page * PAGE) as *mut u64).write(40 + page as u64) };
+        }
+        u.register(program..program + 3 * PAGE).unwrap();
+        u.register_silent(stage..stage + 3 * PAGE).unwrap();
+        sys::madvise_keep(stage, 3 * PAGE, MADV_DONTFORK).unwrap();
+        // SAFETY: nobody but this test uses the mappings.
+        let out = unsafe { u.move_pages(&pagemap, stage, program, 2 * PAGE) };
+        assert_eq!(out.stop, None);
+        let maker = std::thread::spawn(move || {
+            // SAFETY: the copy reads memory, and ends.
+            let pid = unsafe { sys::syscall(NR_CLONE, [SIGCHLD as usize, 0, 0, 0, 0, 0]) }.unwrap();
+            if pid == 0 {
+                // SAFETY: inside the mapping.
+                let read = |page: usize| unsafe { ((program + page * PAGE) as *const u64).read_volatile() };
+                let sum = read(2) + read(0) + read(1);
+                sys::exit(sum as u32);
+            }
+            let mut status = 0;
+            assert_eq!(sys::wait4(pid as u32, &mut status, 0), Ok(pid));
+            status
+        });
+        let copy = loop {
+            match u.next() {
+                Some(Message::Fork(number)) => break Userfault::of_copy(number),
+                other => assert_eq!(other, None),
+            }
+        };
+        // SAFETY: a hole, of which the contents are on the stage.
+        while unsafe { copy.copy(program, stage, PAGE) }.stop == Some(Errno::EAGAIN) {}
+        assert_eq!(copy.unprotect(program..program + PAGE), Ok(()), "what was registered is so");
+        assert_eq!(copy.unprotect(stage..stage + PAGE), Err(Errno::ENOENT), "what was kept out is not");
+        // SAFETY: as if it were lost.
+        unsafe { copy.poison(program + PAGE..program + 2 * PAGE) }.unwrap();
+        drop(copy);
+        assert_eq!(maker.join().unwrap() & 0x7f, SIGBUS);
+    }
+
     #[test]
     fn a_partial_move_says_how_far_and_why() {
         let Some(u) = userfault() else { return };
@@ -435,7 +507,8 @@ mod tests {
                 stopped |= out.stop == Some(Errno::EAGAIN);
                 if out.bytes > 0 {
                     // SAFETY: as above.
-                    while unsafe { u.move_pages(&pagemap, program, stage, PAGE) }.bytes == 0 && u.0.raw() >= 0
+                    while unsafe { u.move_pages(&pagemap, program, stage, PAGE) }.bytes == 0
+                        && u.fd.raw() >= 0
                     {
                         if let Some(m) = u.next() {
                             assert_eq!(m, Message::Remove(program..program + 2 * PAGE));

@@ -130,6 +130,8 @@ pub struct Figures {
     pub processes: Vec<Entry>,
     /// Processes that should be among them, and whose figures were lost.
     pub unrecorded: u64,
+    /// Copies that a process made past libc, and that were brought what was out.
+    pub strays: u64,
 }
 
 impl Figures {
@@ -190,6 +192,7 @@ impl Figures {
             compacted: load(&stat.compacted),
             packed: load(&stat.packed),
             unrecorded,
+            strays: memcg.strays.load(Relaxed).into(),
             ..Figures::default()
         };
         for Entry { process, words } in &processes {
@@ -282,6 +285,12 @@ impl Figures {
             let parked = Time(self.parked_ns);
             line("turns", format_args!("{parked} of waiting for the turn of a process, all summed"))?;
         }
+        if self.strays > 0 {
+            line(
+                "strays",
+                format_args!("{} made past libc, and given all that was out", Count(self.strays)),
+            )?;
+        }
         line("engine", format_args!("{} of CPU", Time(self.engine_cpu_ns)))?;
         self.write_processes(out)?;
         self.write_unmanaged(out)
@@ -342,6 +351,7 @@ impl Figures {
                 "small": self.small,
                 "unmanaged": self.unmanaged,
                 "unrecorded": self.unrecorded,
+                "strays": self.strays,
             },
             "folios": { "out": folios(&self.zswpout), "in": folios(&self.zswpin) },
             "pages": {

@@ -103,6 +103,9 @@ static int live(int depth)
 		memory[i]--;
 	memory[words / 2 + depth] = ~0ull;
 	memory[words / 2 + depth] = word(words / 2 + depth);
+	/* Of a copy that nobody sees an engine is told when it has made its workers. */
+	if (is("inline"))
+		usleep(300000);
 	if (depth > 0 && copy(depth - 1) != 0)
 		return 91;
 	verify("a copy, later");
