@@ -298,6 +298,8 @@ pub struct Memcg {
     pub unseen_copy: AtomicU32,
     /// How many such copies were brought what was out, since the kernel told of them. They and what they start are managed from their next call on that passes the library.
     pub strays: AtomicU32,
+    /// How many pages of theirs may raise SIGBUS, since nobody could tell what was there.
+    pub stray_pages_lost: AtomicU32,
     /// Non-zero once `zfolio run` has ended.
     pub closed: AtomicU32,
     /// What the user asked for.

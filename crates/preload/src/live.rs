@@ -619,22 +619,17 @@ impl Kernel for Live {
     }
 
     fn stray_has(&mut self, stray: u32, at: usize) -> Result<bool, Errno> {
-        // Nothing is protected there that anybody would ask for.
-        match self.strays.get(stray).memory()?.unprotect(at..at + PAGE) {
-            Err(Errno::ENOENT) => Ok(false),
-            asked => asked.map(|()| true),
-        }
+        self.strays.get(stray).has(at)
     }
 
     fn fill_stray(&mut self, stray: u32, dst: usize, src: usize, bytes: usize) -> Moved {
-        // SAFETY: the pager copies only to what was out as the copy was made, and the copy does nothing to its mappings meanwhile.
-        let copy = |memory: &Userfault| unsafe { memory.copy(dst, src, bytes) };
-        self.strays.get(stray).memory().map_or(Moved::NOTHING_YET, copy)
+        self.strays.get(stray).fill(dst, src, bytes)
     }
 
     fn poison_stray(&mut self, stray: u32, at: usize) -> Result<(), Errno> {
-        // SAFETY: nobody knows what was there.
-        unsafe { self.strays.get(stray).memory()?.poison(at..at + PAGE) }
+        self.strays.get(stray).poison(at)?;
+        CONTROL.order().memcg.stray_pages_lost.fetch_add(1, Relaxed);
+        Ok(())
     }
 
     fn end_stray(&mut self, stray: u32) {

@@ -132,6 +132,8 @@ pub struct Figures {
     pub unrecorded: u64,
     /// Copies that a process made past libc, and that were brought what was out.
     pub strays: u64,
+    /// How many of their pages raise SIGBUS, since another thread moved them as the copy was made.
+    pub stray_pages_lost: u64,
 }
 
 impl Figures {
@@ -193,6 +195,7 @@ impl Figures {
             packed: load(&stat.packed),
             unrecorded,
             strays: memcg.strays.load(Relaxed).into(),
+            stray_pages_lost: memcg.stray_pages_lost.load(Relaxed).into(),
             ..Figures::default()
         };
         for Entry { process, words } in &processes {
@@ -286,10 +289,12 @@ impl Figures {
             line("turns", format_args!("{parked} of waiting for the turn of a process, all summed"))?;
         }
         if self.strays > 0 {
-            line(
-                "strays",
-                format_args!("{} made past libc, and given all that was out", Count(self.strays)),
-            )?;
+            let but = match self.stray_pages_lost {
+                0 => String::new(),
+                lost => format!(" but {} unclear pages", Count(lost)),
+            };
+            let strays = Count(self.strays);
+            line("strays", format_args!("{strays} made past libc, given all that was out{but}"))?;
         }
         line("engine", format_args!("{} of CPU", Time(self.engine_cpu_ns)))?;
         self.write_processes(out)?;
@@ -352,6 +357,7 @@ impl Figures {
                 "unmanaged": self.unmanaged,
                 "unrecorded": self.unrecorded,
                 "strays": self.strays,
+                "stray_pages_lost": self.stray_pages_lost,
             },
             "folios": { "out": folios(&self.zswpout), "in": folios(&self.zswpin) },
             "pages": {

@@ -96,8 +96,29 @@ impl Stray {
     }
 
     /// Its memory, if no message was read that nobody has asked for.
-    pub fn memory(&self) -> Result<&Userfault, Errno> {
+    fn memory(&self) -> Result<&Userfault, Errno> {
         if self.early.is_empty() { Ok(&self.uffd) } else { Err(Errno::EAGAIN) }
+    }
+
+    /// True when memory that was registered is mapped at `at`.
+    pub fn has(&self, at: usize) -> Result<bool, Errno> {
+        // Nothing is protected there that anybody would ask for.
+        match self.memory()?.unprotect(at..at + PAGE) {
+            Err(Errno::ENOENT) => Ok(false),
+            asked => asked.map(|()| true),
+        }
+    }
+
+    /// Copies engine memory into its holes.
+    pub fn fill(&self, dst: usize, src: usize, bytes: usize) -> Moved {
+        // SAFETY: the pager copies only to what was out as the copy was made, and the copy does nothing to its mappings meanwhile.
+        self.memory().map_or(Moved::NOTHING_YET, |memory| unsafe { memory.copy(dst, src, bytes) })
+    }
+
+    /// Makes a hole raise SIGBUS.
+    pub fn poison(&self, at: usize) -> Result<(), Errno> {
+        // SAFETY: nobody knows what was there.
+        unsafe { self.memory()?.poison(at..at + PAGE) }
     }
 }
 
