@@ -3,7 +3,7 @@
 //! The library goes into foreign processes: it is built by a profile of its own (no unwinding), and linked without libc, so
 //! that loading it loads nothing else.
 
-use object::elf::{DT_RELACOUNT, DT_RELASZ, Dyn64, R_X86_64_RELATIVE, Rela64};
+use object::elf::{DT_RELA, DT_RELACOUNT, DT_RELASZ, Dyn64, R_X86_64_RELATIVE, Rela64};
 use object::pod::{slice_from_all_bytes, slice_from_all_bytes_mut};
 use object::read::elf::ElfFile64;
 use object::{LittleEndian, Object, ObjectSection};
@@ -149,14 +149,15 @@ fn defer(library: &Path) {
         table.iter().all(|entry| is_relative(entry) || !is_later(entry)),
         "a constant with a foreign address"
     );
-    // The loader expects the relative ones first.
-    table.sort_by_key(|entry| (is_later(entry), !is_relative(entry)));
-    let loaders = table.iter().filter(|entry| !is_later(entry));
-    let relative_count = loaders.clone().filter(|entry| is_relative(entry)).count();
-    let (count, bytes) = (loaders.count(), size_of::<Rela64<LittleEndian>>());
-    let later_count = table.len() - count;
+    // The loader's last, beside the other tables that it reads, and of these the relative ones first, as it expects them.
+    table.sort_by_key(|entry| (!is_later(entry), !is_relative(entry)));
+    let later_count = table.iter().filter(|entry| is_later(entry)).count();
+    let loaders = &table[later_count..];
+    let relative_count = loaders.iter().filter(|entry| is_relative(entry)).count();
+    let loaders_at = relocations.at.start + size_of_val(&table[..later_count]) as u64;
+    let loaders_bytes = size_of_val(loaders) as u64;
 
-    let header = [relocations.at.start as usize + count * bytes, later_count];
+    let header = [relocations.at.start as usize, later_count];
     for (word, value) in file[later.in_file.clone()].chunks_exact_mut(8).zip(header) {
         assert!(word.iter().all(|byte| *byte == 0), "no room for the header");
         word.copy_from_slice(&value.to_le_bytes());
@@ -165,7 +166,8 @@ fn defer(library: &Path) {
         slice_from_all_bytes_mut::<Dyn64<LittleEndian>>(&mut file[dynamic.in_file]).expect("whole entries");
     for entry in entries {
         match entry.d_tag.get(LittleEndian) {
-            DT_RELASZ => entry.d_val.set(LittleEndian, (count * bytes) as u64),
+            DT_RELA => entry.d_val.set(LittleEndian, loaders_at),
+            DT_RELASZ => entry.d_val.set(LittleEndian, loaders_bytes),
             DT_RELACOUNT => entry.d_val.set(LittleEndian, relative_count as u64),
             _ => {}
         }

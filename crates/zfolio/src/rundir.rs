@@ -76,7 +76,7 @@ impl RunDir {
             let page = new_file(&path.join(memcg::PAGE_FILE), 0o666)?;
             // Locked while it is empty, which no sweep takes for a dead run's.
             sys::lock(&page)?;
-            page.set_len(size_of::<Memcg>() as u64)?;
+            sys::allocate(&page, size_of::<Memcg>()).context("no room for the run's shared page")?;
             for mib in 0..=GROWN_MIB {
                 symlink(memcg::PAGE_FILE, page_in(&path, mib))?;
             }

@@ -305,6 +305,28 @@ fn where_the_library_cannot_be_reached_nothing_of_zfolio_is_left() {
     }
 }
 
+/// A container's /dev/shm is small, and programs fill it.
+#[test]
+fn a_full_dev_shm_ends_nobody() {
+    if !works(&["unshare", "-m", "true"]) {
+        return;
+    }
+    let scratch = Scratch::new("full");
+    let script = scratch.file(
+        "full",
+        "dd if=/dev/zero of=/dev/shm/fill bs=4k 2> /dev/null
+         for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do \"$1\" grow || echo died & done; wait",
+    );
+    let run = format!(
+        "mount -t tmpfs -o size=8M none /dev/shm && exec {ZFOLIO} run --memory 640M -- sh {script} {}",
+        scratch.path("descend")
+    );
+    let output = alone(&["unshare", "-m", "sh", "-c", &run]);
+    assert_eq!(not_zfolios(&output.stderr), "");
+    let said = text(&output.stdout);
+    assert_eq!((said.lines().count(), said.contains("died")), (20, false), "{said}");
+}
+
 #[test]
 fn another_user_is_managed_where_the_kernel_lets_him() {
     if !is_root() {
