@@ -555,7 +555,7 @@ mod tests {
                 }
             });
             let mut turn = 0u64;
-            let mut wrong = None;
+            let (mut wrong, mut busy) = (None, 0);
             while Instant::now() < end && wrong.is_none() {
                 turn += 1;
                 // SAFETY: the contents are this test's to give up.
@@ -580,12 +580,14 @@ mod tests {
                         unsafe { sys::madvise(stage + back * PAGE, PAGE, MADV_DONTNEED) }.unwrap();
                         u.zeropage(program + back * PAGE, PAGE);
                     }
+                    busy += (moved.stop == Some(Errno::EBUSY)) as u64;
                     back += (moved.bytes > 0 || is_given_up) as usize;
                 }
             }
             stop.store(true, Relaxed);
             u.wake(program..program + PAGES * PAGE);
             assert_eq!(wrong, None, "turn, what it said, bytes that came");
+            assert!(busy <= turn, "of 16 pages in each of {turn} turns {busy} were busy");
         });
     }
 }
