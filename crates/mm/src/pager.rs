@@ -20,6 +20,7 @@ use core::ops::Range;
 use core::sync::atomic::Ordering::Relaxed;
 use memcg::Stat;
 use vmscan::heat::Heat;
+use vmscan::hunger::Hunger;
 use vmscan::readahead::Readahead;
 use vmscan::rest::Rest;
 use vmscan::split::Splitting;
@@ -73,6 +74,8 @@ pub struct Pager<'a, K, S> {
     pub(crate) faults: VecDeque<Fault>,
     /// Faults on fresh memory that wait for room.
     pub(crate) waiting: Vec<Fault>,
+    /// Whether those have waited for long, all in all.
+    hunger: Hunger,
     /// Faults of a process that waits for its turn.
     pub(crate) parked: Vec<Fault>,
     /// It does.
@@ -166,6 +169,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
             splitting: Splitting::default(),
             faults: VecDeque::new(),
             waiting: Vec::new(),
+            hunger: Hunger::default(),
             parked: Vec::new(),
             is_parked: false,
             quarantine: Quarantine::default(),
@@ -237,8 +241,13 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
         if self.is_parked {
             self.parked.extend(self.faults.drain(..).chain(self.waiting.drain(..)));
         }
-        if !self.waiting.is_empty() && self.marks.relieved(&self.usage()) {
-            self.faults.extend(self.waiting.drain(..));
+        if !self.waiting.is_empty() {
+            let now = self.kernel.now_ns();
+            self.hunger.begin(now);
+            if self.marks.relieved(&self.usage()) {
+                self.hunger.feed(now);
+                self.faults.extend(self.waiting.drain(..));
+            }
         }
         if self.faults.is_empty() {
             let now = self.kernel.now_ns();
@@ -271,6 +280,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
         }
         self.is_parked = is_parked;
         let now = self.kernel.now_ns();
+        self.hunger.pause(now);
         for mut fault in self.parked.drain(..) {
             self.stat.parked_ns.fetch_add(now.saturating_sub(fault.since_ns), Relaxed);
             // What it waits for from here on is a page.
@@ -351,6 +361,11 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
     /// Since when the longest waiting thread waits for room, in nanoseconds of the kernel's clock.
     pub fn waiting_since_ns(&self) -> Option<u64> {
         self.waiting.iter().map(|f| f.since_ns).min()
+    }
+
+    /// How long the process has got nowhere for want of room, at a time of the kernel's clock; in nanoseconds.
+    pub fn hungry_ns(&self, now_ns: u64) -> u64 {
+        self.hunger.so_far(now_ns)
     }
 
     /// Nothing is out, staged or registered: the pager may sleep.

@@ -35,11 +35,16 @@ pub struct Crew {
 const READY_LOOKS: usize = 1000;
 const READY_LOOK_NS: u64 = 10_000_000;
 
+/// Where there are so many processes for each CPU, one worker is enough for each of them: more would share the CPUs, and each has half a MiB.
+const CROWD: usize = 3;
+
 impl Crew {
     /// Starts the workers: each apart, or here where that is refused. Meanwhile the caller sees to it that what is registered stays out of
     /// children, and nobody is served; `memory` is the program's.
     pub fn start(&self, memory: &Memory) -> Result<Vec<u32>, (&'static str, Errno)> {
-        let count = CpuSet::of_this_thread().count().clamp(1, WORKERS_MAX);
+        let is_crowded = self.memcg.division.processes_per_cpu() >= CROWD;
+        let most = if is_crowded { 1 } else { WORKERS_MAX };
+        let count = CpuSet::of_this_thread().count().clamp(1, most);
         let start = |number| {
             let apart = self.start_one(memory, number, Place::Apart);
             apart.or_else(|_| self.start_one(memory, number, Place::Here))

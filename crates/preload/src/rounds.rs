@@ -97,7 +97,8 @@ pub fn run(watch: &mut Watch, board: Board, workers: &[u32], pager: &mut Engine)
                 enroll(pager);
             }
         }
-        pager.park(now < slot.share.parked_until_ns.load(Relaxed));
+        let is_led = memcg.division.orphaned.load(Relaxed) == 0;
+        pager.park(is_led && now < slot.share.parked_until_ns.load(Relaxed));
         let rests_now = evict_all && now < rests.until_ns;
         pager.paused = !CONTROL.is_forkless() || rests_now;
         // What is mapped during the turn may be missed.
@@ -146,7 +147,7 @@ pub fn run(watch: &mut Watch, board: Board, workers: &[u32], pager: &mut Engine)
                 return;
             }
             if let Some(since) = pager.waiting_since_ns() {
-                full(watch, pager, now.saturating_sub(since), full_ns);
+                full(watch, pager, now.saturating_sub(since), pager.hungry_ns(now) >= full_ns);
             }
             if crew::one_has_died() {
                 stop(watch, crew::DEATH);
@@ -208,13 +209,13 @@ fn publish(watch: &mut Watch, pager: &Engine, own: usize, excess: usize) {
     watch.publish(footprint, wanted, stored, pool + log);
 }
 
-/// A thread has waited for room for a while: warns, and at last stops the program.
-fn full(watch: &Watch, pager: &Engine, waited_ns: u64, full_ns: u64) {
+/// A thread has waited for room for a while: warns, and stops the program when it has got nowhere for long.
+fn full(watch: &Watch, pager: &Engine, waited_ns: u64, gets_nowhere: bool) {
     let memcg = watch.order.memcg;
     if waited_ns > 1_000_000_000 {
         let _ = memcg.full_warning.compare_exchange(0, 1, AcqRel, Relaxed);
     }
-    if waited_ns < full_ns {
+    if !gets_nowhere {
         return;
     }
     let mut line = Line::default();

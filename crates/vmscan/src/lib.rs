@@ -8,6 +8,7 @@
 //!   fault ──> readahead::Readahead ──> this page, its window, or the windows after it too
 //!   what each process of a run needs ──> share::divide ──> what each may use
 //!   more processes than CPUs refault ──> load::Load ──> who waits for its turn
+//!   threads that wait for room ──> hunger::Hunger ──> whether the process gets nowhere
 //!   page out of an object of many ──> split::Splitting ──> whether each is to have an object of its own
 //! ```
 
@@ -17,6 +18,7 @@
 extern crate alloc;
 
 pub mod heat;
+pub mod hunger;
 pub mod load;
 pub mod readahead;
 pub mod rest;

@@ -33,6 +33,12 @@ pub const FLOOR: u64 = 8 << 20;
 /// Nor less than this, however many there are.
 const LEAST_FLOOR: u64 = 1 << 20;
 
+/// What a process needs that waits for its turn, besides what is out: its engine's own, and some room.
+const PARKED_FLOOR: u64 = 2 << 20;
+
+/// From so little that is out nothing can be said of how it shrinks.
+const TOO_LITTLE: u64 = 4 << 20;
+
 /// How much a process has beyond its footprint, at least, so that it may grow between two looks; else an eighth of it.
 const ROOM: u64 = 4 << 20;
 
@@ -90,6 +96,8 @@ pub struct Member {
     pub footprint: u64,
     /// Bytes that it would hold alone.
     pub wanted: u64,
+    /// Bytes of what is out, uncompressed.
+    pub stored: u64,
     /// Bytes of what is out, compressed: these cannot go anywhere, and count in the footprint.
     pub pool: u64,
     /// Bytes that its engine keeps free below a limit that is just enough for it ([`kept_free`](crate::watermark::Watermarks::kept_free)).
@@ -165,7 +173,20 @@ impl Member {
         (self.pool + self.pool / 8).saturating_add(floor)
     }
 
+    /// What is left of it once all that it has is out, which shrinks as much as all of `stored` bytes shrink to `pool`.
+    pub fn least(&self, stored: u64, pool: u64) -> u64 {
+        let pool = if stored < TOO_LITTLE {
+            self.wanted / 2
+        } else {
+            (self.wanted as u128 * pool as u128 / stored as u128) as u64
+        };
+        PARKED_FLOOR + pool
+    }
+
     fn floor(&self, usable: u64, count: u64) -> u64 {
+        if self.is_parked {
+            return PARKED_FLOOR;
+        }
         let wanted = self.need().max(self.wanted + QUIET_ROOM);
         wanted.min(FLOOR).min(usable / (2 * count)).max(LEAST_FLOOR)
     }

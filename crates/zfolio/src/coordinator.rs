@@ -244,7 +244,7 @@ impl Coordinator {
         division.processes.store(slots.len() as u64, Relaxed);
         division.end(pot);
         // It takes some system calls, and so not while the pot is closed.
-        self.turns.take(ms, self.memcg, &slots, &members, &self.tree.processes);
+        self.turns.take(ms, usable, self.memcg, &slots, &members, &self.tree.processes);
         division.divided_ns.store(uffd::sys::now_ns(), Release);
         let unmanaged = division.unmanaged_bytes.load(Relaxed);
         let current = &self.memcg.current;
@@ -269,6 +269,7 @@ impl Coordinator {
         Member {
             footprint,
             wanted: load(&slot.wanted_bytes),
+            stored: load(&slot.stored_bytes),
             pool: load(&slot.pool_bytes).saturating_sub(load(&slot.share.log_bytes)),
             kept_free: Watermarks::kept_free(footprint as usize, per_cpu) as u64,
             share: slot.share.held().min(MOST) + known.recounted,

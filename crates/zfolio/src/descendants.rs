@@ -89,7 +89,7 @@ impl Tree {
         self.next = now + PACE.max((sys::cpu_time() - began) * PART);
     }
 
-    /// From parent to children.
+    /// From parent to children. Those of an engine are its workers.
     fn walk(&self) -> Vec<Process> {
         let (mut open, mut found) = (vec![self.root], Vec::new());
         while let Some(parent) = open.pop() {
@@ -97,6 +97,9 @@ impl Tree {
             for task in tasks.flatten() {
                 let children = fs::read_to_string(task.path().join("children")).unwrap_or_default();
                 for process in children.split_whitespace().filter_map(|pid| process(pid.parse().ok()?)) {
+                    if process.name == ENGINE {
+                        continue;
+                    }
                     open.push(process.pid);
                     found.push(process);
                 }

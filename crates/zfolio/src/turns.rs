@@ -9,8 +9,8 @@ use std::time::Duration;
 use vmscan::load::{Entrant, Load, Past};
 use vmscan::share::Member;
 
-/// How long a process still waits of which the coordinator says nothing more: it looks ten times as often, but may have to wait for a CPU, or die.
-const PARKED: Duration = Duration::from_millis(300);
+/// How long a process still waits of which the coordinator says nothing more: where hundreds want the CPUs it may look as seldom. When it dies all go on at once.
+const PARKED: Duration = Duration::from_secs(3);
 
 /// Test mode: once in so many looks a process has to wait, each time for no longer than this.
 const AT_RANDOM: u64 = 32;
@@ -47,10 +47,12 @@ impl Turns {
         known.past.is_parked && known.pid == slot.pid.load(Relaxed)
     }
 
-    /// Decides whose turn it is of the `members`, who have `slots`, and tells their engines. `ms` have passed since the last time; `processes` are all of the run.
+    /// Decides whose turn it is of the `members`, who have `slots` and `usable` bytes together, and tells their engines. `ms` have passed since the last time;
+    /// `processes` are all of the run.
     pub fn take(
         &mut self,
         ms: u64,
+        usable: u64,
         memcg: &Memcg,
         slots: &[(usize, &Slot)],
         members: &[Member],
@@ -66,6 +68,8 @@ impl Turns {
         // A slot has the number that its process sees itself.
         let seen: HashMap<(u32, u64), u32> =
             processes.iter().map(|p| ((p.own_pid, p.start), p.pid)).collect();
+        let stored: u64 = members.iter().map(|member| member.stored).sum();
+        let pool: u64 = members.iter().map(|member| member.pool).sum();
         let entrant = |(&(index, slot), member): (&(usize, &Slot), &Member)| {
             let (pid, start) = (slot.pid.load(Relaxed), slot.start.load(Relaxed));
             let used_ns = seen.get(&(pid, start)).map_or(0, |&pid| sys::cpu_ns_of(pid as sys::Pid));
@@ -80,11 +84,13 @@ impl Turns {
                 misses: member.misses,
                 near: member.near,
                 is_managed: slot.state() == State::Awake,
+                wanted: member.wanted + member.kept_free,
+                least: member.least(stored, pool),
                 past: known.past,
             }
         };
         let mut entrants: Vec<Entrant> = slots.iter().zip(members).map(entrant).collect();
-        self.load.control(ms, self.cpus, !memcg.is_short(), &mut entrants);
+        self.load.control(ms, self.cpus, usable, !memcg.is_short(), &mut entrants);
         let until = now_ns() + PARKED.as_nanos() as u64;
         self.known.iter_mut().for_each(|known| known.past.is_parked = false);
         for (&(index, slot), entrant) in slots.iter().zip(&entrants) {
@@ -130,7 +136,7 @@ mod tests {
         for _ in 0..100 {
             let members = vec![Member { misses: 100, near: 100, ..Member::default() }; 4];
             slots.iter().for_each(|(_, slot)| _ = slot.stat.stall_ns.fetch_add(5_000_000, Relaxed));
-            turns.take(10, &memcg, &slots, &members, &[]);
+            turns.take(10, 0, &memcg, &slots, &members, &[]);
             let told = |&(i, slot): &(usize, &Slot)| {
                 !turns.waits(i, slot) || slot.share.parked_until_ns.load(Relaxed) > now_ns()
             };

@@ -101,6 +101,11 @@ fn two_thousand_short_processes() {
 }
 
 #[test]
+fn many_small_processes_at_once() {
+    tree::check(tree::small);
+}
+
+#[test]
 fn gcc_and_what_it_starts() {
     tree::check(tree::gcc);
 }

@@ -103,6 +103,18 @@ pub fn short(_: Size) -> Result<Workload, Missing> {
     Ok(Workload::new("short", 1.0, &[&sh, "-c", script]))
 }
 
+/// Small processes, all at once, that hold what they have made for a while. In less than they need they take turns.
+pub fn small(size: Size) -> Result<Workload, Missing> {
+    let (sh, python) = (installed("sh", "dash")?, python()?);
+    let program = "import hashlib, sys, time; t = [str(i * int(sys.argv[1])) for i in range(60000)]; time.sleep(1); \
+                   sys.stdout.write(sys.argv[1] + \" \" + hashlib.md5(\"\".join(t).encode()).hexdigest() + chr(10))";
+    let script = format!(
+        "for i in $(seq {}); do {python} -c '{program}' $i & done | sort -n; wait",
+        size.pick(40, 150)
+    );
+    Ok(Workload::new("small", 0.65, &[&sh, "-c", &script]))
+}
+
 /// gcc's driver, the compiler, the assembler and the linker.
 pub fn gcc(size: Size) -> Result<Workload, Missing> {
     let gcc = installed("gcc", "gcc")?;
