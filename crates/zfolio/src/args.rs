@@ -107,7 +107,7 @@ pub struct Run {
     /// Let all processes of CMD miss at the same time, however many they are
     ///
     /// Else, where more of them are busy than there are CPUs, and each takes from the others what they work on, the youngest wait for their turn
-    /// whenever they miss, for two seconds at most. All are done sooner by that; but where each of them has to answer at once, it is too long.
+    /// whenever they miss, about two seconds at a time. All are done sooner by that; but where each of them has to answer at once, it is too long.
     #[arg(long)]
     pub no_turns: bool,
 
