@@ -7,7 +7,7 @@
 //! swapping whole processes out.
 //!
 //! How many are parked at once follows from what they work on: as many as fit run, and what is left of the others, which is what they make in the pool, must fit beside
-//! them. That is an estimate, and so as long as there are too many misses one more is parked, and while there are few one more goes on if it fits.
+//! them. That is an estimate, and so as long as there are too many misses some more are parked, and while there are few one more goes on if it fits.
 //!
 //! Invariants of [`Load::control`]:
 //! 1. Nobody is parked while fewer than one process for each CPU run: what waits for a parked one, a lock or a pipe, does not run, and so lets it go on.
@@ -140,8 +140,7 @@ impl Load {
         let (is_much, is_settled) = (TOO_MANY * cpus as u64, self.settled_ms >= SETTLE_MS);
         if is_settled && longest(all).is_some_and(|e| e.past.for_ms >= MOST_MS) {
             // It takes another one's place, or waits until somebody has had its turn.
-            let is_free = self.near <= is_much || self.due_ms >= TURN_MS;
-            if self.park(cpus, all) || is_free {
+            if self.near <= is_much || self.park(cpus, cpus, all) || self.due_ms >= TURN_MS {
                 self.due_ms = 0;
                 self.set(longest(all), false);
             }
@@ -154,16 +153,16 @@ impl Load {
             self.let_go_on(all);
         } else if self.near > is_much {
             let mut at_once = running(all).saturating_sub(cpus) / AT_ONCE + 1;
-            while (at_once > 0 || held(all) > usable) && self.park(cpus, all) {
+            while (at_once > 0 || held(all) > usable) && self.park(cpus, cpus + 1, all) {
                 at_once = at_once.saturating_sub(1);
             }
         }
     }
 
-    /// Parks the youngest that may be; false when nobody may.
-    fn park(&mut self, cpus: usize, all: &mut [Entrant]) -> bool {
+    /// Parks the youngest that may be, where at least so many run; false when nobody may.
+    fn park(&mut self, cpus: usize, least: usize, all: &mut [Entrant]) -> bool {
         let running = running(all);
-        if running <= cpus {
+        if running < least {
             return false;
         }
         let part = 1000 * cpus as u64 / running as u64;
