@@ -102,9 +102,10 @@ pub fn run_limited(
     let zfolio = std::env::var("ZFOLIO_BIN").unwrap_or_else(|_| env!("CARGO_BIN_EXE_zfolio").to_string());
     let json = workload.directory.path().join("summary.json");
     let (memory, json_path) = (format!("{}M", limit_bytes / MIB), json.display().to_string());
-    let options =
-        [&zfolio, "run", "--memory", &memory, "--json", &json_path, "--quiet", "--"].map(String::from);
-    let command = [launcher, &options, &workload.command].concat();
+    let own = [&zfolio, "run", "--memory", &memory, "--json", &json_path, "--quiet"];
+    let run: Vec<String> =
+        own.iter().chain(&workload.options).chain(&["--"]).map(|&word| word.into()).collect();
+    let command = [launcher, &run, &workload.command].concat();
     let got =
         process::run(&mut prepared(workload, &command), workload.client.as_deref(), deadline(size), sample);
     let summary = fs::read_to_string(&json).unwrap_or_else(|error| {

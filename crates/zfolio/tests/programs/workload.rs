@@ -41,6 +41,8 @@ pub struct Workload {
     pub name: &'static str,
     /// The program (a path, never a shim) and its arguments.
     pub command: Vec<String>,
+    /// What else `zfolio run` is told.
+    pub options: Vec<&'static str>,
     /// The limit as a share of the footprint that the program has alone.
     pub share: f64,
     /// How far the summary's peak may go past the limit: more where forks leave memory to several, which is counted with too many for some milliseconds. (What
@@ -93,7 +95,8 @@ impl Workload {
     pub fn new(name: &'static str, share: f64, command: &[&str]) -> Workload {
         let command = command.iter().map(|word| word.to_string()).collect();
         let (told_slack, directory) = (SLACK, Directory::new(name));
-        Workload { name, command, share, told_slack, result: None, client: None, directory }
+        let options = Vec::new();
+        Workload { name, command, options, share, told_slack, result: None, client: None, directory }
     }
 }
 
@@ -225,11 +228,12 @@ pub fn go(size: Size) -> Result<Workload, Missing> {
     Ok(workload)
 }
 
-/// Thirty processes that start at once, fill 24 MiB each as fast as they can, and go through it for half a second.
+/// Thirty processes that start at once, fill 24 MiB each as fast as they can, and go through it for half a second; none of them waits until others are done.
 pub fn crowd(_: Size) -> Result<Workload, Missing> {
     let gcc = installed("gcc", "gcc")?;
     let script = "for i in $(seq 30); do \"$0\" 24 fill read 500 verify & done; wait";
     let mut workload = Workload::new("crowd", 0.35, &["/bin/sh", "-c", script]);
+    workload.options.push("--no-turns");
     let program = workload.directory.file("neighbour");
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/c/neighbour.c");
     output(Command::new(gcc).args(["-O1", "-o", &program, source]));
