@@ -182,6 +182,11 @@ const LITTLE: u64 = 2;
 const UNSEEN: u64 = 16 << 20;
 
 impl Memcg {
+    /// True while there is a coordinator that divides.
+    pub fn is_led(&self) -> bool {
+        self.closed.load(SeqCst) == 0 && self.division.orphaned.load(SeqCst) == 0
+    }
+
     /// True while little is in the pot: who wants more may have to wait for others to give it up.
     pub fn is_short(&self) -> bool {
         self.division.pot_bytes() < self.max_bytes.load(Relaxed) / LITTLE
@@ -222,7 +227,7 @@ impl Memcg {
     /// to the pot, unless the coordinator is at it and finds it at its next look; the rest is free when the coordinator finds the engine gone. Of one with relatives
     /// nothing goes back: what they shared with it they have to themselves now, which the coordinator must find out before others take what seems to be free.
     pub fn leave(&self, slot: &Slot, held: u64) {
-        let is_led = self.closed.load(SeqCst) == 0 && self.division.orphaned.load(SeqCst) == 0;
+        let is_led = self.is_led();
         if is_led && slot.family.load(SeqCst) != 0 {
             return slot.share.clear();
         }

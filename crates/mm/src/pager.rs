@@ -241,7 +241,9 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
         if self.is_parked {
             self.parked.extend(self.faults.drain(..).chain(self.waiting.drain(..)));
         }
-        if !self.waiting.is_empty() {
+        if self.waiting.is_empty() {
+            self.hunger.forget();
+        } else {
             let now = self.kernel.now_ns();
             self.hunger.begin(now);
             if self.marks.relieved(&self.usage()) {

@@ -97,8 +97,7 @@ pub fn run(watch: &mut Watch, board: Board, workers: &[u32], pager: &mut Engine)
                 enroll(pager);
             }
         }
-        let is_led = memcg.division.orphaned.load(Relaxed) == 0;
-        pager.park(is_led && now < slot.share.parked_until_ns.load(Relaxed));
+        pager.park(memcg.is_led() && now < slot.share.parked_until_ns.load(Relaxed));
         let rests_now = evict_all && now < rests.until_ns;
         pager.paused = !CONTROL.is_forkless() || rests_now;
         // What is mapped during the turn may be missed.

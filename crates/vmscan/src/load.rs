@@ -13,7 +13,7 @@
 //! 1. Nobody is parked while fewer than one process for each CPU run: what waits for a parked one, a lock or a pipe, does not run, and so lets it go on.
 //! 2. Who has been parked for `MOST_MS` is due. Of those one after the other takes the place of another one that had `TURN_MS`, who has waited longest first; one in
 //!    `TURN_MS` does even where nobody had. However many there are, each gets on.
-//! 3. Nor who mostly waits to be asked: it answers others, who cannot wait so long.
+//! 3. Nobody is parked who mostly waits to be asked: it answers others, who cannot wait so long.
 
 /// Averages are over so many milliseconds.
 const AVERAGE_MS: u64 = 300;

@@ -36,8 +36,8 @@ const LEAST_FLOOR: u64 = 1 << 20;
 /// What a process needs that waits for its turn, besides what is out: its engine's own, and some room.
 const PARKED_FLOOR: u64 = 2 << 20;
 
-/// From so little that is out nothing can be said of how it shrinks.
-const TOO_LITTLE: u64 = 4 << 20;
+/// From so little that is out nothing can be said of how it shrinks; in bytes.
+pub const TOO_LITTLE: u64 = 4 << 20;
 
 /// How much a process has beyond its footprint, at least, so that it may grow between two looks; else an eighth of it.
 const ROOM: u64 = 4 << 20;

@@ -22,7 +22,7 @@ use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::*;
 use std::time::{Duration, Instant};
-use vmscan::share::{Member, Past, URGENT_MS, divide};
+use vmscan::share::{Member, Past, TOO_LITTLE, URGENT_MS, divide};
 use vmscan::watermark::Watermarks;
 
 /// How often the limit is divided while little of it is in the pot, and else.
@@ -32,9 +32,8 @@ const RELAXED: Duration = Duration::from_millis(100);
 /// A thread that waits for room for longer shows that its family should store what it shares.
 const PRESSED_MS: u64 = 10;
 
-/// What goes out shrinks if it comes to less than so much of what it was; of so little in bytes nothing can be said.
+/// What goes out shrinks if it comes to less than so much of what it was.
 const SHRINKS: [u64; 2] = [3, 4];
-const TOO_LITTLE: u64 = 4 << 20;
 
 /// What is kept for what nobody counts: one part in so many of the limit.
 const RESERVE: u64 = 256;

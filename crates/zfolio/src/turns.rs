@@ -9,7 +9,7 @@ use std::time::Duration;
 use vmscan::load::{Entrant, Load, Past};
 use vmscan::share::Member;
 
-/// How long a process still waits of which the coordinator says nothing more: where hundreds want the CPUs it may look as seldom. When it dies all go on at once.
+/// How long a process still waits of which the coordinator says nothing more: where hundreds want the CPUs it may look as seldom. When it dies, or ends, all go on at once.
 const PARKED: Duration = Duration::from_secs(3);
 
 /// Test mode: once in so many looks a process has to wait, each time for no longer than this.
