@@ -238,6 +238,28 @@ fn a_full_pool_is_tried_again() {
 }
 
 #[test]
+fn who_waited_for_room_where_nothing_is_any_more_is_not_hungry_later() {
+    let mut scene = Scene::new();
+    let limit = 16 << 20;
+    scene.pager.marks = vmscan::watermark::Watermarks::new(limit, 1);
+    for second in [1, 50] {
+        scene.world.borrow_mut().clock = second * 1_000_000;
+        scene.pager.waiting.push(crate::pager::Fault {
+            at: BASE,
+            write: true,
+            protected: false,
+            since_ns: 0,
+        });
+        scene.pager.turn(2 * limit);
+        assert_eq!(scene.pager.waiting.len(), 1, "there is room");
+        let now = scene.pager.kernel.now_ns();
+        assert!(scene.pager.hungry_ns(now) < 1_000_000_000, "{second}");
+        scene.pager.waiting.clear();
+        scene.pager.turn(0);
+    }
+}
+
+#[test]
 fn who_has_to_wait_for_its_turn_waits_until_then_and_is_counted() {
     let mut scene = Scene::new();
     scene.write(pages(0..4));
