@@ -122,7 +122,7 @@ fn a_copy_that_no_hook_sees_has_all_of_it_where_the_kernel_tells_of_it() {
         return skip("EVENT_FORK takes CAP_SYS_PTRACE");
     }
     is_right(EVICT_ALL, "inline", 8, 5);
-    is_right(&["--memory", "64M"], "inline", 40, 1);
+    is_right(&["--memory", "64M"], "inline", 40, 2);
 }
 
 #[test]

@@ -25,6 +25,7 @@ enum { PAGE_WORDS = 512, SCRATCH_PAGES = 256, STACK = 256 << 10, RIGHT = 37 };
 static uint64_t *memory, *scratch;
 static size_t words;
 static const char *way;
+static int turn;
 static _Atomic(int) writes = 1;
 
 /* Where the kernel is to leave numbers: on pages of their own, which go out like all others. */
@@ -88,6 +89,53 @@ static int is(const char *name)
 
 static int copy(int depth);
 
+/* True when a page of the memory is neither present nor swapped. */
+static int is_out(int pagemap)
+{
+	static uint64_t entries[PAGE_WORDS];
+	size_t pages = words / PAGE_WORDS;
+
+	for (size_t i = 0; i < pages; i += PAGE_WORDS) {
+		size_t count = pages - i < PAGE_WORDS ? pages - i : PAGE_WORDS, bytes = count * sizeof *entries;
+		off_t at = ((uintptr_t)memory / 4096 + i) * sizeof *entries;
+
+		if (pread(pagemap, entries, bytes, at) != (ssize_t)bytes)
+			wrong("pagemap", errno);
+		for (size_t j = 0; j < count; j++)
+			if (entries[j] >> 62 == 0)
+				return 1;
+	}
+	return 0;
+}
+
+/* Waits until something of the memory is out, or for a second, where all of it fits. */
+static void await_out(void)
+{
+	int pagemap = open("/proc/self/pagemap", O_RDONLY);
+
+	for (int looks = 0; looks < 200 && !is_out(pagemap); looks++)
+		usleep(5000);
+	close(pagemap);
+}
+
+/*
+ * Before a copy that nobody sees, which ends where it uses its memory if it is made while an engine makes its workers. When something is out it has made them.
+ * A copy has no engine before it calls what is seen: every second one does so here.
+ */
+static void await_workers(int depth)
+{
+	if (depth == 0) {
+		if (turn % 2 == 0)
+			return;
+		pid_t pid = fork();
+
+		if (pid == 0)
+			_exit(0);
+		waitpid(pid, NULL, 0);
+	}
+	await_out();
+}
+
 /* What a copy does; the status that it ends with. */
 static int live(int depth)
 {
@@ -103,9 +151,6 @@ static int live(int depth)
 		memory[i]--;
 	memory[words / 2 + depth] = ~0ull;
 	memory[words / 2 + depth] = word(words / 2 + depth);
-	/* Of a copy that nobody sees an engine is told when it has made its workers. */
-	if (is("inline"))
-		usleep(300000);
 	if (depth > 0 && copy(depth - 1) != 0)
 		return 91;
 	verify("a copy, later");
@@ -212,8 +257,10 @@ static pid_t make(int depth, char *stack)
 	args->pidfd = (uintptr_t)&told->pidfd;
 	args->parent_tid = (uintptr_t)&told->parent_tid;
 	args->child_tid = (uintptr_t)&told->child_tid;
-	/* Until it is out. */
-	usleep(20000);
+	if (is("inline"))
+		await_workers(depth);
+	else
+		usleep(20000);
 	if (flags != 0) {
 		pid = clone(live_on, top, flags, (void *)(intptr_t)depth,
 			    is("pidfd") ? &told->pidfd : &told->parent_tid, (void *)thread_pointer(),
@@ -255,9 +302,11 @@ static pid_t make(int depth, char *stack)
 /* 0 when the copy has found all right; else its status, or an error. */
 static int copy(int depth)
 {
-	char *stack = mmap(NULL, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	char *stack = NULL;
 	int status;
 
+	if (!is("inline"))
+		stack = mmap(NULL, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (stack == MAP_FAILED)
 		return 93;
 	pid_t pid = make(depth, stack);
@@ -269,7 +318,8 @@ static int copy(int depth)
 	verify("a parent");
 	if (waitpid(pid, &status, __WALL) != pid)
 		return 95;
-	munmap(stack, STACK);
+	if (stack != NULL)
+		munmap(stack, STACK);
 	if (WIFSIGNALED(status)) {
 		printf("signal %d\n", WTERMSIG(status));
 		fflush(stdout);
@@ -299,7 +349,7 @@ int main(int count, char **arguments)
 	usleep(200000);
 	pthread_create(&thread, NULL, writer, NULL);
 	/* Who is no user of its namespace cannot make another. */
-	for (int i = 0; result == 0 && i < atoi(arguments[3]); i++)
+	for (; result == 0 && turn < atoi(arguments[3]); turn++)
 		result = copy(is("user") ? 0 : 1);
 	writes = 0;
 	pthread_join(thread, NULL);
