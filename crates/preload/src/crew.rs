@@ -2,12 +2,11 @@
 
 use crate::birth::{self, Kept, Place};
 use crate::board::{Board, WORKERS_MAX};
-use crate::live::Live;
 use crate::worker::{self, Duty, Lookout};
 use alloc::vec::Vec;
 use memcg::{Memcg, Slot};
-use uffd::Fd;
 use uffd::sys::{self, CpuSet, Errno, consts::*};
+use uffd::{Fd, Memory};
 use zswap::Choice;
 
 /// What all workers are started with.
@@ -40,20 +39,21 @@ const READY_LOOK_NS: u64 = 10_000_000;
 const CROWD: usize = 3;
 
 impl Crew {
-    /// Starts the workers: each apart, or here where that is refused. Meanwhile nobody is served; `live` is the program's memory.
-    pub fn start(&self, live: &Live) -> Result<Vec<u32>, (&'static str, Errno)> {
+    /// Starts the workers: each apart, or here where that is refused. Meanwhile the caller sees to it that what is registered stays out of
+    /// children, and nobody is served; `memory` is the program's.
+    pub fn start(&self, memory: &Memory) -> Result<Vec<u32>, (&'static str, Errno)> {
         let is_crowded = self.memcg.division.processes_per_cpu() >= CROWD;
         let most = if is_crowded { 1 } else { WORKERS_MAX };
         let count = CpuSet::of_this_thread().count().clamp(1, most);
         let start = |number| {
-            let apart = self.start_one(live, number, Place::Apart);
-            apart.or_else(|_| self.start_one(live, number, Place::Here))
+            let apart = self.start_one(memory, number, Place::Apart);
+            apart.or_else(|_| self.start_one(memory, number, Place::Here))
         };
         (0..count).map(start).collect()
     }
 
     /// Starts one, and waits until it is ready.
-    fn start_one(&self, live: &Live, number: usize, place: Place) -> Result<u32, (&'static str, Errno)> {
+    fn start_one(&self, memory: &Memory, number: usize, place: Place) -> Result<u32, (&'static str, Errno)> {
         let &Crew { memcg, board, choice, seed, file, evict_all, slot, engine, program } = self;
         // One is enough to look out.
         let lookout = (number == 0).then(Lookout::open).and_then(Result::ok);
@@ -62,7 +62,7 @@ impl Crew {
             board,
             number,
             kept: (place == Place::Apart).then(|| Kept::new(board.range().start, slot)),
-            memory: live.memory().share(),
+            memory: memory.share(),
             choice,
             seed,
             file,
@@ -72,11 +72,9 @@ impl Crew {
             program,
             lookout,
         };
-        let pid = live.copy_without(|| {
-            // SAFETY: `worker::main` is made to run beside the program, and takes the duty over. A child of the program's that comes meanwhile may
-            // get the stack and the board too, and uses neither.
-            unsafe { birth::worker(worker::main, place, board.range(), duty) }
-        });
+        // SAFETY: `worker::main` is made to run beside the program, and takes the duty over. A child of the program's that comes meanwhile may
+        // get the stack and the board too, and uses neither.
+        let pid = unsafe { birth::worker(worker::main, place, board.range(), duty) };
         let pid = pid.map_err(|e| ("clone", e))?;
         for _ in 0..READY_LOOKS {
             if board.await_ready(number as u32 + 1, READY_LOOK_NS) {

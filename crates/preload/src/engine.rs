@@ -217,6 +217,7 @@ fn awake(watch: &mut Watch) -> Result<(), (&'static str, Errno)> {
     announce(watch, &mut pager);
     // A fork that began before would copy what is registered from now on, and the child have holes there.
     if stand_by(watch, &mut pager, || CONTROL.is_forkless()) {
+        // What is registered is kept out of children, and so the workers need not copy it.
         pager.settle();
         if !config.evict_all {
             pager.enroll_all();
@@ -284,8 +285,9 @@ fn take_over(watch: &mut Watch) -> Result<(Box<Engine>, Board, Crew), Miscarriag
 
 /// Starts the workers, and runs the pager until the program is gone.
 fn work(watch: &mut Watch, board: Board, crew: &Crew, pager: &mut Engine) {
-    match crew.start(&pager.kernel) {
+    match crew.start(pager.kernel.memory()) {
         Ok(workers) => {
+            pager.kernel.let_strays_in();
             watch.filter(Stage::Manages);
             rounds::run(watch, board, &workers, pager)
         }

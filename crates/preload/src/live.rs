@@ -85,10 +85,8 @@ impl Live {
         }
         let _ = write!(path, "/proc/{pid}/task\0");
         let tasks = sys::open(path.as_str().as_bytes(), O_RDONLY | O_DIRECTORY);
-        let uffd = keys.events.map_err(|e| ("userfaultfd", e))?;
         Ok(Live {
-            strays: Strays::of(&uffd),
-            uffd,
+            uffd: keys.events.map_err(|e| ("userfaultfd", e))?,
             quiet,
             pagemap: keys.pagemap.map_err(|e| ("/proc/self/pagemap", e))?,
             maps,
@@ -102,6 +100,7 @@ impl Live {
             census: Vec::new(),
             pauses: 0,
             early: VecDeque::new(),
+            strays: Strays::default(),
             thread: 0,
             switches: 0,
         })
@@ -172,14 +171,14 @@ impl Live {
         }
     }
 
-    /// Calls `each` with the program's own mappings that a range touches, whole. The kernel's own, as the vDSO, are nobody's.
+    /// Calls `each` with the program's own mappings that a range touches, whole.
     fn each_mapping(&self, range: Range<usize>, mut each: impl FnMut(Range<usize>)) {
         let mut at = range.start;
         while let Ok(Some(m)) = self.maps.query(at)
             && m.range.start < range.end
         {
             at = m.range.start;
-            while at < m.range.end && !m.foreign && !m.name.starts_with(b"[v") {
+            while at < m.range.end && !m.foreign {
                 let part = arena::first_foreign(at..m.range.end);
                 if part.is_empty() {
                     break;

@@ -10,7 +10,7 @@
 //! The child touches a page that is a hole: that is a fault on its own descriptor, and tells it from copies that others make at that time. Where it is not
 //! certain all the same, it is not let run, and the others may use nothing that is out.
 
-use super::{Live, TOP};
+use super::Live;
 use crate::tasks::task_state;
 use crate::words::Line;
 use alloc::collections::VecDeque;
@@ -21,6 +21,7 @@ use uffd::sys::consts::*;
 use uffd::{Errno, Features, PAGE, Userfault, sys};
 
 /// See the head of the file.
+#[derive(Default)]
 pub struct Strays {
     /// The kernel tells of them, and so what is registered is let into them.
     pub are_told_of: bool,
@@ -43,11 +44,6 @@ const LOOK_NS: u64 = 50_000;
 const TOUCH_NS: u64 = 5_000_000_000;
 
 impl Strays {
-    /// Of a process whose memory is registered with this.
-    pub fn of(uffd: &Userfault) -> Strays {
-        Strays { are_told_of: uffd.features() == Features::Forks, known: Vec::new(), newborn: Vec::new() }
-    }
-
     /// The one that has this descriptor, of which a message tells now, or has told.
     pub fn get(&mut self, descriptor: u32) -> &mut Stray {
         let place = self.known.iter().position(|stray| stray.is(descriptor)).unwrap_or_else(|| {
@@ -127,19 +123,12 @@ impl Stray {
 }
 
 impl Live {
-    /// Makes a copy of the engine's, a worker, which is to have nothing of what is registered: the kernel would tell of it, and the engine wait in its clone until it has read that itself.
-    /// A stray that is made at this very moment has none of it either, and ends where it uses it.
-    pub fn copy_without<T>(&self, make: impl FnOnce() -> T) -> T {
-        if !self.tells_of_forks() {
-            return make();
+    /// From now on, if the kernel tells of copies, all may have what is registered. The engine makes none of itself any more: its workers are there.
+    pub fn let_strays_in(&mut self) {
+        if self.uffd.features() == Features::Forks {
+            self.strays.are_told_of = true;
+            self.give_back();
         }
-        // All that could be: where something was moved to may not have been read yet.
-        self.each_mapping(0..TOP, |range| {
-            let _ = sys::madvise_keep(range.start, range.len(), MADV_DONTFORK);
-        });
-        let made = make();
-        self.give_back();
-        made
     }
 
     /// The engine stands still. Each copy that is made meanwhile has this page, which is a hole.
