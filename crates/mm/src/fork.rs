@@ -140,8 +140,16 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
 
     /// After the clone: reads what was not read before it, and says what a child must know of it. If there `is_child`, the pool is its too. What is read of other copies
     /// is of strays if that `is_clear`.
-    pub fn late(&mut self, is_child: bool, is_clear: bool, mut tell: impl FnMut(Late)) {
-        let mut pauses = 0;
+    ///
+    /// Equal changes are told once. Who makes one waits until it is read, so that each thread has made one before the clone at most: what is moved to and fro is moved so after
+    /// it, but for the first time.
+    pub fn late(&mut self, is_child: bool, is_clear: bool) -> Vec<Late> {
+        let (mut pauses, mut late) = (0, Vec::new());
+        let mut tell = |event| {
+            if !late.contains(&event) {
+                late.push(event);
+            }
+        };
         self.mix_strays(!is_clear);
         loop {
             // An event is under way until its causer runs again: with none under way, all that was done before the clone has been read.
@@ -167,6 +175,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
             self.freeze();
             self.share();
         }
+        late
     }
 
     /// What is in the pool is another process's too.

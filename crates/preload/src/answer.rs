@@ -8,7 +8,6 @@ use crate::heritage;
 use crate::live::{self, Live};
 use crate::store::Counter;
 use crate::watch::Watch;
-use alloc::vec::Vec;
 use core::sync::atomic::Ordering::*;
 use mm::Pager;
 use mm::kernel::Store;
@@ -97,8 +96,7 @@ fn stand_still(watch: &Watch, pager: &mut Engine) {
     let is_clear = pager.kernel.tell_apart(is_child, cradle.hole());
     live::allow_huge_pages();
     arena::let_in(false);
-    let mut late = Vec::new();
-    pager.late(is_child, is_clear, |event| late.push(event));
+    let late = pager.late(is_child, is_clear);
     if is_still {
         cradle.tell(is_clear.then_some(&late));
     } else {

@@ -1,5 +1,6 @@
 //! The real kernel, as the pager sees it.
 
+mod children;
 mod constants;
 mod strays;
 
@@ -15,6 +16,7 @@ use crate::tasks::{self, TaskStat, parse_tid, task_state};
 use crate::words::Line;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
+use core::cell::Cell;
 use core::fmt::{self, Write};
 use core::ops::Range;
 use core::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
@@ -62,6 +64,8 @@ pub struct Live {
     pauses: u32,
     /// Messages that were read while pages were taken that cannot be written to.
     early: VecDeque<Message>,
+    /// Children have what is registered (children.rs).
+    is_let_in: Cell<bool>,
     /// Copies of the process that no hook saw, and those of a fork under way (strays.rs).
     strays: Strays,
     /// The thread of the last fault, and how often that has changed.
@@ -100,6 +104,7 @@ impl Live {
             census: Vec::new(),
             pauses: 0,
             early: VecDeque::new(),
+            is_let_in: Cell::new(false),
             strays: Strays::default(),
             thread: 0,
             switches: 0,
@@ -126,68 +131,6 @@ impl Live {
         self.registered = stage.start..bell.end;
         self.uffd.register_silent(stage)?;
         self.uffd.register(bell)
-    }
-
-    /// Lets children have all of the program's memory, but for what it keeps from them itself. What was registered while an event was under way is kept
-    /// out too, and in none of the pager's lists. What lies in `regions`, which are registered, is marked.
-    ///
-    /// The mark is advice that means nothing to anonymous memory, and goes with a mapping wherever mremap or fork takes it. A program that gave it itself
-    /// loses it here.
-    pub fn let_in(&self, regions: &[Range<usize>]) {
-        if !self.tells_of_forks() {
-            self.give_back();
-        }
-        self.advise(regions, &[MADV_RANDOM]);
-    }
-
-    /// Lets children have what the program does not keep from them itself.
-    fn give_back(&self) {
-        self.each_mapping(0..TOP, |range| {
-            dontfork::each_inherited(range, |r| {
-                let _ = sys::madvise_keep(r.start, r.len(), MADV_DOFORK);
-            });
-        });
-    }
-
-    /// Keeps mappings out of children again that are registered in these ranges, or in part of them, if they are ever, and takes the marks off.
-    pub fn keep_out(&self, regions: &[Range<usize>]) {
-        let advice = [MADV_DONTFORK, MADV_NORMAL];
-        self.advise(regions, &advice[self.tells_of_forks() as usize..]);
-    }
-
-    /// In a child: takes the marks off that it has inherited.
-    pub fn unmark(&self, regions: &[Range<usize>]) {
-        self.advise(regions, &[MADV_NORMAL]);
-    }
-
-    /// Mappings of which a part is in a range are advised on whole: one that has grown meanwhile would have a seam, over which mremap fails.
-    fn advise(&self, regions: &[Range<usize>], advice: &[u32]) {
-        for region in regions {
-            self.each_mapping(region.clone(), |range| {
-                for &advice in advice {
-                    let _ = sys::madvise_keep(range.start, range.len(), advice);
-                }
-            });
-        }
-    }
-
-    /// Calls `each` with the program's own mappings that a range touches, whole.
-    fn each_mapping(&self, range: Range<usize>, mut each: impl FnMut(Range<usize>)) {
-        let mut at = range.start;
-        while let Ok(Some(m)) = self.maps.query(at)
-            && m.range.start < range.end
-        {
-            at = m.range.start;
-            while at < m.range.end && !m.foreign {
-                let part = arena::first_foreign(at..m.range.end);
-                if part.is_empty() {
-                    break;
-                }
-                at = part.end;
-                each(part);
-            }
-            at = m.range.end;
-        }
     }
 
     /// True when messages were read that have not been handed on.
@@ -272,8 +215,10 @@ impl Kernel for Live {
         if message.is_some() {
             self.pauses = 0;
         }
-        if let Some(Message::Fork(stray)) = message {
-            self.strays.get(stray);
+        match message {
+            Some(Message::Fork(stray)) => drop(self.strays.get(stray)),
+            Some(Message::Remap { ref from, to }) => self.advise_moved(to..to + from.len()),
+            _ => {}
         }
         if let Some(Message::Fault { thread, .. }) = message
             && core::mem::replace(&mut self.thread, thread) != thread

@@ -259,8 +259,7 @@ fn fork(world: &Shared, pager: &mut Simulated, plan: &Plan) -> Tally {
     }
     between();
     world.borrow_mut().calls = 0;
-    let mut late = Vec::new();
-    pager.late(true, true, |event| late.push(event));
+    let mut late = pager.late(true, true);
     if plan.bugs.uninformed {
         late.clear();
     }
