@@ -118,7 +118,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
     pub fn hush(&mut self) -> bool {
         let mut pauses = 0;
         while pauses < HUSH_PAUSES {
-            // What is read now may be of a change before: the marks went with it.
+            // What is read now may be of a change before: the marks went with it, or are made where it has come to as it is read.
             self.settle();
             if self.is_quiet() {
                 return true;

@@ -241,8 +241,15 @@ pub fn forget(range: &Range<usize>) {
     subtract(&mut TABLE.lock().kept, range);
 }
 
+/// Lets children have what of `range` the program does not keep from them itself.
+pub fn give_back(range: Range<usize>) {
+    each_inherited(range, |r| {
+        let _ = sys::madvise_keep(r.start, r.len(), MADV_DOFORK);
+    });
+}
+
 /// Calls `each` with the parts of `range` that the program lets its children have.
-pub fn each_inherited(range: Range<usize>, each: impl FnMut(Range<usize>)) {
+fn each_inherited(range: Range<usize>, each: impl FnMut(Range<usize>)) {
     collect();
     let mut inherited = alloc::vec![range];
     let table = TABLE.lock();

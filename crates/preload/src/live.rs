@@ -64,7 +64,7 @@ pub struct Live {
     pauses: u32,
     /// Messages that were read while pages were taken that cannot be written to.
     early: VecDeque<Message>,
-    /// Children have what is registered (children.rs).
+    /// A fork is under way, and children have what is registered (children.rs).
     is_let_in: Cell<bool>,
     /// Copies of the process that no hook saw, and those of a fork under way (strays.rs).
     strays: Strays,
@@ -237,9 +237,7 @@ impl Kernel for Live {
         if dontfork::knows(&whole) && !dontfork::is_kept_out(&self.maps, &whole)? {
             dontfork::forget(&whole);
             // Unless somebody is about to keep it out.
-            dontfork::each_inherited(whole.start..whole.start + PAGE, |r| {
-                let _ = sys::madvise_keep(r.start, r.len(), MADV_DOFORK);
-            });
+            dontfork::give_back(whole.start..whole.start + PAGE);
         }
         // And the gap after it, where nothing of ours may come meanwhile, since the mapping may grow in place before we are done.
         let own = arena::still();
@@ -289,9 +287,7 @@ impl Kernel for Live {
                 }
                 from = part.end;
                 let _ = self.uffd.unregister(part.clone());
-                dontfork::each_inherited(part, |r| {
-                    let _ = sys::madvise_keep(r.start, r.len(), MADV_DOFORK);
-                });
+                dontfork::give_back(part);
             }
             at = m.range.end;
         }
@@ -321,9 +317,7 @@ impl Kernel for Live {
 
     fn release(&mut self, range: Range<usize>) {
         let _ = self.uffd.unregister(range.clone());
-        dontfork::each_inherited(range, |r| {
-            let _ = sys::madvise_keep(r.start, r.len(), MADV_DOFORK);
-        });
+        dontfork::give_back(range);
     }
 
     fn is_ours(&mut self, at: usize) -> bool {

@@ -28,7 +28,7 @@ impl Live {
 
     /// Lets children have what the program does not keep from them itself.
     pub(super) fn give_back(&self) {
-        self.each_mapping(0..TOP, give_back);
+        self.each_mapping(0..TOP, dontfork::give_back);
     }
 
     /// Keeps mappings out of children again that are registered in these ranges, or in part of them, if they are ever, and takes the marks off.
@@ -43,13 +43,13 @@ impl Live {
         self.advise(regions, &[MADV_NORMAL]);
     }
 
-    /// A mapping has come here from elsewhere, maybe in the middle of one of these.
+    /// A mapping has come here from elsewhere, maybe in the middle of one of these. Something else may be in its place by now, which is not registered and so not kept out.
     pub(super) fn advise_moved(&self, to: Range<usize>) {
         let (is_let_in, is_told_of) = (self.is_let_in.get(), self.tells_of_forks());
         self.each_mapping(to, |range| {
             if is_let_in || is_told_of {
-                give_back(range.clone());
-            } else {
+                dontfork::give_back(range.clone());
+            } else if self.has(range.clone()) {
                 let _ = sys::madvise_keep(range.start, range.len(), MADV_DONTFORK);
             }
             if is_let_in {
@@ -87,11 +87,4 @@ impl Live {
             at = m.range.end;
         }
     }
-}
-
-/// Lets children have what the program does not keep from them itself.
-fn give_back(range: Range<usize>) {
-    dontfork::each_inherited(range, |r| {
-        let _ = sys::madvise_keep(r.start, r.len(), MADV_DOFORK);
-    });
 }

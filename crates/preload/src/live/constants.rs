@@ -29,9 +29,7 @@ impl Live {
         }
         let moved = self.take_to(dst, &src, &to, wanted);
         if self.tells_of_forks() {
-            dontfork::each_inherited(whole.clone(), |r| {
-                let _ = sys::madvise_keep(r.start, r.len(), MADV_DOFORK);
-            });
+            dontfork::give_back(whole.clone());
         }
         moved
     }
