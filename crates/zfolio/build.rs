@@ -93,10 +93,10 @@ fn compile(target: &Path) -> PathBuf {
     // every entry at every start.
     cargo.env("RUSTFLAGS", "-C relocation-model=pie");
     // C code in the library must not call what only libc has: no canary (it lives in thread-local storage), no checked copies, no malloc
-    // (lz4hc's densest levels then work in 64 KiB of the stack).
+    // (lz4hc's densest levels then work in 64 KiB of the stack). Nor does zstd look for a tracer: the loader would, at every start, in all that is loaded.
     cargo.env(
         "CFLAGS",
-        "-fno-stack-protector -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=0 -fPIC -O3 -ffunction-sections -fdata-sections -DLZ4HC_HEAPMODE=0",
+        "-fno-stack-protector -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=0 -fPIC -O3 -ffunction-sections -fdata-sections -DLZ4HC_HEAPMODE=0 -DZSTD_TRACE=0",
     );
     succeed(&mut cargo);
     target.join("preload/libpreload.a")

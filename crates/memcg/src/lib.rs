@@ -51,7 +51,7 @@ use share::{Division, Share};
 /// "zfolio" and the version of this layout; both sides refuse any other.
 pub const MAGIC: u64 = 0x7a66_6f6c_696f_0005;
 
-/// How many processes of a run can be managed at the same time. The file is sparse: what was never used takes no memory.
+/// How many processes of a run can be managed at the same time. There is room in the file for all of them before the first begins, so that none can find none later.
 pub const SLOTS: usize = 512;
 
 /// Bytes of a process's name, its NUL included, as the kernel keeps it (TASK_COMM_LEN).

@@ -18,10 +18,11 @@ use std::ffi::{CStr, OsString};
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::hash::{BuildHasher, RandomState};
 use std::io::Write;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
+use uffd::PAGE;
 
 /// The library, built by build.rs from the crate `preload`.
 static LIBRARY: &[u8] = include_bytes!(env!("ZFOLIO_LIBRARY"));
@@ -169,7 +170,7 @@ fn loadable(dir: &Path) -> bool {
 
 /// Writes the library, the empty one for 32-bit processes, and the names by which loaders find them.
 fn write_libraries(dir: &Path) -> std::io::Result<()> {
-    new_file(&dir.join(memcg::LIBRARY_FILE), 0o755)?.write_all(LIBRARY)?;
+    write_pages(&new_file(&dir.join(memcg::LIBRARY_FILE), 0o755)?, LIBRARY)?;
     for name in PLATFORMS {
         symlink(".", dir.join(name))?;
     }
@@ -179,6 +180,22 @@ fn write_libraries(dir: &Path) -> std::io::Result<()> {
     fs::set_permissions(&dir_32, Permissions::from_mode(0o755))?;
     new_file(&dir_32.join(memcg::LIBRARY_FILE), 0o755)?.write_all(&blank::object())?;
     others.iter().try_for_each(|name| symlink(first, dir.join(name)))
+}
+
+/// Writes a new file, but for its pages of zeros: there is room for them, so that nobody can find none later, but no fault beside them maps one.
+fn write_pages(file: &File, bytes: &[u8]) -> std::io::Result<()> {
+    sys::allocate(file, bytes.len())?;
+    let is_zero = |page: &[u8]| page.iter().all(|byte| *byte == 0);
+    let pages: Vec<&[u8]> = bytes.chunks(PAGE).collect();
+    let mut at = 0;
+    for part in pages.chunk_by(|a, b| is_zero(a) == is_zero(b)) {
+        let len = part.iter().map(|page| page.len()).sum::<usize>();
+        if !is_zero(part[0]) {
+            file.write_all_at(&bytes[at..at + len], at as u64)?;
+        }
+        at += len;
+    }
+    Ok(())
 }
 
 fn new_file(path: &Path, mode: u32) -> std::io::Result<File> {
@@ -293,7 +310,9 @@ mod tests {
         let path = dir.path.clone();
         let library_of = |platform: &str| {
             let file = dir.library().to_str().unwrap().replace(memcg::PLATFORM, platform);
-            assert_eq!(fs::metadata(&file).unwrap().mode() & 0o777, 0o755);
+            let metadata = fs::metadata(&file).unwrap();
+            assert_eq!(metadata.mode() & 0o777, 0o755);
+            assert!(metadata.blocks() * 512 >= metadata.len(), "room for all of it");
             fs::read(file).unwrap()
         };
         // The last is what is left where `$PLATFORM` was taken for a variable of a shell's.
