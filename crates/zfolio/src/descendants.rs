@@ -4,9 +4,9 @@
 
 use crate::{program, sys};
 use std::collections::HashMap;
-use std::fmt::Write;
 use std::fs;
 use std::io::Read;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -93,16 +93,12 @@ impl Tree {
     fn walk(&self) -> Vec<Process> {
         let (mut open, mut found) = (vec![self.root], Vec::new());
         while let Some(parent) = open.pop() {
-            let Ok(tasks) = fs::read_dir(format!("/proc/{parent}/task")) else { continue };
-            for task in tasks.flatten() {
-                let children = fs::read_to_string(task.path().join("children")).unwrap_or_default();
-                for process in children.split_whitespace().filter_map(|pid| process(pid.parse().ok()?)) {
-                    if process.name == ENGINE {
-                        continue;
-                    }
-                    open.push(process.pid);
-                    found.push(process);
+            for process in children(parent).into_iter().filter_map(process) {
+                if process.name == ENGINE {
+                    continue;
                 }
+                open.push(process.pid);
+                found.push(process);
             }
         }
         found
@@ -110,9 +106,7 @@ impl Tree {
 
     /// By the parents of all processes of the machine.
     fn scan(&self) -> Vec<Process> {
-        let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-        let mut all: Vec<Process> =
-            entries.filter_map(|entry| process(entry.file_name().to_str()?.parse().ok()?)).collect();
+        let mut all: Vec<Process> = numbers_in("/proc").into_iter().filter_map(process).collect();
         let (mut open, mut found) = (vec![self.root], Vec::new());
         while let Some(parent) = open.pop() {
             let children = all.extract_if(.., |process| process.parent == parent);
@@ -139,17 +133,34 @@ impl Tree {
     }
 }
 
-/// A small file of /proc. Read without asking for its length first, of which it says 0.
+/// A file of /proc.
 fn read(path: &str) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(512);
-    fs::File::open(path).ok()?.read_to_end(&mut bytes).ok()?;
+    // A part of it, as long as it may be: whoever reads a file asks for its length first, of which these say 0.
+    fs::File::open(path).ok()?.take(u64::MAX).read_to_end(&mut bytes).ok()?;
     Some(bytes)
+}
+
+/// The children of a process, by the thread that made each.
+fn children(pid: u32) -> Vec<u32> {
+    let tasks = format!("/proc/{pid}/task");
+    // A directory has a link for each one in it, and two of its own.
+    let has_one_thread = fs::metadata(&tasks).is_ok_and(|tasks| tasks.nlink() == 3);
+    let threads = if has_one_thread { vec![pid] } else { numbers_in(&tasks) };
+    let of_thread = |thread| read(&format!("{tasks}/{thread}/children")).unwrap_or_default();
+    let list = threads.into_iter().map(of_thread).collect::<Vec<_>>().concat();
+    list.split(|byte| *byte == b' ').filter_map(|pid| std::str::from_utf8(pid).ok()?.parse().ok()).collect()
+}
+
+/// The processes or threads that a directory of /proc lists.
+fn numbers_in(path: &str) -> Vec<u32> {
+    let entries = fs::read_dir(path).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
 /// What /proc/PID/stat and statm say; none of a process that has ended.
 fn process(pid: u32) -> Option<Process> {
-    let mut path = format!("/proc/{pid}/stat");
-    let stat = read(&path)?;
+    let stat = read(&format!("/proc/{pid}/stat"))?;
     let (open, close) = (stat.iter().position(|&b| b == b'(')?, stat.iter().rposition(|&b| b == b')')?);
     let name = String::from_utf8_lossy(&stat[open + 1..close]).into_owned();
     let text = std::str::from_utf8(stat.get(close + 2..)?).ok()?;
@@ -158,10 +169,8 @@ fn process(pid: u32) -> Option<Process> {
     if matches!(words[0], "Z" | "X") {
         return None;
     }
-    let _ = write!(path, "m");
-    let statm = String::from_utf8(read(&path)?).ok()?;
-    let mut sizes = statm.split(' ').map(|word| word.trim().parse::<u64>().unwrap_or(0));
-    let (resident, shared) = (sizes.nth(1)?, sizes.next()?);
+    // An engine's memory is its program's.
+    let private_bytes = if name == ENGINE { 0 } else { private_bytes(pid)? };
     Some(Process {
         pid,
         own_pid: pid,
@@ -169,8 +178,15 @@ fn process(pid: u32) -> Option<Process> {
         name,
         start: number(19)?,
         forked: number(6)? & FORKED != 0,
-        private_bytes: resident.saturating_sub(shared) * PAGE,
+        private_bytes,
     })
+}
+
+fn private_bytes(pid: u32) -> Option<u64> {
+    let statm = String::from_utf8(read(&format!("/proc/{pid}/statm"))?).ok()?;
+    let mut sizes = statm.split(' ').map(|word| word.trim().parse::<u64>().unwrap_or(0));
+    let (resident, shared) = (sizes.nth(1)?, sizes.next()?);
+    Some(resident.saturating_sub(shared) * PAGE)
 }
 
 /// When a process started, in the kernel's ticks.
@@ -203,7 +219,7 @@ fn user(pid: u32) -> Option<u32> {
 
 /// Private memory of a process, and the same with each page divided by the number of processes that have it, in bytes. Walks its page tables.
 pub fn shared_bytes(pid: u32) -> Option<(u64, u64)> {
-    let private = process(pid)?.private_bytes;
+    let private = private_bytes(pid)?;
     let text = String::from_utf8(read(&format!("/proc/{pid}/smaps_rollup"))?).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("Pss_Anon:"))?;
     Some((private, line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024))
