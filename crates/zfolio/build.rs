@@ -135,6 +135,13 @@ const LATER: &str = ".data.rel.ro";
 const RELOCATIONS: &str = ".rela.dyn";
 const DYNAMIC: &str = ".dynamic";
 
+/// The last section of the page that every process writes to.
+const DATA: &str = ".data";
+
+/// Bytes of a page, and what one fault on a file maps of it.
+const PAGE: usize = 4096;
+const FAULT_BYTES: usize = 64 << 10;
+
 /// Takes the relocations of constants out of the loader's sight, and says in their header where they are: the library does them itself when they are needed
 /// (preload/src/relocate.rs).
 fn defer(library: &Path) {
@@ -199,6 +206,13 @@ fn inspect(library: &Path) {
     assert!(dynamic.contains("(INIT_ARRAY)"), "libzfolio.so has no constructor:\n{dynamic}");
 
     let file = fs::read(library).expect("it was just linked");
+    let behind_data = Section::find(&file, DATA).in_file.end.next_multiple_of(PAGE);
+    let is_apart = file[behind_data..][..FAULT_BYTES - PAGE].iter().all(|byte| *byte == 0);
+    assert!(
+        is_apart,
+        "what every process writes to is not followed by zeros, and each start maps what is there"
+    );
+
     let later = Section::find(&file, LATER);
     let code = succeed(Command::new("objdump").args(["--disassemble", "--section=.startup"]).arg(library));
     let mut count = 0;
