@@ -25,6 +25,7 @@
 //! - [`fork`]: how a child takes over; [`clone`]: the calls that make one; [`unseen`]: those that nobody saw; [`smaps`]: what it finds empty;
 //!   [`heritage`]: what a family stores once; [`telling`]: how that comes to be
 //! - [`exports`]: the functions of libc that it stands before; [`relocate`]: what is to be done before any of them
+//! - [`sanitizer`]: what AddressSanitizer is told
 //! - [`hook`]: what the program's calls pass through; [`wait`]: those for children; [`dontfork`]: what it keeps out of them;
 //!   [`loan`]: what it lends to the kernel; [`rights`]: what it gives up
 //! - [`exec`]: the calls that start a program; [`image`]: which it is; [`environment`]: what it needs there to be managed
@@ -72,6 +73,7 @@ pub mod relocate;
 pub mod relro;
 pub mod rights;
 pub mod rounds;
+pub mod sanitizer;
 pub mod seat;
 pub mod share;
 pub mod shelf;

@@ -4,10 +4,18 @@ use std::path::PathBuf;
 use std::process::Command;
 
 /// Compiles `tests/c/NAME.c`; where the program is.
+#[allow(dead_code, reason = "some tests have flags of their own")]
 pub fn compile(name: &str) -> PathBuf {
-    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+    compile_with(name, &[])
+}
+
+/// The same with more flags of gcc's; each choice of them is a program of its own.
+pub fn compile_with(name: &str, flags: &[&str]) -> PathBuf {
+    let file = format!("{name}{}-{}", flags.concat().replace('=', "-"), std::process::id());
+    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(file);
     let source = format!("{}/tests/c/{name}.c", env!("CARGO_MANIFEST_DIR"));
-    let built = Command::new("gcc").args(["-O1", "-Wall", "-pthread", "-o"]).arg(&path).arg(source).status();
-    assert!(built.expect("gcc is needed").success());
+    let mut gcc = Command::new("gcc");
+    gcc.args(["-O1", "-Wall", "-pthread"]).args(flags).arg("-o").arg(&path).arg(source);
+    assert!(gcc.status().expect("gcc is needed").success());
     path
 }
