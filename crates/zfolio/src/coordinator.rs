@@ -333,6 +333,10 @@ impl Coordinator {
 
     /// Private memory of a process without a slot, each page once where several have it.
     fn bytes_of(&self, process: &Process) -> u64 {
+        // A child of vfork, or of clone with CLONE_VM, has its parent's memory, which counts there.
+        if process.forked && uffd::sys::same_vm(process.pid, process.parent) == Ok(true) {
+            return 0;
+        }
         if process.private_bytes < LARGE || !self.tree.is_related(process.pid) {
             return process.private_bytes;
         }
@@ -490,6 +494,29 @@ mod tests {
         assert_eq!(sum(), 53 * MIB, "it has not said yet what it holds");
         memcg.publish(slot, 51 * MIB, 51 * MIB, 0, 0);
         assert_eq!(sum(), 3 * MIB);
+    }
+
+    /// A child of vfork, and one of clone with CLONE_VM alone, list all of their parent's memory as theirs.
+    #[test]
+    fn memory_that_a_child_shares_counts_with_its_parent() {
+        extern "C" fn rest(_: usize) -> ! {
+            uffd::sys::sleep_ns(60_000_000_000);
+            uffd::sys::exit(0)
+        }
+        let coordinator = Coordinator::new(memcg(), "/no/such/library.so".into(), None);
+        let mut stack = vec![0u128; 1 << 10];
+        let top = stack.as_mut_ptr_range().end as usize;
+        // SAFETY: the stack is the child's alone, and stays until the child has been waited for; `rest` uses no libc.
+        let pid = unsafe { uffd::sys::clone(libc::CLONE_VM as u32, top, rest, 0) }.unwrap();
+        let bytes_of = |parent, forked| {
+            let name = "child".to_string();
+            let child = Process { pid, own_pid: pid, parent, name, start: 0, forked, private_bytes: 3 * MIB };
+            coordinator.bytes_of(&child)
+        };
+        let own = std::process::id();
+        assert_eq!([bytes_of(own, true), bytes_of(1, true), bytes_of(own, false)], [0, 3 * MIB, 3 * MIB]);
+        sys::kill(pid as sys::Pid, libc::SIGKILL);
+        assert_eq!(uffd::sys::wait4(pid, &mut 0, uffd::sys::consts::__WALL), Ok(pid as usize));
     }
 
     /// Whose namespace is gone keeps its slot, and the next container's first process has the same number.
