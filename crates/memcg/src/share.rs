@@ -54,6 +54,8 @@ pub struct Share {
     pub log_bytes: AtomicU64,
     /// See `log_bytes`.
     pub read_bytes: AtomicU64,
+    /// How much its engine keeps free below its limit, in bytes; 0 while that sleeps. A gauge.
+    pub kept_free_bytes: AtomicU64,
 }
 
 /// The run's part in it.
@@ -85,7 +87,9 @@ impl Share {
     pub(crate) fn clear(&self) {
         let division =
             [&self.bytes, &self.claim_bytes, &self.excess_bytes, &self.copied_bytes, &self.waiting_ms];
-        self.parked_until_ns.store(0, SeqCst);
+        for gauge in [&self.parked_until_ns, &self.kept_free_bytes] {
+            gauge.store(0, SeqCst);
+        }
         let family = [&self.tell_bytes, &self.told_all, &self.log_bytes, &self.read_bytes];
         for cell in division.into_iter().chain(family) {
             cell.store(0, SeqCst);

@@ -24,7 +24,7 @@ use vmscan::hunger::Hunger;
 use vmscan::readahead::Readahead;
 use vmscan::rest::Rest;
 use vmscan::split::Splitting;
-use vmscan::watermark::{Usage, Watermarks};
+use vmscan::watermark::{UNKNOWN, Usage, Watermarks};
 use vmscan::{PAGE, WINDOW};
 
 /// What a pager is made with.
@@ -161,7 +161,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
             store,
             stat,
             config,
-            marks: Watermarks::new(limit, 1),
+            marks: Watermarks::new(limit, 1, UNKNOWN),
             index: Index::default(),
             objects: Objects::default(),
             stage: Stage::new(base, bytes),
@@ -208,9 +208,9 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
         }
     }
 
-    /// A new limit in bytes, as other processes of the run come and go; and how many of them there are for each CPU.
-    pub fn set_limit(&mut self, limit: usize, processes_per_cpu: usize) {
-        let marks = || Watermarks::new(limit, processes_per_cpu);
+    /// A new limit in bytes, as other processes of the run come and go; how many of them there are for each CPU; and how many bytes came unheard between two looks of late.
+    pub fn set_limit(&mut self, limit: usize, processes_per_cpu: usize, unheard: usize) {
+        let marks = || Watermarks::new(limit, processes_per_cpu, unheard);
         self.marks = if self.config.evict_all { Watermarks::evict_all() } else { marks() };
     }
 

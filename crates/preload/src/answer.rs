@@ -12,6 +12,7 @@ use core::sync::atomic::Ordering::*;
 use mm::Pager;
 use mm::kernel::Store;
 use uffd::sys;
+use vmscan::watermark::UNKNOWN;
 
 /// The pager as it is in an engine.
 pub type Engine = Pager<'static, Live, Counter>;
@@ -125,7 +126,7 @@ fn make_room(watch: &Watch, pager: &mut Engine) {
     let given = (own - target) as u64;
     let less = |bytes: u64| Some(bytes.saturating_sub(given));
     let _ = share.bytes.fetch_update(SeqCst, SeqCst, less);
-    pager.set_limit(target, 1);
+    pager.set_limit(target, 1, UNKNOWN);
     let until = sys::now_ns() + BIRTH_NS;
     while pager.usage().footprint > pager.marks().high && sys::now_ns() < until && !watch.gone() {
         if !pager.turn(pager.usage().footprint) {

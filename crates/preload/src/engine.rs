@@ -24,7 +24,7 @@ use mm::{Config, Pager};
 use uffd::PAGE;
 use uffd::sys::{self, Errno, consts::*};
 use vmscan::WINDOW;
-use vmscan::watermark::Watermarks;
+use vmscan::watermark::{UNKNOWN, Watermarks};
 use zswap::Choice;
 
 /// How many descriptors engine and workers may have: more than they ever do, with each worker's queues of a device.
@@ -116,7 +116,7 @@ fn asleep(watch: &mut Watch) -> bool {
         watch.publish(footprint, footprint, 0, 0);
         let own = footprint - watch.excess(footprint);
         let limit = watch.limit_asleep(own);
-        let marks = if evict_all { Watermarks::evict_all() } else { Watermarks::new(limit, 1) };
+        let marks = if evict_all { Watermarks::evict_all() } else { Watermarks::new(limit, 1, UNKNOWN) };
         let threshold = marks.wake;
         CONTROL.ahead_bytes.store(threshold.saturating_sub(own).max(AHEAD_LEAST), Relaxed);
         // With little left, or much mapped since the last look, it must not come to more before the next one, whatever it has mapped.

@@ -19,6 +19,7 @@ use core::sync::atomic::Ordering::*;
 use memcg::Memcg;
 use mm::kernel::{Kernel, Store};
 use uffd::sys::{self, consts::*};
+use vmscan::growth::Growth;
 use vmscan::watermark::Watermarks;
 
 /// So much may be mapped and not be registered: one part in so many of what the process may still grow by, and this in any case.
@@ -73,6 +74,7 @@ pub fn run(watch: &mut Watch, board: Board, workers: &[u32], pager: &mut Engine)
     let evict_all = memcg.settings.evict_all != 0;
     let full_ns = memcg.settings.full_timeout_ms.max(1000) as u64 * 1_000_000;
     let mut excess = 0;
+    let mut growth = Growth::default();
     let (mut looked_ns, mut published_ns, mut faults_seen, mut last_fault_ns) = (0, 0, 0, 0);
     let mut rests = Rests::new(memcg.settings.seed);
     let mut seat = Seat::new(workers, CONTROL.may_yield.load(Relaxed) != 0);
@@ -88,6 +90,7 @@ pub fn run(watch: &mut Watch, board: Board, workers: &[u32], pager: &mut Engine)
             looked_ns = now;
             let footprint = private + board.apart_bytes();
             excess = watch.excess(footprint);
+            growth.found((footprint - excess).saturating_sub(own), now);
             own = footprint - excess;
             pager.mapped(mapped.saturating_sub(arena::mapped_bytes()), CONTROL.mapped_bytes.load(Relaxed));
             let room = if evict_all { 0 } else { pager.marks().limit.saturating_sub(own) };
@@ -128,7 +131,7 @@ pub fn run(watch: &mut Watch, board: Board, workers: &[u32], pager: &mut Engine)
             let waiting_ms =
                 pager.waiting_since_ns().map_or(0, |since| 1 + now.saturating_sub(since) / 1_000_000);
             slot.share.waiting_ms.store(waiting_ms, Relaxed);
-            pager.set_limit(watch.limit(own), memcg.division.processes_per_cpu());
+            pager.set_limit(watch.limit(own), memcg.division.processes_per_cpu(), growth.most());
             watch.count_cpu();
             watch.note_name(now);
             pager.store.tend();
@@ -202,6 +205,8 @@ fn publish(watch: &mut Watch, pager: &Engine, own: usize, excess: usize) {
     let share = &watch.order.slot.share;
     share.log_bytes.store(log as u64, Relaxed);
     share.read_bytes.store(forebears as u64, Relaxed);
+    let marks = pager.marks();
+    share.kept_free_bytes.store((marks.limit - marks.low) as u64, Relaxed);
     let (pool, footprint) = (pager.store.pool_bytes(), own + excess);
     let stored = pager.stored_bytes().saturating_sub(pager.borrowed_bytes());
     let wanted = (footprint + stored).saturating_sub(pool + pager.usage().stock);

@@ -3,6 +3,7 @@
 //!
 //! ```text
 //!   footprint ──> watermark::Watermarks ──> how much to evict, compress, drop; whether fresh memory waits
+//!   look at the footprint ──> growth::Growth ──> how much comes that no fault tells of
 //!   page met by the clock hand ──> heat::Heat ──> spare it once more, or take it
 //!   round of the hand in vain ──> rest::Rest ──> how long it rests
 //!   fault ──> readahead::Readahead ──> this page, its window, or the windows after it too
@@ -17,6 +18,7 @@
 
 extern crate alloc;
 
+pub mod growth;
 pub mod heat;
 pub mod hunger;
 pub mod load;

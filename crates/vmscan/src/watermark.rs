@@ -65,6 +65,9 @@ pub struct Watermarks {
     pub in_flight: usize,
 }
 
+/// How much memory comes about unheard, where nobody has looked yet.
+pub const UNKNOWN: usize = usize::MAX;
+
 /// None of the three is less.
 const LEAST: usize = 8 * WINDOW;
 
@@ -84,12 +87,15 @@ const EVICT_STEP: usize = 2 * HUGE;
 
 impl Watermarks {
     /// Marks for a limit in bytes. What lies between `high` and the limit takes up what grows between two looks at
-    /// the footprint, above all memory that is fresh and not yet registered: 8 MiB, a twelfth where that is less, and of a large limit a part in 128 up to 64 MiB,
+    /// the footprint, above all memory that is fresh and not yet registered: twice the most that a look found of late (`unheard` bytes), since the next look may be later.
+    /// Where that is not known or large it is 8 MiB, a twelfth where that is less, and of a large limit a part in 128 up to 64 MiB,
     /// since memory is written at 2 or 3 MiB in a millisecond, and the engine may be late by two where others want the CPUs too. Of several processes for each CPU
     /// no more than one writes at a time: with two or more each keeps half. 1 MiB at least lies between `low` and `high`, and no more than stock needs to
     /// come and go: a program uses what is below `low` only.
-    pub fn new(limit: usize, processes_per_cpu: usize) -> Watermarks {
-        let slack = (limit / 128).clamp((limit / 12).min(8 << 20), 64 << 20) / processes_per_cpu.clamp(1, 2);
+    pub fn new(limit: usize, processes_per_cpu: usize, unheard: usize) -> Watermarks {
+        let most = (limit / 128).clamp((limit / 12).min(8 << 20), 64 << 20);
+        let least = (limit / 512).max(1 << 20).min(most);
+        let slack = unheard.saturating_mul(2).clamp(least, most) / processes_per_cpu.clamp(1, 2);
         let high = limit.saturating_sub(slack);
         let gap = (limit / 256).clamp(1 << 20, 64 << 20);
         let low = high.saturating_sub(gap);
@@ -107,9 +113,9 @@ impl Watermarks {
         }
     }
 
-    /// How much is kept free below a limit that has room for a footprint of so many bytes: a program uses what is below the low mark only.
+    /// How much is kept free at most below a limit that has room for a footprint of so many bytes: a program uses what is below the low mark only.
     pub fn kept_free(footprint: usize, processes_per_cpu: usize) -> usize {
-        let marks = Watermarks::new(footprint + footprint / 8 + (2 << 20), processes_per_cpu);
+        let marks = Watermarks::new(footprint + footprint / 8 + (2 << 20), processes_per_cpu, UNKNOWN);
         marks.limit - marks.low
     }
 
@@ -191,7 +197,7 @@ mod tests {
     #[test]
     fn in_a_crowd_half_is_kept_free() {
         let free = |processes| {
-            let marks = Watermarks::new(24 * MIB, processes);
+            let marks = Watermarks::new(24 * MIB, processes, UNKNOWN);
             marks.limit - marks.high
         };
         assert_eq!([0, 1, 2, 10].map(free), [2 * MIB, 2 * MIB, MIB, MIB]);
@@ -202,7 +208,7 @@ mod tests {
         for footprint in [0, MIB, 10 * MIB, 60 * MIB, 1 << 30] {
             for processes in [1, 2] {
                 let limit = footprint + Watermarks::kept_free(footprint, processes);
-                let low = Watermarks::new(limit, processes).low;
+                let low = Watermarks::new(limit, processes, UNKNOWN).low;
                 assert!(low >= footprint, "{low} of {footprint}");
                 assert!(limit - footprint <= footprint / 10 + 3 * MIB / 2, "{limit} for {footprint}");
             }
@@ -212,15 +218,29 @@ mod tests {
     #[test]
     fn marks_are_in_order_at_every_limit() {
         for limit in [16 * MIB, 64 * MIB, 256 * MIB, 1 << 34] {
-            let w = Watermarks::new(limit, 1);
-            assert!(w.low < w.high && w.high < w.max && w.max < limit, "{w:?}");
-            assert!(w.inactive + w.stock + w.in_flight < w.low, "{w:?}");
+            for unheard in [0, MIB, UNKNOWN] {
+                let w = Watermarks::new(limit, 1, unheard);
+                assert!(w.low < w.high && w.high < w.max && w.max < limit, "{w:?}");
+                assert!(w.inactive + w.stock + w.in_flight < w.low, "{w:?}");
+            }
         }
+    }
+
+    /// A program whose memory is all there, and registered, has all of its limit but 2 MiB.
+    #[test]
+    fn as_much_is_kept_free_as_comes_unheard() {
+        let free = |limit, unheard| {
+            let w = Watermarks::new(limit, 1, unheard);
+            (limit - w.low) as f64 / MIB as f64
+        };
+        assert_eq!([0, MIB, 2 * MIB, UNKNOWN].map(|unheard| free(90 * MIB, unheard)), [2.0, 3.0, 5.0, 8.5]);
+        assert_eq!(free(16 * MIB, 0), 2.0);
+        assert_eq!(free(4 << 30, 0), 24.0);
     }
 
     #[test]
     fn nothing_happens_below_the_low_mark() {
-        let w = Watermarks::new(256 * MIB, 1);
+        let w = Watermarks::new(256 * MIB, 1, UNKNOWN);
         let usage = Usage { footprint: w.low, stock: w.stock, inactive: MIB, ..Usage::default() };
         assert_eq!(w.decide(&usage), Actions::default());
         assert!(!w.gated(&usage));
@@ -228,7 +248,7 @@ mod tests {
 
     #[test]
     fn between_the_marks_stock_is_kept_and_the_stage_is_filled_first() {
-        let w = Watermarks::new(256 * MIB, 1);
+        let w = Watermarks::new(256 * MIB, 1, UNKNOWN);
         let a = w.decide(&Usage { footprint: w.low + 4096, ..Usage::default() });
         assert_eq!((a.drop, a.deflate), (0, 0));
         assert!(a.evict > 0);
@@ -237,7 +257,7 @@ mod tests {
     /// What lies on the stage is missing in the program, which has little where the pool has much.
     #[test]
     fn the_stage_shrinks_as_the_pool_grows() {
-        let w = Watermarks::new(256 * MIB, 1);
+        let w = Watermarks::new(256 * MIB, 1, UNKNOWN);
         assert_eq!(w.beside(0, w.inactive), w.inactive);
         assert_eq!(w.beside(224 * MIB, w.inactive), w.inactive / 8);
         assert_eq!(w.beside(256 * MIB, w.inactive), LEAST);
@@ -250,7 +270,7 @@ mod tests {
     /// Else everything would go out to make room that lies about as stock already.
     #[test]
     fn stock_counts_as_room_and_does_not_pile_up() {
-        let w = Watermarks::new(256 * MIB, 1);
+        let w = Watermarks::new(256 * MIB, 1, UNKNOWN);
         let usage = Usage { footprint: w.low + 1, stock: 60 * MIB, inactive: w.inactive, ..Usage::default() };
         let a = w.decide(&usage);
         assert_eq!((a.evict, a.deflate, a.drop), (0, 0, 60 * MIB - 2 * w.stock));
@@ -258,7 +278,7 @@ mod tests {
 
     #[test]
     fn above_the_high_mark_the_second_chance_ends_and_fresh_memory_waits() {
-        let w = Watermarks::new(256 * MIB, 1);
+        let w = Watermarks::new(256 * MIB, 1, UNKNOWN);
         let usage = Usage { footprint: w.high, inactive: 4 * MIB, ..Usage::default() };
         assert!(w.gated(&usage));
         assert!(w.decide(&usage).deflate > 0);
@@ -271,7 +291,7 @@ mod tests {
     #[test]
     fn a_fast_writer_is_held_at_the_limit_and_goes_on() {
         let limit = 256 * MIB;
-        let w = Watermarks::new(limit, 1);
+        let w = Watermarks::new(limit, 1, UNKNOWN);
         for seed in 1..=20u64 {
             let mut random = seed;
             let mut next = |n: usize| {

@@ -265,12 +265,14 @@ impl Coordinator {
         let misses = load(&stat.faults) + load(&stat.fresh_faults);
         let since = |now: u64, before: &mut u64| now.saturating_sub(std::mem::replace(before, now));
         let footprint = load(&slot.footprint_bytes) + known.recounted;
+        let most_kept_free = Watermarks::kept_free(footprint as usize, per_cpu) as u64;
+        let kept_free = load(&slot.share.kept_free_bytes).min(most_kept_free);
         Member {
             footprint,
             wanted: load(&slot.wanted_bytes),
             stored: load(&slot.stored_bytes),
             pool: load(&slot.pool_bytes).saturating_sub(load(&slot.share.log_bytes)),
-            kept_free: Watermarks::kept_free(footprint as usize, per_cpu) as u64,
+            kept_free: if kept_free > 0 { kept_free } else { most_kept_free },
             share: slot.share.held().min(MOST) + known.recounted,
             near: since(load(&stat.near_refaults), &mut known.near),
             distance: since(load(&stat.near_distance), &mut known.distance),

@@ -221,7 +221,7 @@ pub fn pager<'a>(world: &Shared, plan: &Plan, stat: &'a Stat) -> Simulated<'a> {
 
 fn set_up(pager: &mut Simulated, world: &Shared, plan: &Plan) {
     pager.alone = world.borrow().random.0.is_multiple_of(2);
-    pager.set_limit(1 << 30, 1);
+    pager.set_limit(1 << 30, 1, vmscan::watermark::UNKNOWN);
     pager.marks = match plan.evict_all {
         true => {
             let dense = plan.pages * PAGE / 12;

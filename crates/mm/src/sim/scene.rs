@@ -241,7 +241,7 @@ fn a_full_pool_is_tried_again() {
 fn who_waited_for_room_where_nothing_is_any_more_is_not_hungry_later() {
     let mut scene = Scene::new();
     let limit = 16 << 20;
-    scene.pager.marks = vmscan::watermark::Watermarks::new(limit, 1);
+    scene.pager.marks = vmscan::watermark::Watermarks::new(limit, 1, vmscan::watermark::UNKNOWN);
     for second in [1, 50] {
         scene.world.borrow_mut().clock = second * 1_000_000;
         scene.pager.waiting.push(crate::pager::Fault {
@@ -637,7 +637,7 @@ fn the_hand_rests_where_there_is_nothing_to_take_until_something_comes_in() {
     scene.write(pages(0..4));
     scene.go_on();
     scene.pager.config.evict_all = false;
-    scene.pager.set_limit(HELD / 2, 1);
+    scene.pager.set_limit(HELD / 2, 1, vmscan::watermark::UNKNOWN);
     let turns = |scene: &mut Scene| {
         for _ in 0..20 {
             scene.world.borrow_mut().calls = 0;
