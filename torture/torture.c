@@ -25,6 +25,7 @@
 	X(fill_hole, 8, OWN_MEMORY, "map what was unmapped, by MAP_FIXED_NOREPLACE") \
 	X(map_over, 10, OWN_MEMORY, "map new memory over old, by MAP_FIXED") \
 	X(trim, 6, OWN_MEMORY, "keep the longest run of a region with holes") \
+	X(holes, 3, ALONE, "holes, unmapped, moved away or kept out of children: MAP_FIXED there, munmap over them, fork") \
 	X(grow, 12, OWN_MEMORY | USES_FDS, "mremap to more") \
 	X(shrink, 6, OWN_MEMORY | USES_FDS, "mremap to less") \
 	X(regrow, 8, OWN_MEMORY | USES_FDS, "mremap to less and back: the part that returns is zero") \

@@ -1,57 +1,81 @@
 //! The engine's own memory: mapped by itself, and never managed.
 //!
-//! Every mapping is entered in a table, so that the pager can leave it alone; MADV_DONTFORK keeps it out of children and keeps the kernel
-//! from merging it with the program's mappings. Tables and pool (`map`) are let into a child that takes them over (fork.rs); the rest (`map_apart`) has
-//! another life in each process.
+//! All of it lies in the reservation (reservation.rs), so that the pager can leave it alone, and nothing that the program does to its own addresses meets it. MADV_DONTFORK keeps it out of
+//! children. Tables and pool (`map`) are let into a child that takes them over (fork.rs), logs and the run's page (`map_for_all`) into every child; the rest (`map_apart`) has another life in
+//! each process.
 
-use alloc::alloc::{GlobalAlloc, Layout};
+use crate::heap;
+use crate::reservation;
 use core::ops::Range;
-use core::ptr::null_mut;
+use core::sync::atomic::{AtomicUsize, Ordering::*};
 use uffd::lock::Guard;
-use uffd::sys::{self, consts::*};
+use uffd::sys::{self, Errno, Fd, consts::*};
 use uffd::{Mutex, PAGE};
 
-/// The most ranges that the table holds; neighbours are joined, so a few hundred mappings make a few ranges.
+/// The most ranges that a table holds; neighbours are joined, so a few hundred mappings make a few ranges.
 const RANGES: usize = 512;
 
 struct Table {
     ranges: [(usize, usize); RANGES],
     len: usize,
-    bytes: usize,
 }
 
-/// What is the engine's, and what of it a child can take over.
+/// What of the reservation is used, and what of it a child can take over.
 struct Tables {
-    own: Table,
+    used: Table,
     heritable: Table,
     /// The next child has it.
     is_let_in: bool,
 }
 
-/// Held while a mapping of the engine's comes or goes, so that the table says what is there: another thread's new mapping, at a place that
-/// was given back a moment ago, must not leave the table with the old one.
+/// Held while a mapping of the engine's comes or goes. Where the engine works no thread of the program's takes it.
 static OWN: Mutex<Tables> = Mutex::new(Tables::new());
+
+/// What is the engine's outside of the reservation: the library.
+static ADOPTED: (AtomicUsize, AtomicUsize) = (AtomicUsize::new(0), AtomicUsize::new(0));
+
+/// Which children have a mapping.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Children {
+    None,
+    LetIn,
+    All,
+}
 
 impl Tables {
     const fn new() -> Tables {
-        Tables { own: Table::new(), heritable: Table::new(), is_let_in: false }
+        Tables { used: Table::new(), heritable: Table::new(), is_let_in: false }
     }
 
-    fn enter(&mut self, start: usize, end: usize, heritable: bool) -> bool {
-        (!heritable || self.heritable.enter(start, end)) && self.own.enter(start, end)
+    fn enter(&mut self, range: &Range<usize>, is_heritable: bool) -> bool {
+        (!is_heritable || self.heritable.enter(range.start, range.end))
+            && self.used.enter(range.start, range.end)
     }
 
-    fn leave(&mut self, start: usize, end: usize) {
-        self.own.leave(start, end);
-        if self.heritable.holds(start, end) {
-            self.heritable.leave(start, end);
+    fn leave(&mut self, range: &Range<usize>) {
+        self.used.leave(range.start, range.end);
+        if self.heritable.holds(range.start, range.end) {
+            self.heritable.leave(range.start, range.end);
         }
+    }
+
+    /// The lowest reserved addresses of which nothing is used.
+    fn room(&self, bytes: usize, align: usize) -> Option<Range<usize>> {
+        reservation::ranges().find_map(|reserved| {
+            let mut at = reserved.start.next_multiple_of(align);
+            for &(start, end) in self.used.ranges() {
+                if start < at.saturating_add(bytes) && end > at {
+                    at = end.next_multiple_of(align);
+                }
+            }
+            (at.saturating_add(bytes) <= reserved.end).then_some(at..at + bytes)
+        })
     }
 }
 
 impl Table {
     const fn new() -> Table {
-        Table { ranges: [(0, 0); RANGES], len: 0, bytes: 0 }
+        Table { ranges: [(0, 0); RANGES], len: 0 }
     }
 
     fn ranges(&self) -> &[(usize, usize)] {
@@ -81,7 +105,6 @@ impl Table {
             self.ranges[first] = joined;
             self.len -= last - first - 1;
         }
-        self.bytes += end - start;
         true
     }
 
@@ -91,7 +114,6 @@ impl Table {
         debug_assert!(at < self.len && s <= start && end <= e);
         self.ranges.copy_within(at + 1..self.len, at);
         self.len -= 1;
-        self.bytes -= e - s;
         for (s, e) in [(s, start), (end, e)] {
             if s < e {
                 self.enter(s, e);
@@ -102,45 +124,81 @@ impl Table {
 
 /// Maps `bytes` of zeroed memory for the engine, aligned to `align` (a power of two, at least a page). `None` when there is none.
 pub fn map(bytes: usize, align: usize) -> Option<usize> {
-    map_as(MAP_PRIVATE, bytes, align, true)
+    map_private(bytes, align, Children::LetIn)
 }
 
 /// The same, for what no child takes over.
 pub fn map_apart(bytes: usize, align: usize) -> Option<usize> {
-    map_as(MAP_PRIVATE, bytes, align, false)
+    map_private(bytes, align, Children::None)
+}
+
+fn map_private(bytes: usize, align: usize, children: Children) -> Option<usize> {
+    // What is reserved is such memory already.
+    map_as(bytes, align, children, PROT_READ | PROT_WRITE, |_| Ok(())).ok()
 }
 
 /// The same, which whoever is let in shares.
 pub fn map_shared(bytes: usize) -> Option<usize> {
-    map_as(MAP_SHARED, bytes, PAGE, false)
+    let kind = MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE;
+    map_as(bytes, PAGE, Children::None, PROT_READ | PROT_WRITE, |range| replace(range, kind, None)).ok()
 }
 
-fn map_as(kind: u32, bytes: usize, align: usize, heritable: bool) -> Option<usize> {
-    let bytes = bytes.next_multiple_of(PAGE);
-    let extra = align.saturating_sub(PAGE);
-    let flags = kind | MAP_ANONYMOUS | MAP_NORESERVE;
+/// Maps the beginning of a file, shared; no child has it.
+pub fn map_file(bytes: usize, prot: u32, file: &Fd) -> Result<usize, Errno> {
+    map_file_as(bytes, prot, file, Children::None)
+}
+
+/// The same, which every child has. It names that to [`take_over`] and [`begin_anew`].
+pub fn map_for_all(bytes: usize, prot: u32, file: &Fd) -> Result<usize, Errno> {
+    map_file_as(bytes, prot, file, Children::All)
+}
+
+fn map_file_as(bytes: usize, prot: u32, file: &Fd, children: Children) -> Result<usize, Errno> {
+    let kind = MAP_SHARED | MAP_NORESERVE;
+    map_as(bytes, PAGE, children, prot, |range| replace(range, kind, Some(file)))
+}
+
+/// Puts another mapping, without access, in the place of what is reserved.
+fn replace(range: &Range<usize>, kind: u32, file: Option<&Fd>) -> Result<(), Errno> {
+    // SAFETY: reserved, and of no use yet.
+    unsafe { sys::mmap_at(range.start, range.len(), PROT_NONE, kind | MAP_FIXED, file) }
+}
+
+/// Without access until all is said about it: mlockall(MCL_FUTURE) would fill it with pages, and a child of a fork at this moment have it.
+fn map_as(
+    bytes: usize,
+    align: usize,
+    children: Children,
+    prot: u32,
+    prepare: impl FnOnce(&Range<usize>) -> Result<(), Errno>,
+) -> Result<usize, Errno> {
+    let (bytes, align) = (bytes.next_multiple_of(PAGE), align.max(PAGE));
     let mut own = OWN.lock();
-    // Without access first: mlockall(MCL_FUTURE) would fill it with pages.
-    let raw = sys::mmap(bytes + extra, PROT_NONE, flags, None).ok()?;
-    let at = raw.next_multiple_of(align.max(PAGE));
-    // SAFETY: what lies around the aligned part is new, and nobody knows of it; the part itself becomes accessible to us.
-    let ready = unsafe {
-        if at > raw {
-            let _ = sys::munmap(raw, at - raw);
-        }
-        if raw + extra > at {
-            let _ = sys::munmap(at + bytes, raw + extra - at);
-        }
+    let mut room = own.room(bytes, align);
+    if room.is_none() && reservation::grow(bytes + align - PAGE) {
+        room = own.room(bytes, align);
+    }
+    let range = room.ok_or(Errno::ENOMEM)?;
+    let (at, is_heritable) = (range.start, children == Children::LetIn);
+    let is_childrens = children == Children::All || is_heritable && own.is_let_in;
+    let mut ready = prepare(&range);
+    if ready.is_ok() {
         let _ = sys::munlock(at, bytes);
-        if !(heritable && own.is_let_in) {
+        if !is_childrens {
             let _ = sys::madvise_keep(at, bytes, MADV_DONTFORK);
         }
         let _ = sys::madvise_keep(at, bytes, MADV_DONTDUMP);
         // A huge page would be taken whole for the first byte that is written to it.
         let _ = sys::madvise_keep(at, bytes, MADV_NOHUGEPAGE);
-        own.enter(at, at + bytes, heritable) && sys::mprotect(at, bytes, PROT_READ | PROT_WRITE).is_ok()
-    };
-    ready.then_some(at)
+        // SAFETY: nobody else's.
+        ready = unsafe { sys::mprotect(at, bytes, prot) };
+    }
+    if ready.is_ok() && own.enter(&range, is_heritable) {
+        return Ok(at);
+    }
+    // SAFETY: nobody knows of it.
+    unsafe { reservation::give_back(range) };
+    Err(ready.err().unwrap_or(Errno::ENOMEM))
 }
 
 /// Gives a mapping, or a part of one, back.
@@ -148,53 +206,63 @@ fn map_as(kind: u32, bytes: usize, align: usize, heritable: bool) -> Option<usiz
 /// # Safety
 /// Nobody may use it any more.
 pub unsafe fn unmap(at: usize, bytes: usize) {
+    let (mut own, range) = (OWN.lock(), at..at + bytes.next_multiple_of(PAGE));
+    own.leave(&range);
+    // SAFETY: the caller's contract.
+    unsafe { reservation::give_back(range) };
+}
+
+/// Moves the mapping `from` to that at `to`, whose place it takes and as long as which, `bytes`, it becomes. False when it stays.
+///
+/// # Safety
+/// Nobody may use what was at either place by its old address, if it is moved.
+pub unsafe fn remap(from: Range<usize>, to: usize, bytes: usize) -> bool {
     let mut own = OWN.lock();
     // SAFETY: the caller's contract.
-    let _ = unsafe { sys::munmap(at, bytes) };
-    own.leave(at, at + bytes);
+    if unsafe { sys::mremap(from.start, from.len(), bytes, 0, to) }.is_err() {
+        return false;
+    }
+    own.leave(&from);
+    reservation::close_hole(from);
+    true
 }
 
-/// Declares a range to be the engine's that was not mapped by `map`: the library's own data.
+/// Declares a range to be the engine's that is not in the reservation: the library.
 pub fn adopt(range: Range<usize>) {
-    OWN.lock().own.enter(range.start, range.end);
+    ADOPTED.0.store(range.start, Relaxed);
+    ADOPTED.1.store(range.end, Release);
 }
 
-/// The engine's mappings stay as they are, and none is added, as long as this lives. Whoever has it must not allocate.
-pub struct Still(Guard<'static, Tables>);
+/// No mapping of the engine's comes or goes as long as this lives. Whoever has it must not allocate.
+pub struct Still(#[expect(dead_code, reason = "held, and not looked at")] Guard<'static, Tables>);
 
 /// See [`Still`].
 pub fn still() -> Still {
     Still(OWN.lock())
 }
 
-impl Still {
-    /// The first part of `range` that is not the engine's own; empty when all of it is.
-    pub fn first_foreign(&self, range: Range<usize>) -> Range<usize> {
-        let mut start = range.start;
-        for &(s, e) in self.0.own.ranges() {
-            if e <= start {
-                continue;
-            }
-            if s > start {
-                return start..range.end.min(s);
-            }
-            start = e;
-            if start >= range.end {
-                return range.end..range.end;
-            }
-        }
-        start..range.end
-    }
-}
-
-/// [`Still::first_foreign`] of this moment.
+/// The first part of `range` that is not the engine's own, used or reserved; empty when all of it is.
 pub fn first_foreign(range: Range<usize>) -> Range<usize> {
-    still().first_foreign(range)
+    let ours = || reservation::ranges().chain([adopted()]);
+    let mut start = range.start;
+    while let Some(own) = ours().find(|own| own.contains(&start)) {
+        start = own.end.min(range.end);
+        if start == range.end {
+            return start..start;
+        }
+    }
+    let next = ours().map(|own| own.start).filter(|&own| own > start).min();
+    start..range.end.min(next.unwrap_or(range.end))
 }
 
-/// Bytes mapped for the engine.
+fn adopted() -> Range<usize> {
+    let end = ADOPTED.1.load(Acquire);
+    ADOPTED.0.load(Relaxed)..end
+}
+
+/// Bytes of address space that are the engine's.
 pub fn mapped_bytes() -> usize {
-    OWN.lock().own.bytes
+    reservation::bytes() + adopted().len()
 }
 
 /// Lets tables and pool into the next child, and what is mapped for them until it is there, or keeps them out again.
@@ -207,140 +275,106 @@ pub fn let_in(yes: bool) {
     }
 }
 
-/// In a child that was let in: of the engine's memory it has what can be taken over, and keeps that out of its own children.
-pub fn take_over() {
+/// In a child that was let in: of the engine's memory it has what can be taken over, and keeps that out of its own children; besides, `kept`.
+///
+/// # Safety
+/// The caller is the only thread, and nothing else of it is used any more.
+pub unsafe fn take_over(kept: impl Iterator<Item = Range<usize>>) {
     {
         let mut tables = OWN.lock();
-        let Tables { own, heritable, .. } = &mut *tables;
-        own.ranges = heritable.ranges;
-        (own.len, own.bytes) = (heritable.len, heritable.bytes);
+        let Tables { used, heritable, .. } = &mut *tables;
+        (used.ranges, used.len) = (heritable.ranges, heritable.len);
+        // SAFETY: the caller's contract.
+        unsafe { keep_only(used, kept) };
     }
     let_in(false);
 }
 
-/// In a child of fork: all mappings are gone (MADV_DONTFORK), and whoever held a lock is gone with the parent.
+/// In a child that was not, where whoever held a lock is gone with the parent: of the engine's memory it has `kept`.
 ///
 /// # Safety
-/// The caller is the only thread, and no memory of the old arenas is used any more.
-pub unsafe fn reset() {
+/// As for [`take_over`].
+pub unsafe fn begin_anew(kept: impl Iterator<Item = Range<usize>>) {
+    // SAFETY: nobody else can hold a reference to the statics; the rest is the caller's contract.
+    unsafe {
+        reset();
+        keep_only(&mut OWN.lock().used, kept);
+    }
+}
+
+/// # Safety
+/// As for [`take_over`].
+unsafe fn keep_only(used: &mut Table, kept: impl Iterator<Item = Range<usize>>) {
+    for range in kept.filter(|range| !range.is_empty()) {
+        // A table that a parent's ranges filled is not full of these.
+        used.enter(range.start, range.end);
+    }
+    // SAFETY: the caller's contract.
+    unsafe { reservation::renew(used.ranges().iter()) };
+}
+
+/// In a process that was made apart: of the engine's memory nothing is mapped any more that it has use for.
+///
+/// # Safety
+/// As for [`take_over`].
+pub unsafe fn forget() {
+    // SAFETY: the caller's contract.
+    unsafe {
+        reset();
+        reservation::forget();
+    }
+}
+
+/// # Safety
+/// As for [`take_over`].
+unsafe fn reset() {
     // SAFETY: nobody else can hold a reference to the statics, which are written whole.
     unsafe {
         (&raw const OWN).cast_mut().write(Mutex::new(Tables::new()));
-        (&raw const HEAP).cast_mut().write(Mutex::new(new_heap()));
-    }
-}
-
-struct Pages;
-
-// SAFETY: hands out fresh mappings and takes none back, as the trait allows.
-unsafe impl dlmalloc::Allocator for Pages {
-    fn alloc(&self, bytes: usize) -> (*mut u8, usize, u32) {
-        match map(bytes, PAGE) {
-            Some(at) => (at as *mut u8, bytes, 0),
-            None => (null_mut(), 0, 0),
-        }
-    }
-
-    fn remap(&self, _: *mut u8, _: usize, _: usize, _: bool) -> *mut u8 {
-        null_mut()
-    }
-
-    fn free_part(&self, _: *mut u8, _: usize, _: usize) -> bool {
-        false
-    }
-
-    fn free(&self, at: *mut u8, bytes: usize) -> bool {
-        // SAFETY: dlmalloc frees a segment when nothing in it is allocated.
-        unsafe { unmap(at as usize, bytes) };
-        true
-    }
-
-    fn can_release_part(&self, _: u32) -> bool {
-        false
-    }
-
-    fn allocates_zeros(&self) -> bool {
-        true
-    }
-
-    fn page_size(&self) -> usize {
-        PAGE
-    }
-}
-
-const fn new_heap() -> dlmalloc::Dlmalloc<Pages> {
-    dlmalloc::Dlmalloc::new_with_allocator(Pages)
-}
-
-static HEAP: Mutex<dlmalloc::Dlmalloc<Pages>> = Mutex::new(new_heap());
-
-/// From this size on an allocation is a mapping of its own: a table that grows moves its pages instead of copying them, and leaves nothing
-/// behind that dlmalloc would keep.
-const LARGE_BYTES: usize = 256 << 10;
-
-/// The engine's heap, for `alloc`: dlmalloc under a lock, and mappings.
-pub struct Arena;
-
-// SAFETY: both hand out memory of the layout that nobody else has.
-unsafe impl GlobalAlloc for Arena {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        if layout.size() >= LARGE_BYTES {
-            return map(layout.size(), layout.align()).map_or(null_mut(), |at| at as *mut u8);
-        }
-        // SAFETY: size and alignment are those of a layout.
-        unsafe { HEAP.lock().malloc(layout.size(), layout.align()) }
-    }
-
-    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's contract.
-        let at = unsafe { self.alloc(layout) };
-        if !at.is_null() && layout.size() < LARGE_BYTES {
-            // SAFETY: as long as it was asked for.
-            unsafe { at.write_bytes(0, layout.size()) };
-        }
-        at
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: the caller's contract; what is large was mapped.
-        unsafe {
-            match layout.size() {
-                LARGE_BYTES.. => unmap(at as usize, layout.size().next_multiple_of(PAGE)),
-                size => HEAP.lock().free(at, size, layout.align()),
-            }
-        }
-    }
-
-    unsafe fn realloc(&self, at: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
-        let new = Layout::from_size_align(bytes, layout.align()).expect("the caller's contract");
-        if layout.size() < LARGE_BYTES && bytes < LARGE_BYTES {
-            // SAFETY: the caller's contract.
-            return unsafe { HEAP.lock().realloc(at, layout.size(), layout.align(), bytes) };
-        }
-        // SAFETY: the caller's contract. The new place is in the table before anything is there.
-        unsafe {
-            let to = self.alloc(new);
-            if to.is_null() {
-                return to;
-            }
-            if layout.size() >= LARGE_BYTES && bytes >= LARGE_BYTES {
-                let (old, len) = (at as usize, layout.size().next_multiple_of(PAGE));
-                let mut own = OWN.lock();
-                if sys::mremap(old, len, bytes.next_multiple_of(PAGE), 0, to as usize).is_ok() {
-                    own.leave(old, old + len);
-                    return to;
-                }
-            }
-            to.copy_from_nonoverlapping(at, layout.size().min(bytes));
-            self.dealloc(at, layout);
-            to
-        }
+        heap::reset();
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use uffd::maps::Maps;
+
+    /// There is one reservation, and one list of what children have.
+    static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
+    /// True when a copy of this process, in which `test` runs, ends well.
+    fn in_a_copy(test: impl FnOnce() -> bool) -> bool {
+        // SAFETY: the copy runs the test, which allocates nothing, and ends.
+        let pid = unsafe { sys::syscall(NR_CLONE, [SIGCHLD as usize, 0, 0, 0, 0, 0]) }.unwrap();
+        if pid == 0 {
+            let passes = test();
+            // SAFETY: the process ends; the number of exit_group.
+            let _ = unsafe { sys::syscall(231, [!passes as usize, 0, 0, 0, 0, 0]) };
+        }
+        let mut status = 0;
+        assert_eq!(sys::wait4(pid as u32, &mut status, 0), Ok(pid));
+        status == 0
+    }
+
+    /// How much of a range is mapped, and of that with access.
+    fn mapped(range: Range<usize>) -> (usize, usize) {
+        let maps = Maps::open().unwrap();
+        let (mut at, mut sums) = (range.start, (0, 0));
+        while let Ok(Some(m)) = maps.query(at)
+            && m.range.start < range.end
+        {
+            let bytes = m.range.end.min(range.end) - m.range.start.max(at);
+            sums = (sums.0 + bytes, sums.1 + if m.read_write || m.read_only { bytes } else { 0 });
+            at = m.range.end;
+        }
+        sums
+    }
+
+    fn holds_one(at: usize) -> bool {
+        // SAFETY: mapped, or it ends the copy.
+        unsafe { (at as *const u8).read_volatile() == 1 }
+    }
 
     #[test]
     fn the_table_joins_neighbours_and_splits_again() {
@@ -350,45 +384,63 @@ mod tests {
         }
         assert_eq!(t.ranges[..t.len], [(10, 40), (50, 60)]);
         t.leave(20, 30);
-        assert_eq!((&t.ranges[..t.len], t.bytes), (&[(10, 20), (30, 40), (50, 60)][..], 30));
+        assert_eq!(t.ranges[..t.len], [(10, 20), (30, 40), (50, 60)]);
         t.leave(10, 20);
         assert!(t.enter(40, 50));
         assert_eq!(t.ranges[..t.len], [(30, 60)]);
     }
 
     #[test]
-    fn a_large_table_grows_and_shrinks_with_its_contents() {
-        let layout = |bytes| Layout::from_size_align(bytes, 8).unwrap();
-        let sizes = [100 << 10, 300 << 10, 5 << 20, 400 << 10, 50 << 10];
-        // SAFETY: each allocation is used within its size, and freed once.
+    fn mappings_are_aligned_writable_and_known() {
+        let _alone = ALONE.lock();
+        let at = map(3 * PAGE, 1 << 21).unwrap();
+        assert_eq!(at % (1 << 21), 0);
+        // SAFETY: inside the mapping.
+        unsafe { ((at + 2 * PAGE) as *mut u8).write(1) };
+        assert!(first_foreign(at..at + 3 * PAGE).is_empty());
+        // SAFETY: nobody else has it.
+        unsafe { unmap(at, 3 * PAGE) };
+        assert_eq!(mapped(at..at + 3 * PAGE), (3 * PAGE, 0), "reserved again");
+        assert!(first_foreign(at..at + 3 * PAGE).is_empty());
+        assert_eq!(map(3 * PAGE, 1 << 21), Some(at));
+    }
+
+    #[test]
+    fn what_lies_between_the_engine_s_is_the_program_s() {
+        let _alone = ALONE.lock();
+        map(PAGE, PAGE).unwrap();
+        let (first, last) = reservation::ranges().fold((usize::MAX, 0), |(first, last), range| {
+            assert!(first_foreign(range.clone()).is_empty());
+            assert_eq!(first_foreign(range.start - PAGE..range.end), range.start - PAGE..range.start);
+            (first.min(range.start), last.max(range.end))
+        });
+        assert_eq!(first_foreign(0..1 << 47).start..first_foreign(0..1 << 47).end, 0..first);
+        assert_eq!(first_foreign(last..1 << 47), last..1 << 47);
+        let programs = sys::mmap(PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, None).unwrap();
+        assert_eq!(first_foreign(programs..programs + PAGE), programs..programs + PAGE);
+    }
+
+    #[test]
+    fn what_moves_leaves_no_hole() {
+        let _alone = ALONE.lock();
+        let (from, to) = (map(4 * PAGE, PAGE).unwrap(), map(9 * PAGE, PAGE).unwrap());
+        // SAFETY: mappings of this test's.
         unsafe {
-            let mut at = Arena.alloc(layout(sizes[0]));
-            at.write_bytes(7, sizes[0]);
-            for (old, new) in sizes.into_iter().zip(sizes.into_iter().skip(1)) {
-                at = Arena.realloc(at, layout(old), new);
-                let kept = core::slice::from_raw_parts(at, old.min(new).min(50 << 10));
-                assert!(kept.iter().all(|&b| b == 7), "{old} to {new}");
-                assert!(new < LARGE_BYTES || first_foreign(at as usize..at as usize + new).is_empty());
-            }
-            Arena.dealloc(at, layout(sizes[4]));
+            (from as *mut u8).write(1);
+            assert!(remap(from..from + 4 * PAGE, to, 9 * PAGE));
         }
+        assert!(holds_one(to));
+        assert_eq!(
+            (mapped(from..from + 4 * PAGE), mapped(to..to + 9 * PAGE)),
+            ((4 * PAGE, 0), (9 * PAGE, 9 * PAGE))
+        );
     }
 
     /// What the engine's heap grows by while a thread forks is there in the child, whose heap says so.
     #[test]
     fn what_is_mapped_while_a_child_is_let_in_is_let_in_too() {
-        let is_inherited = |at: usize| {
-            // SAFETY: the copy reads memory, and ends.
-            let pid = unsafe { sys::syscall(NR_CLONE, [SIGCHLD as usize, 0, 0, 0, 0, 0]) }.unwrap();
-            if pid == 0 {
-                // SAFETY: it is there, or ends the copy.
-                unsafe { (at as *const u8).read_volatile() };
-                sys::exit(0);
-            }
-            let mut status = 0;
-            assert_eq!(sys::wait4(pid as u32, &mut status, 0), Ok(pid));
-            status == 0
-        };
+        let _alone = ALONE.lock();
+        let is_inherited = |at: usize| in_a_copy(|| mapped(at..at + PAGE) == (PAGE, PAGE));
         let_in(true);
         let (meanwhile, apart) = (map(PAGE, PAGE).unwrap(), map_apart(PAGE, PAGE).unwrap());
         assert_eq!((is_inherited(meanwhile), is_inherited(apart)), (true, false));
@@ -396,16 +448,75 @@ mod tests {
         assert!(!is_inherited(meanwhile) && !is_inherited(map(PAGE, PAGE).unwrap()));
     }
 
+    /// A child's addresses are reserved as its parent's are, whatever it was that the parent kept to itself.
     #[test]
-    fn mappings_are_aligned_writable_and_known() {
-        let at = map(3 * PAGE, 1 << 21).unwrap();
-        assert_eq!(at % (1 << 21), 0);
-        // SAFETY: inside the mapping.
-        unsafe { ((at + 2 * PAGE) as *mut u8).write(1) };
-        assert!(first_foreign(at..at + 3 * PAGE).is_empty());
-        assert_eq!(first_foreign(at..at + 9 * PAGE).start, at + 3 * PAGE);
-        // SAFETY: nobody else has it.
-        unsafe { unmap(at, 3 * PAGE) };
-        assert_eq!(first_foreign(at..at + PAGE), at..at + PAGE);
+    fn a_child_has_what_it_takes_over_and_the_rest_is_reserved() {
+        let _alone = ALONE.lock();
+        let file = sys::memfd(c"common").unwrap();
+        sys::ftruncate(&file, PAGE).unwrap();
+        let common = map_for_all(PAGE, PROT_READ | PROT_WRITE, &file).unwrap();
+        let (heritable, apart) = (map(PAGE, PAGE).unwrap(), map_apart(PAGE, PAGE).unwrap());
+        for at in [common, heritable, apart] {
+            // SAFETY: mappings of this test's.
+            unsafe { (at as *mut u8).write(1) };
+        }
+        let reserved = || reservation::ranges().all(|range| mapped(range.clone()).0 == range.len());
+        let is_there = |at: usize| mapped(at..at + PAGE).1 == PAGE;
+        let kept = || [common..common + PAGE].into_iter();
+        let_in(true);
+        assert!(in_a_copy(|| {
+            let has_holes = !reserved();
+            // SAFETY: the copy has one thread, and uses nothing else.
+            unsafe { take_over(kept()) };
+            let is_right = holds_one(common) && holds_one(heritable) && !is_there(apart) && reserved();
+            // What it maps is where its parent's was that it has not got.
+            has_holes && is_right && map(PAGE, PAGE).is_some_and(|at| at != common && at != heritable)
+        }));
+        let_in(false);
+        assert!(in_a_copy(|| {
+            // SAFETY: as above.
+            unsafe { begin_anew(kept()) };
+            holds_one(common) && !is_there(heritable) && !is_there(apart) && reserved()
+        }));
+    }
+
+    /// Of a program that may map little, or locks all that it maps, the reservation takes no more than it must.
+    #[test]
+    fn it_grows_within_the_program_s_limits() {
+        const SETRLIMIT: u32 = 160;
+        const AS: usize = 9;
+        const MEMLOCK: usize = 8;
+        const MLOCKALL: u32 = 151;
+        const FUTURE: usize = 2;
+        let _alone = ALONE.lock();
+        // SAFETY: of the copy alone.
+        let limit = |what, bytes: usize| {
+            let limits = [bytes; 2];
+            unsafe { sys::syscall(SETRLIMIT, [what, limits.as_ptr() as usize, 0, 0, 0, 0]) }.is_ok()
+        };
+        let mut statm = [0u8; 100];
+        let file = sys::open(b"/proc/self/statm\0", O_RDONLY).unwrap();
+        let len = sys::pread(&file, &mut statm, 0).unwrap();
+        let text = core::str::from_utf8(&statm[..len]).unwrap();
+        let size = text.split(' ').next().unwrap().parse::<usize>().unwrap() * PAGE;
+        assert!(in_a_copy(|| {
+            let was = reservation::bytes();
+            limit(AS, size + (64 << 20))
+                && map(40 << 20, PAGE).is_some()
+                && reservation::bytes() - was <= 40 << 20
+                && map(40 << 20, PAGE).is_none()
+        }));
+        assert!(in_a_copy(|| {
+            // SAFETY: of the copy alone.
+            let locks = unsafe { sys::syscall(MLOCKALL, [FUTURE, 0, 0, 0, 0, 0]) }.is_ok();
+            let at = map(40 << 20, PAGE);
+            locks
+                && limit(MEMLOCK, 1 << 20)
+                && at.is_some_and(|at| {
+                    let mut run = [uffd::pagemap::Run::default()];
+                    let pagemap = uffd::pagemap::Pagemap::open().unwrap();
+                    pagemap.present(at..at + (40 << 20), 1, &mut run).unwrap().0 == 0
+                })
+        }));
     }
 }

@@ -10,9 +10,11 @@
 
 use crate::arena;
 use crate::loaded;
+use core::cell::UnsafeCell;
 use core::mem::ManuallyDrop;
 use core::ops::Range;
 use core::ptr::null_mut;
+use core::sync::atomic::{AtomicBool, Ordering::*};
 use memcg::Slot;
 use uffd::maps::Maps;
 use uffd::pagemap::Pagemap;
@@ -21,6 +23,53 @@ use uffd::{Features, Userfault};
 
 /// Bytes of stack of the engine and of a worker.
 const STACK: usize = 256 << 10;
+
+/// The stack of a process that the program waits for ([`aside`]): nothing is mapped for it, and no lock of the engine's taken.
+#[repr(align(4096))]
+struct AsideStack(UnsafeCell<[u8; 32 << 10]>);
+
+// SAFETY: used by whoever has taken it.
+unsafe impl Sync for AsideStack {}
+
+static ASIDE_STACK: AsideStack = AsideStack(UnsafeCell::new([0; 32 << 10]));
+static IS_TAKEN: AtomicBool = AtomicBool::new(false);
+
+/// A stack for such a process: that one, or, where two threads want one or a process has ended while it had it, a new one.
+enum Aside {
+    Taken,
+    Mapped(usize),
+}
+
+impl Aside {
+    fn take() -> Result<Aside, Errno> {
+        if IS_TAKEN.swap(true, Acquire) { new_stack().map(Aside::Mapped) } else { Ok(Aside::Taken) }
+    }
+
+    fn top(&self) -> usize {
+        match self {
+            Aside::Taken => ASIDE_STACK.0.get() as usize + size_of::<AsideStack>(),
+            Aside::Mapped(top) => *top,
+        }
+    }
+}
+
+impl Drop for Aside {
+    fn drop(&mut self) {
+        match self {
+            Aside::Taken => IS_TAKEN.store(false, Release),
+            // SAFETY: nobody is on that stack any more.
+            Aside::Mapped(top) => unsafe { arena::unmap(*top - STACK, STACK) },
+        }
+    }
+}
+
+/// In a child: whoever had the stack in the parent has not come along.
+pub fn free_aside_stack() {
+    // Not written where it is so already: the page stays shared with the parent.
+    if IS_TAKEN.load(Relaxed) {
+        IS_TAKEN.store(false, Relaxed);
+    }
+}
 
 struct Order {
     flags: u32,
@@ -97,20 +146,18 @@ pub unsafe fn aside(entry: extern "C" fn(usize) -> !, argument: usize) -> Result
 /// # Safety
 /// As for [`aside`].
 unsafe fn aside_in(namespaces: u32, entry: extern "C" fn(usize) -> !, argument: usize) -> Result<(), Errno> {
-    let stack_top = new_stack()?;
+    let stack = Aside::take()?;
     let unseen = Unseen::begin();
     // Only children that end with SIGCHLD are reaped by its being ignored.
     let signal = if unseen.is_some() { SIGCHLD } else { 0 };
     // SAFETY: the stack is new, and with CLONE_VFORK we wait until the process is gone.
     let made =
-        unsafe { sys::clone(CLONE_VM | CLONE_VFORK | namespaces | signal, stack_top, entry, argument) };
+        unsafe { sys::clone(CLONE_VM | CLONE_VFORK | namespaces | signal, stack.top(), entry, argument) };
     if let Ok(pid) = made {
         let mut status = 0;
         // Where it is unseen this says ECHILD as soon as it has ended.
         while sys::wait4(pid, &mut status, __WALL) == Err(Errno::EINTR) {}
     }
-    // SAFETY: nobody is on that stack any more.
-    unsafe { arena::unmap(stack_top - STACK, STACK) };
     made.map(drop)
 }
 
@@ -258,7 +305,7 @@ impl Kept {
             }
         }
         // SAFETY: this process has one thread, and none of the old heap.
-        unsafe { arena::reset() };
+        unsafe { arena::forget() };
         true
     }
 }

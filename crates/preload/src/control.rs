@@ -61,6 +61,8 @@ pub struct Control {
     pub cradle: AtomicUsize,
     /// How many of thread and engine still use it.
     pub cradle_users: AtomicU32,
+    /// Address of one that the engine has left before the thread; 0 for none.
+    pub left_cradle: AtomicUsize,
     /// 1 while huge pages are forbidden for a fork, and in a child that has not allowed them again.
     pub forbids_huge: AtomicU32,
     /// Address of the pager: a child's engine finds the copy of its parent's there.
@@ -161,6 +163,7 @@ impl Control {
             may_yield: AtomicU32::new(0),
             cradle: AtomicUsize::new(0),
             cradle_users: AtomicU32::new(0),
+            left_cradle: AtomicUsize::new(0),
             forbids_huge: AtomicU32::new(0),
             pager: AtomicUsize::new(0),
             seed: AtomicU64::new(0),
@@ -249,6 +252,7 @@ impl Control {
             self.guarding, 0;
             self.copying, 0;
             self.cradle, 0;
+            self.left_cradle, 0;
             self.looked, 0;
             self.birth, Birth::None as u32;
             self.inherits, inherits as u32;

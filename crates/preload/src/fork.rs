@@ -92,8 +92,13 @@ const _: () = assert!(size_of::<Cradle>() <= PAGE);
 const CRADLE: usize = 2 * PAGE;
 
 impl Cradle {
-    /// A new one; `None` without memory. In the parent it goes when both thread and engine have left it, in the child with the engine.
+    /// For the engine: a new one; `None` without memory. In the parent it goes when both thread and engine have left it, in the child with the engine.
     pub fn map() -> Option<&'static Cradle> {
+        let left = CONTROL.left_cradle.swap(0, Relaxed);
+        if left != 0 {
+            // SAFETY: its thread has left it before it gave the bell to the next one.
+            unsafe { arena::unmap(left, CRADLE) };
+        }
         let at = arena::map_shared(CRADLE)?;
         // The child must have it.
         sys::madvise_keep(at, CRADLE, MADV_DOFORK).ok()?;
@@ -102,11 +107,18 @@ impl Cradle {
         Some(unsafe { &*(at as *const Cradle) })
     }
 
-    /// Thread or engine is through with it; the second of the two unmaps it.
+    /// The thread is through with it. The engine unmaps it: of engine memory there is a table, with a lock that no thread of the program's takes.
     fn leave(&'static self) {
+        CONTROL.cradle_users.fetch_sub(1, AcqRel);
+    }
+
+    /// The engine is through with it, and unmaps it now or, where the thread has not left it yet, before the next one.
+    fn give_up(&'static self) {
         if CONTROL.cradle_users.fetch_sub(1, AcqRel) == 1 {
             // SAFETY: nobody of this process uses it any more.
             unsafe { arena::unmap(self.at(), CRADLE) }
+        } else {
+            CONTROL.left_cradle.store(self.at(), Relaxed);
         }
     }
 
@@ -177,7 +189,7 @@ impl Cradle {
     /// For the engine: there can be no clone, and it is through with it.
     pub fn refuse(&'static self) {
         self.reach(Stage::Refused);
-        self.leave();
+        self.give_up();
     }
 
     /// For the engine: tells the child what was late, if that is known and not too much, and is through with it.
@@ -189,7 +201,7 @@ impl Cradle {
             self.len.store(late.len() as u32, Relaxed);
         }
         self.reach(if late.is_some() { Stage::Told } else { Stage::Untold });
-        self.leave();
+        self.give_up();
     }
 
     /// For the child's engine: what was late, after which it is through with the cradle. `None` when it will never know.
@@ -200,7 +212,7 @@ impl Cradle {
         let late = unsafe { &*self.late.get() };
         let told =
             (self.stage() == Stage::Told as u32).then(|| late[..self.len.load(Relaxed) as usize].to_vec());
-        self.leave();
+        self.give_up();
         told
     }
 }
@@ -358,10 +370,12 @@ fn be_born(memcg: &'static Memcg, slot: &'static Slot, exit_word: usize) {
     // Where the parent's engine is told of copies it is told so which one this is, and lets it go (live/strays.rs).
     // SAFETY: mapped for this.
     unsafe { ((cradle + PAGE) as *const u8).read_volatile() };
-    arena::take_over();
-    arena::adopt(cradle..cradle + CRADLE);
     // SAFETY: a child of fork has one thread, and its parent's engine stood still: nothing of the engine's is in use.
-    unsafe { dontfork::reset() };
+    unsafe {
+        arena::take_over(hook::childrens().chain([cradle..cradle + CRADLE]));
+        dontfork::reset();
+    }
+    birth::free_aside_stack();
     CONTROL.reset(true);
     // The thread is through with it.
     CONTROL.cradle_users.store(1, Relaxed);

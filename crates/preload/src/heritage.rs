@@ -20,11 +20,10 @@ use crate::words::Line;
 use core::fmt::Write;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
-use linux_raw_sys::general as g;
 use memcg::{Memcg, Slot};
 use mm::kernel::Body;
 use uffd::PAGE;
-use uffd::sys::{self, Errno, Fd, consts::*};
+use uffd::sys::{self, Errno, consts::*};
 
 /// How many logs a process can have: its own, and its forebears'.
 const LOGS: usize = 8;
@@ -149,7 +148,6 @@ pub fn begin(memcg: &Memcg, slot: &Slot, is_heir: bool) {
     WRITING.store(false, Relaxed);
     let is_kin = is_heir || slot.family.load(SeqCst) != 0;
     for log in LOG.iter().filter(|log| log.at.load(Relaxed) != 0) {
-        arena::adopt(log.range());
         let is_same =
             is_kin && log.head().is_some_and(|head| head.emptied.load(SeqCst) == log.emptied.load(Relaxed));
         if !is_same {
@@ -200,10 +198,10 @@ fn create(size: usize) -> Result<(usize, usize), Errno> {
     let mut path = Line::default();
     let _ = write!(path, "/proc/self/fd/{}\0", file.raw());
     let reader = sys::open(path.as_str().as_bytes(), O_RDONLY)?;
-    let write = map(size, PROT_READ | PROT_WRITE, MADV_DONTFORK, &file)?;
+    let write = arena::map_file(size, PROT_READ | PROT_WRITE, &file)?;
     // SAFETY: mapped a moment ago, and nobody else's.
     unsafe { (*(write as *const Head)).len.store(PAGE as u64, Release) };
-    match map(size, PROT_READ, MADV_DOFORK, &reader) {
+    match arena::map_for_all(size, PROT_READ, &reader) {
         Ok(read) => Ok((read, write)),
         Err(errno) => {
             // SAFETY: as above.
@@ -213,18 +211,9 @@ fn create(size: usize) -> Result<(usize, usize), Errno> {
     }
 }
 
-/// Maps a log, for children too or not.
-fn map(size: usize, prot: u32, children: u32, file: &Fd) -> Result<usize, Errno> {
-    // Without access first: mlockall(MCL_FUTURE) would fill it with pages.
-    let at = sys::mmap(size, PROT_NONE, MAP_SHARED | MAP_NORESERVE, Some(file))?;
-    arena::adopt(at..at + size);
-    let _ = sys::munlock(at, size);
-    // Before there is access, since another thread may fork this moment.
-    let _ = sys::madvise_keep(at, size, children);
-    let _ = sys::madvise_keep(at, size, MADV_DONTDUMP);
-    // SAFETY: new, and nobody else's.
-    unsafe { sys::mprotect(at, size, prot) }?;
-    Ok(at)
+/// Where the logs are that this process reads, and its children after it.
+pub fn ranges() -> impl Iterator<Item = Range<usize>> {
+    LOG.iter().map(Log::range)
 }
 
 /// For a thread of the process `pid` that is about to give up rights: what children can read is not written to any more. In a child of vfork, which has its parent's memory,
@@ -240,13 +229,13 @@ pub fn seal(pid: u32) {
     close();
 }
 
-/// Nothing can be written to the log any more. Its place is held until the engine gives it back: the engine's table, which has it, has a lock that no thread of the program's may
-/// take, and what came there until then would be taken out of the table with it.
+/// Nothing can be written to the log any more. Its addresses stay reserved, and the engine gives them back: its table, which has them, has a lock that no thread of the program's may
+/// take.
 fn close() {
     let (at, bytes) = (WRITABLE.swap(0, SeqCst), WRITER.1.load(SeqCst));
     if at != 0 {
         // SAFETY: the engine writes only where it has found it not sealed, and has said so before.
-        if unsafe { take_place(at, bytes) }.is_ok() {
+        if unsafe { replace(at, bytes) }.is_ok() {
             CLOSED.store(true, SeqCst);
         } else {
             // Then there will be no other log.
@@ -260,11 +249,10 @@ fn close() {
 ///
 /// # Safety
 /// As for unmapping it.
-unsafe fn take_place(at: usize, bytes: usize) -> Result<(), Errno> {
-    let flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | g::MAP_FIXED;
+unsafe fn replace(at: usize, bytes: usize) -> Result<(), Errno> {
+    let flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
     // SAFETY: the caller's contract.
-    unsafe { sys::syscall(g::__NR_mmap, [at, bytes, PROT_NONE as usize, flags as usize, usize::MAX, 0]) }
-        .map(drop)
+    unsafe { sys::mmap_at(at, bytes, PROT_NONE, flags, None) }
 }
 
 /// For the engine: gives back the place of a log that was closed. False where there is one that was not, or not quite.
@@ -440,13 +428,14 @@ mod tests {
         seal(sys::getpid().unwrap() as u32);
         assert!(!tell(0x60000, 1, 9, &[6; 10]));
         assert_eq!(heard().len(), 2);
-        // As long as the place is in the engine's table, nobody else gets it.
+        // Nobody else gets its addresses, and another log does.
         let held = maps.query(place.start).unwrap().unwrap();
         assert!(held.range.start <= place.start && held.range.end >= place.end && !held.read_write);
         assert!(arena::first_foreign(place.clone()).is_empty());
         assert!(forget_writer());
-        assert_eq!(arena::first_foreign(place.clone()), place);
+        assert!(arena::first_foreign(place.clone()).is_empty());
         renew(&memcg);
+        assert_eq!(WRITER.0.load(Relaxed), place.start);
         assert!(tell(0x70000, 1, 9, &[7; 10]));
         assert_eq!(heard().len(), 1);
 

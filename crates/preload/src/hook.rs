@@ -13,6 +13,7 @@ use crate::engine;
 use crate::exec;
 use crate::follow;
 use crate::grow;
+use crate::heritage;
 use crate::patch;
 use crate::relocate;
 use crate::rights;
@@ -164,7 +165,7 @@ pub unsafe fn start(envp: *const *const u8) {
 /// Maps the run's page, in `path`; its address. `path` ends with NUL.
 pub(crate) fn map_page(path: &[u8]) -> Result<usize, Errno> {
     let file = sys::open(path, O_RDWR)?;
-    sys::mmap(size_of::<Memcg>(), PROT_READ | PROT_WRITE, MAP_SHARED, Some(&file))
+    arena::map_for_all(size_of::<Memcg>(), PROT_READ | PROT_WRITE, &file)
 }
 
 /// Starts an engine for this process, which has none, with the run's page at this address.
@@ -396,6 +397,13 @@ pub(crate) fn child_begin(word: usize) {
     start_engine(parent, (word != 0).then(|| (word, sys::gettid().unwrap_or(0) as u32)));
 }
 
+/// What every child has of the engine's memory: the run's page, and logs.
+pub(crate) fn childrens() -> impl Iterator<Item = Range<usize>> {
+    let page = MEMCG.load(Acquire) as usize;
+    let page = if page == 0 { 0..0 } else { page..page + size_of::<Memcg>().next_multiple_of(PAGE) };
+    heritage::ranges().chain([page])
+}
+
 /// In a process that the engine has not come to with the memory: begins anew.
 ///
 /// # Safety
@@ -403,8 +411,9 @@ pub(crate) fn child_begin(word: usize) {
 pub(crate) unsafe fn forget_engine() {
     // SAFETY: the caller's contract.
     unsafe {
-        arena::reset();
+        arena::begin_anew(childrens());
         dontfork::reset();
+        birth::free_aside_stack();
         (&raw const BELL).cast_mut().write(Mutex::new(()));
         CONTROL.reset(true);
     }
@@ -417,6 +426,7 @@ pub(crate) fn small_child_begin() {
         // SAFETY: a child of fork has one thread.
         unsafe { (&raw const BELL).cast_mut().write(Mutex::new(())) };
     }
+    birth::free_aside_stack();
     CONTROL.reset(false);
 }
 

@@ -13,7 +13,7 @@
 //!                                          └──── board::Board <────> compress, decompress (zswap::Codec)
 //! ```
 //!
-//! - [`arena`]: the engine's own memory, and which addresses it has
+//! - [`arena`]: the engine's own memory; [`reservation`]: which addresses it has; [`heap`]: what allocates there
 //! - [`live`]: the pager's kernel, [`tasks`]: what it knows of threads; [`store`]: its store; [`pool`]: its memory; [`board`]: the jobs that workers take
 //! - [`shelf`]: the dictionaries that engine and workers have; [`lexicon`]: what the engine knows of them; [`lessons`]: the worker that looks for them
 //! - [`meter`]: what devices have done for a worker
@@ -55,6 +55,7 @@ pub mod footprint;
 pub mod fork;
 pub mod grow;
 pub mod heads;
+pub mod heap;
 pub mod heritage;
 pub mod hook;
 pub mod image;
@@ -71,6 +72,7 @@ pub mod patch;
 pub mod pool;
 pub mod relocate;
 pub mod relro;
+pub mod reservation;
 pub mod rights;
 pub mod rounds;
 pub mod sanitizer;
@@ -89,11 +91,11 @@ pub mod worker;
 
 #[cfg(panic = "abort")]
 mod bare {
-    use crate::arena::Arena;
+    use crate::heap::Heap;
     use core::fmt::Write;
 
     #[global_allocator]
-    static ARENA: Arena = Arena;
+    static HEAP: Heap = Heap;
 
     /// A bug of ours: it is said on stderr with its place, and the process that met it dies by a trap.
     #[panic_handler]

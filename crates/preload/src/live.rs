@@ -156,9 +156,9 @@ impl Live {
 
     /// False when a mapping is registered with another userfaultfd or none. Where the engine's own memory is part of it nothing is asked.
     fn has(&self, whole: Range<usize>) -> bool {
-        // What is ours may not come there between the look and the question, which registers: a thread in a hook maps memory for the engine too.
-        let own = arena::still();
-        own.first_foreign(whole.clone()) != whole || is_registered(&self.uffd, &self.quiet, whole)
+        // What is ours may not come there between the look and the question, which registers: a worker that shares the memory maps some too.
+        let _still = arena::still();
+        arena::first_foreign(whole.clone()) != whole || is_registered(&self.uffd, &self.quiet, whole)
     }
 
     fn has_guard(&self, range: Range<usize>) -> bool {
@@ -240,14 +240,14 @@ impl Kernel for Live {
             dontfork::give_back(whole.start..whole.start + PAGE);
         }
         // And the gap after it, where nothing of ours may come meanwhile, since the mapping may grow in place before we are done.
-        let own = arena::still();
+        let _still = arena::still();
         let next = self.maps.query(whole.end)?.map_or(whole.end, |m| m.range.start);
         if CONTROL.spares(&(whole.start..next)) {
             return Err(Errno::EBUSY);
         }
         let mut at = whole.start;
         let part = loop {
-            let mut part = own.first_foreign(at..whole.end);
+            let mut part = arena::first_foreign(at..whole.end);
             if part.is_empty() {
                 return Err(Errno::EINVAL);
             }
@@ -339,7 +339,9 @@ impl Kernel for Live {
     }
 
     fn mapping(&mut self, at: usize) -> Option<Range<usize>> {
-        self.maps.query(at).ok()?.map(|m| m.range).filter(|range| range.contains(&at))
+        let mapping = self.maps.query(at).ok()??.range;
+        // Where the kernel chose the addresses the engine of a child may have memory where the program's was kept out.
+        (mapping.contains(&at) && arena::first_foreign(at..mapping.end).start == at).then_some(mapping)
     }
 
     fn area(&mut self, at: usize) -> Option<Range<usize>> {

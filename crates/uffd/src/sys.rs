@@ -187,6 +187,15 @@ pub fn mmap(bytes: usize, prot: u32, flags: u32, fd: Option<&Fd>) -> Result<usiz
     call!(__NR_mmap, 0, bytes, prot, flags, fd.map_or(-1, |f| f.0), 0)
 }
 
+/// The same at an address, where `flags` must have MAP_FIXED or MAP_FIXED_NOREPLACE.
+///
+/// # Safety
+/// With MAP_FIXED nobody may use what is there.
+pub unsafe fn mmap_at(at: usize, bytes: usize, prot: u32, flags: u32, fd: Option<&Fd>) -> Result<()> {
+    debug_assert!(flags & (g::MAP_FIXED | g::MAP_FIXED_NOREPLACE) != 0);
+    call!(__NR_mmap, at, bytes, prot, flags, fd.map_or(-1, |f| f.0), 0).map(drop)
+}
+
 /// Makes a file in memory that has no name in any directory.
 pub fn memfd(name: &CStr) -> Result<Fd> {
     call!(__NR_memfd_create, name.as_ptr(), g::MFD_CLOEXEC).map(Fd::own)
@@ -642,10 +651,10 @@ pub mod consts {
         __WALL, CLONE_CHILD_CLEARTID, CLONE_CHILD_SETTID, CLONE_FILES, CLONE_FS, CLONE_NEWPID, CLONE_NEWUSER,
         CLONE_PARENT_SETTID, CLONE_PIDFD, CLONE_VFORK, CLONE_VM, MADV_DODUMP, MADV_DOFORK, MADV_DONTDUMP,
         MADV_DONTFORK, MADV_DONTNEED, MADV_FREE, MADV_HUGEPAGE, MADV_NOHUGEPAGE, MADV_NORMAL,
-        MADV_POPULATE_WRITE, MADV_RANDOM, MADV_REMOVE, MAP_ANONYMOUS, MAP_NORESERVE, MAP_PRIVATE, MAP_SHARED,
-        MAP_STACK, MREMAP_DONTUNMAP, MS_INVALIDATE, O_APPEND, O_CLOEXEC, O_DIRECTORY, O_NOCTTY, O_NONBLOCK,
-        O_RDONLY, O_RDWR, O_WRONLY, PROT_EXEC, PROT_NONE, PROT_READ, PROT_WRITE, SCHED_IDLE, SIGBUS, SIGCHLD,
-        SIGKILL, WNOHANG,
+        MADV_POPULATE_WRITE, MADV_RANDOM, MADV_REMOVE, MAP_ANONYMOUS, MAP_FIXED, MAP_FIXED_NOREPLACE,
+        MAP_NORESERVE, MAP_PRIVATE, MAP_SHARED, MAP_STACK, MREMAP_DONTUNMAP, MS_INVALIDATE, O_APPEND,
+        O_CLOEXEC, O_DIRECTORY, O_NOCTTY, O_NONBLOCK, O_RDONLY, O_RDWR, O_WRONLY, PROT_EXEC, PROT_NONE,
+        PROT_READ, PROT_WRITE, SCHED_IDLE, SIGBUS, SIGCHLD, SIGKILL, WNOHANG,
     };
     /// The scheduling policy of nearly all programs, in the kernel's headers SCHED_NORMAL.
     pub const SCHED_OTHER: u32 = 0;

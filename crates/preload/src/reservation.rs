@@ -1,0 +1,193 @@
+//! The engine's reservation: the addresses that are the engine's, and never the program's.
+//!
+//! Engine memory where the kernel puts it lies in holes of the program's. A program unmaps a range of which it has unmapped the middle before, maps memory into a hole of its own with
+//! MAP_FIXED, or counts on a hole in a child that it keeps memory out of. So the engine reserves addresses, and all of its memory lies there:
+//!
+//! ```text
+//!   0x4000_0000_0000 + some GiB
+//!   [ used | used | -- reserved -- | used | ---- reserved ---- ] ──> grows here, a step at a time
+//! ```
+//!
+//! The kernel chooses no address there before 20 TiB are mapped, and few programs do. (Below: V8, PartitionAlloc, mimalloc, Go, ZGC and what TSan and ASan map to find their metadata; above:
+//! heaps of sanitizers, executables, and from the end of user space down what the kernel chooses.) MSan and TSan take the addresses between theirs: beside them the kernel chooses, as it
+//! does where all that is tried is taken.
+//!
+//! What is reserved has no access, so that it takes no memory, counts for no limit but that of addresses (RLIMIT_AS), and mlockall does not fill it. It grows with what is used, since a program may
+//! limit its own addresses later. Memory becomes reserved again in one step, so that there is no moment at which something else could come there.
+//!
+//! A child may be copied at any instruction of this file. That is safe because a range is entered when it is reserved, its start before its end, and is never taken out but by
+//! a store to its end: each range that a child finds was reserved in its parent.
+
+use core::ops::Range;
+use core::sync::atomic::{AtomicUsize, Ordering::*};
+use uffd::PAGE;
+use uffd::sys::{self, Errno, consts::*};
+
+/// The first address that is tried, and how many there are, a GiB one from the next.
+const FIRST: usize = 1 << 46;
+const PLACES: usize = 8 << 10;
+const PLACE: usize = 1 << 30;
+
+/// How many of them are tried.
+const TRIES: usize = 8;
+
+/// So much is reserved at a time, where the program may map as much as it likes.
+const STEP: usize = 16 << 20;
+
+/// The most ranges: there is a second one only where something else is behind the first.
+const RANGES: usize = 64;
+
+/// A range that is reserved; its end is 0 where there is none.
+struct Entry {
+    start: AtomicUsize,
+    end: AtomicUsize,
+}
+
+static RESERVED: [Entry; RANGES] =
+    [const { Entry { start: AtomicUsize::new(0), end: AtomicUsize::new(0) } }; RANGES];
+
+/// The flags of what is reserved.
+const NOTHING: u32 = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+
+impl Entry {
+    fn range(&self) -> Range<usize> {
+        let end = self.end.load(Acquire);
+        if end == 0 { 0..0 } else { self.start.load(Relaxed)..end }
+    }
+
+    fn set(&self, range: Range<usize>) {
+        self.end.store(0, Release);
+        self.start.store(range.start, Release);
+        self.end.store(range.end, Release);
+    }
+}
+
+/// All that is reserved, used or not, in no order.
+pub fn ranges() -> impl Iterator<Item = Range<usize>> {
+    RESERVED.iter().map(Entry::range).filter(|range| !range.is_empty())
+}
+
+/// Bytes of it.
+pub fn bytes() -> usize {
+    ranges().map(|range| range.len()).sum()
+}
+
+/// Reserves at least so many bytes more, in one piece; false when there are none. One thread does so at a time.
+pub fn grow(bytes: usize) -> bool {
+    let step = if sys::is_address_space_limited() { PAGE } else { STEP };
+    // A limit may be another than RLIMIT_AS.
+    [bytes.next_multiple_of(step), bytes].into_iter().any(|bytes| extend(bytes) || begin(bytes))
+}
+
+/// Reserves what is behind a range, if nothing is there.
+fn extend(bytes: usize) -> bool {
+    RESERVED.iter().any(|entry| {
+        let Range { start, end } = entry.range();
+        let is_extended = start < end && reserve(end, bytes, MAP_FIXED_NOREPLACE).is_ok();
+        if is_extended {
+            entry.end.store(end + bytes, Release);
+        }
+        is_extended
+    })
+}
+
+/// Reserves a range elsewhere.
+fn begin(bytes: usize) -> bool {
+    let Some(entry) = RESERVED.iter().find(|entry| entry.range().is_empty()) else { return false };
+    for _ in 0..TRIES {
+        let at = FIRST + random() % PLACES * PLACE;
+        match reserve(at, bytes, MAP_FIXED_NOREPLACE) {
+            Ok(()) => {
+                entry.set(at..at + bytes);
+                return true;
+            }
+            Err(Errno::EEXIST) => {}
+            Err(_) => return false,
+        }
+    }
+    let Ok(at) = sys::mmap(bytes, PROT_NONE, NOTHING, None) else { return false };
+    let _ = sys::munlock(at, bytes);
+    entry.set(at..at + bytes);
+    true
+}
+
+/// Maps memory without access. Where mlockall(MCL_FUTURE) has locked it that is undone: it would count for RLIMIT_MEMLOCK.
+fn reserve(at: usize, bytes: usize, how: u32) -> Result<(), Errno> {
+    // SAFETY: `give_back` alone replaces something, of which it knows that nobody uses it.
+    unsafe { sys::mmap_at(at, bytes, PROT_NONE, NOTHING | how, None) }?;
+    let _ = sys::munlock(at, bytes);
+    Ok(())
+}
+
+/// A number that nobody knows before. Without one from the kernel it is one of the clock's.
+fn random() -> usize {
+    const NONBLOCK: u32 = 1;
+    let mut bytes = [0u8; 8];
+    match sys::getrandom(bytes.as_mut_ptr(), bytes.len(), NONBLOCK) {
+        Ok(_) => usize::from_ne_bytes(bytes),
+        Err(_) => (sys::now_ns() as usize).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20,
+    }
+}
+
+/// Unmaps what is in a part of the reservation, and has it reserved, in one step.
+///
+/// # Safety
+/// Nobody may use it any more.
+pub unsafe fn give_back(range: Range<usize>) {
+    if reserve(range.start, range.len(), MAP_FIXED).is_err() {
+        // A limit of the program's (of locked memory, or of mappings).
+        // SAFETY: the caller's contract.
+        let _ = unsafe { sys::munmap(range.start, range.len()) };
+        give_up(range);
+    }
+}
+
+/// Has a part reserved again that mremap has left unmapped. What has come there meanwhile stays: it can be the program's only where the kernel chose the addresses.
+pub fn close_hole(range: Range<usize>) {
+    if reserve(range.start, range.len(), MAP_FIXED_NOREPLACE).is_err() {
+        give_up(range);
+    }
+}
+
+/// A part is not reserved any more.
+fn give_up(part: Range<usize>) {
+    let holds = |entry: &&Entry| entry.range().start <= part.start && part.end <= entry.range().end;
+    let Some(entry) = RESERVED.iter().find(holds) else { return };
+    let Range { start, end } = entry.range();
+    entry.end.store(if start < part.start { part.start } else { 0 }, Release);
+    if part.end < end
+        && let Some(free) = RESERVED.iter().find(|entry| entry.range().is_empty())
+    {
+        free.set(part.end..end);
+    }
+}
+
+/// In a child: reserves all of it anew but `kept`, which is in order. What the parent kept out of children has left holes, and the rest is nobody's here.
+///
+/// # Safety
+/// Nobody may use what is there besides.
+pub unsafe fn renew<'a>(kept: impl Iterator<Item = &'a (usize, usize)> + Clone) {
+    for entry in &RESERVED {
+        let Range { start, end } = entry.range();
+        let mut at = start;
+        for &(start, stop) in kept.clone().filter(|kept| kept.1 > start && kept.0 < end) {
+            if at < start {
+                // SAFETY: the caller's contract.
+                unsafe { give_back(at..start) };
+            }
+            at = stop;
+        }
+        if at < end {
+            // SAFETY: as above.
+            unsafe { give_back(at..end) };
+        }
+    }
+}
+
+/// In a process where nothing of it is mapped any more.
+///
+/// # Safety
+/// The caller is the only thread.
+pub unsafe fn forget() {
+    RESERVED.iter().for_each(|entry| entry.end.store(0, Release));
+}
