@@ -480,6 +480,32 @@ mod tests {
         }));
     }
 
+    /// The kernel chooses then, and in the moment in which a mapping has left its addresses something of the program's may come there, which stays.
+    #[test]
+    fn where_all_its_addresses_are_taken_others_are_reserved() {
+        let _alone = ALONE.lock();
+        assert!(in_a_copy(|| {
+            let (first, bytes) = (1 << 46, 8 << 40);
+            let nothing = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+            // SAFETY: of the copy alone, which has no use for what is there.
+            unsafe {
+                forget();
+                sys::mmap_at(first, bytes, PROT_NONE, nothing | MAP_FIXED, None).unwrap();
+            }
+            let at = map(3 * PAGE, PAGE).unwrap();
+            let is_elsewhere =
+                !(first..first + bytes).contains(&at) && first_foreign(at..at + 3 * PAGE).is_empty();
+            let gap = at + PAGE..at + 2 * PAGE;
+            // SAFETY: of the copy alone.
+            unsafe {
+                sys::mmap_at(gap.start, PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, None)
+                    .unwrap();
+            }
+            reservation::close_hole(gap.clone());
+            is_elsewhere && first_foreign(at..at + 3 * PAGE) == gap && mapped(gap).1 == PAGE
+        }));
+    }
+
     /// Of a program that may map little, or locks all that it maps, the reservation takes no more than it must.
     #[test]
     fn it_grows_within_the_program_s_limits() {

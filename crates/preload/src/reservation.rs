@@ -46,6 +46,9 @@ struct Entry {
 static RESERVED: [Entry; RANGES] =
     [const { Entry { start: AtomicUsize::new(0), end: AtomicUsize::new(0) } }; RANGES];
 
+/// How many entries have ever been used.
+static ENTRIES: AtomicUsize = AtomicUsize::new(0);
+
 /// The flags of what is reserved.
 const NOTHING: u32 = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
 
@@ -64,7 +67,19 @@ impl Entry {
 
 /// All that is reserved, used or not, in no order.
 pub fn ranges() -> impl Iterator<Item = Range<usize>> {
-    RESERVED.iter().map(Entry::range).filter(|range| !range.is_empty())
+    entries().map(Entry::range).filter(|range| !range.is_empty())
+}
+
+fn entries() -> impl Iterator<Item = &'static Entry> {
+    RESERVED[..ENTRIES.load(Acquire)].iter()
+}
+
+/// Enters a range; false when there is no room for it.
+fn enter(range: Range<usize>) -> bool {
+    let Some(index) = RESERVED.iter().position(|entry| entry.range().is_empty()) else { return false };
+    RESERVED[index].set(range);
+    ENTRIES.fetch_max(index + 1, Release);
+    true
 }
 
 /// Bytes of it.
@@ -81,7 +96,7 @@ pub fn grow(bytes: usize) -> bool {
 
 /// Reserves what is behind a range, if nothing is there.
 fn extend(bytes: usize) -> bool {
-    RESERVED.iter().any(|entry| {
+    entries().any(|entry| {
         let Range { start, end } = entry.range();
         let is_extended = start < end && reserve(end, bytes, MAP_FIXED_NOREPLACE).is_ok();
         if is_extended {
@@ -93,22 +108,22 @@ fn extend(bytes: usize) -> bool {
 
 /// Reserves a range elsewhere.
 fn begin(bytes: usize) -> bool {
-    let Some(entry) = RESERVED.iter().find(|entry| entry.range().is_empty()) else { return false };
-    for _ in 0..TRIES {
-        let at = FIRST + random() % PLACES * PLACE;
-        match reserve(at, bytes, MAP_FIXED_NOREPLACE) {
-            Ok(()) => {
-                entry.set(at..at + bytes);
-                return true;
-            }
-            Err(Errno::EEXIST) => {}
-            Err(_) => return false,
-        }
+    let places = (0..TRIES).map(|_| FIRST + random() % PLACES * PLACE);
+    let at = places.map(|at| reserve(at, bytes, MAP_FIXED_NOREPLACE).map(|()| at));
+    // Another error says that there is no such memory anywhere.
+    let mut tried = at.skip_while(|at| *at == Err(Errno::EEXIST));
+    let chosen = tried.next().unwrap_or_else(|| {
+        let at = sys::mmap(bytes, PROT_NONE, NOTHING, None)?;
+        let _ = sys::munlock(at, bytes);
+        Ok(at)
+    });
+    let Ok(at) = chosen else { return false };
+    let is_entered = enter(at..at + bytes);
+    if !is_entered {
+        // SAFETY: new, and of no use.
+        let _ = unsafe { sys::munmap(at, bytes) };
     }
-    let Ok(at) = sys::mmap(bytes, PROT_NONE, NOTHING, None) else { return false };
-    let _ = sys::munlock(at, bytes);
-    entry.set(at..at + bytes);
-    true
+    is_entered
 }
 
 /// Maps memory without access. Where mlockall(MCL_FUTURE) has locked it that is undone: it would count for RLIMIT_MEMLOCK.
@@ -152,13 +167,12 @@ pub fn close_hole(range: Range<usize>) {
 /// A part is not reserved any more.
 fn give_up(part: Range<usize>) {
     let holds = |entry: &&Entry| entry.range().start <= part.start && part.end <= entry.range().end;
-    let Some(entry) = RESERVED.iter().find(holds) else { return };
+    let Some(entry) = entries().find(holds) else { return };
     let Range { start, end } = entry.range();
     entry.end.store(if start < part.start { part.start } else { 0 }, Release);
-    if part.end < end
-        && let Some(free) = RESERVED.iter().find(|entry| entry.range().is_empty())
-    {
-        free.set(part.end..end);
+    if part.end < end {
+        // Where there is no room for it, it stays mapped, and nobody uses it.
+        enter(part.end..end);
     }
 }
 
@@ -167,7 +181,7 @@ fn give_up(part: Range<usize>) {
 /// # Safety
 /// Nobody may use what is there besides.
 pub unsafe fn renew<'a>(kept: impl Iterator<Item = &'a (usize, usize)> + Clone) {
-    for entry in &RESERVED {
+    for entry in entries() {
         let Range { start, end } = entry.range();
         let mut at = start;
         for &(start, stop) in kept.clone().filter(|kept| kept.1 > start && kept.0 < end) {
