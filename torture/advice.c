@@ -197,6 +197,29 @@ void act_advise(struct worker *w)
 			;
 }
 
+/* Children are not to have a part of a region, or are to have it again; and sometimes the one and the other in turn. */
+void act_unfork(struct worker *w)
+{
+	size_t first, pages;
+	struct region *r = advised(w, KINDS_PRIVATE | KIND(LOCKED), &first, &pages);
+	bool unforked = one_in(w, 2);
+
+	if (!r)
+		return;
+	for (unsigned times = one_in(w, 4) ? 1 + random_below(w, 30) : 1; times > 0; times--) {
+		unforked = !unforked;
+		if (madvise(page_at(r, first), pages * PAGE, unforked ? MADV_DONTFORK : MADV_DOFORK) != 0)
+			differs(w, page_at(r, first), "MADV_%s: %s", unforked ? "DONTFORK" : "DOFORK",
+				strerror(errno));
+	}
+	note(w, unforked ? " kept out" : " let in");
+	for (size_t p = first; p < first + pages; p++)
+		r->cells[p].unforked = unforked;
+	r->patchwork = true;
+	if (one_in(w, 3))
+		region_verify(w, r, first, pages);
+}
+
 /* Guards: not accessible while there, zero after. */
 void act_guard(struct worker *w)
 {

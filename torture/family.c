@@ -46,16 +46,18 @@ static void expect_exit(struct worker *w, int status, int code, const char *what
 /* What a region reads as in the child. */
 static void inherit_region(struct worker *w, struct region *r)
 {
-	if (r->kind == UNFORKED) {
+	/* Elsewhere something of the child's may lie in the place of what it does not have. */
+	if (r->kind == UNFORKED)
 		for (size_t p = 0; p < r->pages; p += 1 + p / 16)
-			if (r->cells[p].state != ABSENT && readable(page_at(r, p)))
+			if (r->cells[p].unforked && r->cells[p].state != ABSENT && readable(page_at(r, p)))
 				differs(w, page_at(r, p),
 					"region %u has MADV_DONTFORK, but the child can read its page %zu",
 					r->id, p);
-		r->pages = 0;
-	} else if (r->kind == WIPED) {
+	for (size_t p = 0; p < r->pages; p++)
+		if (r->cells[p].unforked)
+			r->cells[p].state = ABSENT;
+	if (r->kind == WIPED)
 		region_emptied(r, 0, r->pages);
-	}
 }
 
 static void verify_inheritance(struct worker *w, uint32_t turns[MAX_THREADS][SLOTS + 1])
@@ -130,29 +132,13 @@ static int bare_life(void *argument)
 enum { BARE_STACK = 1 << 20 };
 
 /* How a child is made. */
-enum way { BY_LIBC, ON_A_STACK, BY_SYSCALL, STRAY };
+enum way { BY_LIBC, ON_A_STACK, BY_SYSCALL, WAYS };
 
-/* Past libc. */
-static pid_t stray_child(void)
-{
-	register long r10 __asm__("r10") = 0;
-	register long r8 __asm__("r8") = 0;
-	long result;
-
-	__asm__ volatile("syscall"
-			 : "=a"(result)
-			 : "a"(SYS_clone), "D"(SIGCHLD), "S"(0), "d"(0), "r"(r10), "r"(r8)
-			 : "rcx", "r11", "memory");
-	return (pid_t)result;
-}
-
-static pid_t bare_child(struct worker *w, uint32_t turns[MAX_THREADS][SLOTS + 1], int code, enum way way,
-			uint8_t *stack)
+static pid_t bare_child(struct worker *w, uint32_t turns[MAX_THREADS][SLOTS + 1], int code, uint8_t *stack)
 {
 	struct bare b = { w, turns, code };
-	pid_t child = stack	     ? clone(bare_life, stack + BARE_STACK, SIGCHLD, &b)
-		      : way == STRAY ? stray_child()
-				     : syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+	pid_t child = stack ? clone(bare_life, stack + BARE_STACK, SIGCHLD, &b)
+			    : syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
 
 	if (child == 0)
 		bare_life(&b);
@@ -163,14 +149,14 @@ static void forked(struct worker *w, unsigned depth, unsigned acts)
 {
 	uint32_t turns[MAX_THREADS][SLOTS + 1];
 	int code = 30 + random_below(w, 90);
-	enum way way = depth || acts ? BY_LIBC : random_below(w, options.strays ? STRAY + 1 : STRAY);
+	enum way way = depth || acts ? BY_LIBC : random_below(w, WAYS);
 	uint8_t *stack = way == ON_A_STACK ? mmap(NULL, BARE_STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
 				  : NULL;
 
 	if (stack == MAP_FAILED)
 		stack = NULL;
 	turns_read(turns);
-	pid_t child = way ? bare_child(w, turns, code, way, stack) : fork();
+	pid_t child = way ? bare_child(w, turns, code, stack) : fork();
 	if (child < 0)
 		differs(w, NULL, "%s: %s", way ? "clone" : "fork", strerror(errno));
 	if (child == 0)
@@ -179,7 +165,7 @@ static void forked(struct worker *w, unsigned depth, unsigned acts)
 	struct region *r = region_pick(w, KINDS_PRIVATE);
 	if (r)
 		region_write(w, r, 0, r->pages < 64 ? r->pages : 64);
-	expect_exit(w, await(w, child, "a forked child"), code, way == STRAY ? "a stray" : way ? "a cloned child" : "a forked child");
+	expect_exit(w, await(w, child, "a forked child"), code, way ? "a cloned child" : "a forked child");
 	if (stack)
 		munmap(stack, BARE_STACK);
 }

@@ -139,8 +139,10 @@ void act_map_over(struct worker *w)
 	if (at == MAP_FAILED)
 		differs(w, page_at(r, first), "MAP_FIXED: %s", strerror(errno));
 	region_emptied(r, first, pages);
-	for (size_t p = first; p < first + pages; p++)
+	for (size_t p = first; p < first + pages; p++) {
 		r->cells[p].protection = inaccessible ? NO_ACCESS : READ_WRITE;
+		r->cells[p].unforked = false;
+	}
 	r->patchwork = true;
 	switch (random_below(w, 3)) {
 	case 0: region_verify(w, r, first, pages); break;
@@ -175,6 +177,15 @@ static bool one_mapping(const struct region *r)
 	return found && wanted + r->pages * PAGE <= to;
 }
 
+/* True if children are to have a part of it, and not the rest: the kernel keeps these as several mappings. */
+static bool is_mixed(const struct region *r)
+{
+	for (size_t p = 1; p < r->pages; p++)
+		if (r->cells[p].unforked != r->cells[0].unforked)
+			return true;
+	return false;
+}
+
 /*
  * A region for mremap: without holes and one mapping. (Since Linux 6.17 several mappings can be moved at
  * once; if the second is refused then, the first has moved already, and nobody says so.)
@@ -185,7 +196,7 @@ static struct region *pick_whole(struct worker *w, unsigned kinds)
 
 	if (!r || region_has_holes(r))
 		return NULL;
-	if (r->patchwork && !one_mapping(r))
+	if (r->patchwork && (is_mixed(r) || !one_mapping(r)))
 		return NULL;
 	r->patchwork = false;
 	return r;
@@ -198,11 +209,13 @@ static struct region *pick_whole(struct worker *w, unsigned kinds)
 /* `pages` new ones at the end, all of them zero. */
 static void grown(struct region *r, uint8_t *at, size_t pages)
 {
-	uint8_t protection = r->cells[r->pages - 1].protection;
+	struct cell last = r->cells[r->pages - 1];
 
 	r->base = at;
 	for (size_t p = r->pages; p < r->pages + pages; p++)
-		r->cells[p] = (struct cell){ .state = EMPTY, .protection = protection };
+		r->cells[p] = (struct cell){ .state = EMPTY,
+					     .protection = last.protection,
+					     .unforked = last.unforked };
 	r->pages += pages;
 }
 

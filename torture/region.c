@@ -164,7 +164,8 @@ struct region *region_create(struct worker *w, enum kind kind, size_t pages)
 	r->patchwork = false;
 	for (size_t i = 0; i < pages; i++)
 		r->cells[i] = (struct cell){ .state = EMPTY,
-					     .protection = kind == RESERVED ? NO_ACCESS : READ_WRITE };
+					     .protection = kind == RESERVED ? NO_ACCESS : READ_WRITE,
+					     .unforked = kind == UNFORKED };
 	return r;
 }
 

@@ -38,6 +38,7 @@
 	X(free, 12, OWN_MEMORY, "MADV_FREE") \
 	X(free_and_touch, 8, OWN_MEMORY, "MADV_FREE, then write one word") \
 	X(advise, 10, OWN_MEMORY, "advice that changes no content") \
+	X(unfork, 8, OWN_MEMORY, "MADV_DONTFORK and DOFORK of any part, at any moment") \
 	X(guard, 8, OWN_MEMORY, "MADV_GUARD_INSTALL and REMOVE") \
 	X(protect, 20, OWN_MEMORY, "mprotect: read-only, nothing, and back") \
 	X(heap, 20, OWN_MEMORY, "malloc, calloc, realloc, memalign, free") \
@@ -337,7 +338,7 @@ static void supervise(void)
 static void usage(FILE *to)
 {
 	fprintf(to, "usage: torture [--seconds N] [--seed N] [--threads N] [--footprint SIZE] [--dir DIR]\n"
-		    "               [--fork-every ACTIONS] [--strays] [--actions NAME,...]\n"
+		    "               [--fork-every ACTIONS] [--actions NAME,...]\n"
 		    "               [--without NAME,...] [--stall SECONDS] [--list]\n");
 }
 
@@ -394,7 +395,6 @@ static void parse(int argc, char **argv)
 		{ "footprint", required_argument, NULL, 'f' },
 		{ "dir", required_argument, NULL, 'd' },
 		{ "fork-every", required_argument, NULL, 'F' },
-		{ "strays", no_argument, NULL, 'z' },
 		{ "actions", required_argument, NULL, 'a' },
 		{ "without", required_argument, NULL, 'x' },
 		{ "stall", required_argument, NULL, 'w' },
@@ -415,7 +415,6 @@ static void parse(int argc, char **argv)
 			break;
 		case 'd': options.directory = optarg; break;
 		case 'F': options.fork_every = number("--fork-every", optarg, 0, 1 << 30); break;
-		case 'z': options.strays = true; break;
 		case 'a':
 			memset(weights, 0, sizeof weights);
 			choose_actions("--actions", optarg, true);

@@ -80,6 +80,7 @@ struct cell {
 	tag_t before; /* the content before the last change; only for reports */
 	uint8_t state;
 	uint8_t protection;
+	bool unforked; /* MADV_DONTFORK: no child has it */
 };
 
 struct region {
@@ -162,7 +163,6 @@ struct options {
 	unsigned stall_seconds;
 	size_t footprint_pages;
 	unsigned fork_every; /* actions; 0: only where the dice say so */
-	bool strays;	     /* children by a system call of our own too: an engine must be told of them */
 	const char *directory;
 	const char *program; /* how to exec ourselves */
 };

@@ -296,10 +296,6 @@ pub struct Memcg {
     pub full_warning: AtomicU32,
     /// A process that has made a copy of itself which no hook saw, where there was one; `zfolio run` says so once, and sets [`SAID`].
     pub unseen_copy: AtomicU32,
-    /// How many such copies were brought what was out, since the kernel told of them. They and what they start are managed from their next call on that passes the library.
-    pub strays: AtomicU32,
-    /// How many pages of theirs may raise SIGBUS, since nobody could tell what was there.
-    pub stray_pages_lost: AtomicU32,
     /// Non-zero once `zfolio run` has ended.
     pub closed: AtomicU32,
     /// What the user asked for.

@@ -30,7 +30,7 @@ use vmscan::PAGE;
 impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// Reads all messages and applies all events. Faults are left in the queue.
     pub fn settle(&mut self) {
-        while let Some(message) = self.next_message() {
+        while let Some(message) = self.kernel.next() {
             self.apply(message);
         }
     }
@@ -38,21 +38,15 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// The same at the beginning of a turn: the fault of a thread that misses alone is served before more is read. A turn does well without: the
     /// kernel lets nothing be moved or copied while an event is under way, and what must be known before is waited for (`is_quiet`).
     pub(crate) fn attend(&mut self) {
-        while let Some(message) = self.next_message() {
+        while let Some(message) = self.kernel.next() {
             self.apply(message);
-            if self.alone && !self.faults.is_empty() && self.unread.is_empty() {
+            if self.alone && !self.faults.is_empty() {
                 break;
             }
         }
     }
 
-    /// The next message, of those that were read ahead before others.
-    pub(crate) fn next_message(&mut self) -> Option<Message> {
-        self.unread.pop_front().or_else(|| self.kernel.next())
-    }
-
     pub(crate) fn apply(&mut self, message: Message) {
-        self.note_change(&message);
         match message {
             Message::Fault { at, .. } if self.bell(at) != 0 => self.rang |= self.bell(at),
             Message::Fault { at, write, protected, .. } => {
@@ -75,7 +69,6 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 self.areas.forget();
                 self.remap(from, to);
             }
-            Message::Fork(stray) => self.take_in(stray),
             Message::Other(_) => {}
         }
     }
@@ -92,11 +85,20 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// The same as a thread asks for it that has thrown the contents away by a call that sends no event. One under way may be of who had the place
     /// before, and has taken its contents elsewhere: that comes first.
     pub fn disown(&mut self, range: Range<usize>) {
+        self.await_quiet();
+        self.forget(range);
+    }
+
+    /// Returns when no event is under way, and all that is registered is known.
+    pub fn await_quiet(&mut self) {
         let mut pauses = 0;
-        while !self.is_quiet() {
+        loop {
+            self.learn_growth();
+            if self.is_quiet() && self.remapped.is_empty() {
+                return;
+            }
             self.wait_for_events(&mut pauses);
         }
-        self.forget(range);
     }
 
     /// A range has a new address. The old one's UNMAP follows, unless the program keeps the old mapping, empty (MREMAP_DONTUNMAP).
@@ -218,7 +220,6 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         while let Some(range) = self.doubted.first().cloned() {
             self.no_longer_due(&range);
         }
-        self.nothing_is_unsettled();
     }
 
     /// Faults on a range that is gone are nobody's: a thread that a signal interrupted in its fault has told it twice, and has gone on

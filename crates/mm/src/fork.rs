@@ -30,7 +30,7 @@ use vmscan::PAGE;
 const HUSH_PAUSES: usize = 10_000;
 
 /// The end of user space.
-pub(crate) const TOP: usize = 1 << 47;
+const TOP: usize = 1 << 47;
 
 /// What a child takes over.
 #[cfg_attr(test, derive(Clone))]
@@ -138,23 +138,22 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
         }
     }
 
-    /// After the clone: reads what was not read before it, and says what a child must know of it. If there `is_child`, the pool is its too. What is read of other copies
-    /// is of strays if that `is_clear`.
+    /// After the clone: reads what was not read before it, and says what a child must know of it. If there `is_child`,
+    /// the pool is its too.
     ///
     /// Equal changes are told once. Who makes one waits until it is read, so that each thread has made one before the clone at most: what is moved to and fro is moved so after
     /// it, but for the first time.
-    pub fn late(&mut self, is_child: bool, is_clear: bool) -> Vec<Late> {
+    pub fn late(&mut self, is_child: bool) -> Vec<Late> {
         let (mut pauses, mut late) = (0, Vec::new());
         let mut tell = |event| {
             if !late.contains(&event) {
                 late.push(event);
             }
         };
-        self.mix_strays(!is_clear);
         loop {
             // An event is under way until its causer runs again: with none under way, all that was done before the clone has been read.
             let is_quiet = self.is_quiet();
-            while let Some(message) = self.next_message() {
+            while let Some(message) = self.kernel.next() {
                 match message {
                     Message::Unmap(Range { start, end }) => tell(Late::Unmap { start, end }),
                     Message::Remap { from: Range { start, end }, to } => {
@@ -170,7 +169,6 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
             }
             self.let_run(&mut pauses);
         }
-        self.mix_strays(false);
         if is_child {
             self.freeze();
             self.share();

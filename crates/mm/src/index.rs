@@ -123,7 +123,7 @@ impl Entry {
     }
 }
 
-#[derive(Clone)]
+#[cfg_attr(test, derive(Clone))]
 struct Leaf {
     entries: [Entry; LEAF],
     /// Entries that are not `NONE`; a leaf without any is freed.
@@ -131,7 +131,7 @@ struct Leaf {
 }
 
 /// All entries.
-#[derive(Clone)]
+#[cfg_attr(test, derive(Clone))]
 pub struct Index {
     /// Where in `slab` a leaf is.
     leaves: BTreeMap<usize, usize>,

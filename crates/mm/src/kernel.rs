@@ -40,9 +40,9 @@ pub enum Filled {
 pub trait Kernel {
     /// The next message. Once an event is returned, whoever caused it runs on.
     fn next(&mut self) -> Option<Message>;
-    /// Makes missing pages of the mapping that holds `range` fault to the pager, and keeps it out of any child of which nobody would tell. Once this is
-    /// `Ok`, and no event is under way, all of the returned range, which holds `range`, is registered. EAGAIN: it has changed meanwhile; to be
-    /// asked for anew.
+    /// Makes missing pages of the mapping that holds `range` fault to the pager, and keeps it out of children. Once
+    /// this is `Ok`, and no event is under way, all of the returned range, which holds `range`, is registered. EAGAIN:
+    /// it has changed meanwhile; to be asked for anew.
     fn register(&mut self, range: Range<usize>) -> Result<Range<usize>, Errno>;
     /// Undoes `register` for all mappings that touch the range.
     fn unregister(&mut self, range: Range<usize>);
@@ -120,20 +120,6 @@ pub trait Kernel {
     fn census_begin(&mut self);
     /// True when every thread of the census has been seen outside of such a call since, or is gone.
     fn census_done(&mut self) -> bool;
-    /// True when the kernel tells of copies of the process that no hook sees ([`Message::Fork`]), and what is registered is so in them.
-    fn tells_of_forks(&self) -> bool;
-    /// True when the program has one thread.
-    fn has_one_thread(&mut self) -> bool;
-    /// The next message about the copy that has this descriptor.
-    fn stray_next(&mut self, stray: u32) -> Option<Message>;
-    /// True when memory that was registered is mapped there. EAGAIN: the copy does something to its mappings.
-    fn stray_has(&mut self, stray: u32, at: usize) -> Result<bool, Errno>;
-    /// Copies engine memory into holes of the copy.
-    fn fill_stray(&mut self, stray: u32, dst: usize, src: usize, bytes: usize) -> Moved;
-    /// Makes a hole of the copy raise SIGBUS.
-    fn poison_stray(&mut self, stray: u32, at: usize) -> Result<(), Errno>;
-    /// Nothing in the copy is registered any more: what is a hole there is zeros.
-    fn end_stray(&mut self, stray: u32);
     /// Nothing can be done before the program's threads have run: let them.
     fn pause(&mut self);
     /// Milliseconds since some point in the past.

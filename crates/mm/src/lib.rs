@@ -14,7 +14,7 @@
 //! - [`stage`], [`object`]: what the index points to
 //! - [`pager`]: the state and its turn; [`event`]: unmap, remap, remove; [`enroll`]: what is registered; `areas`: where there is something to take; [`evict`]: out;
 //!   [`pack`]: out once more, and smaller; [`fault`]: in; [`fetch`]: in, ahead; [`fork`]: what a child takes over; [`shared`]: what it has in common with its parent afterwards,
-//!   [`family`]: and what of it is stored once for both; `stray`: what a copy is brought that no hook saw
+//!   [`family`]: and what of it is stored once for both
 //! - [`check`]: an invariant walker
 
 #![cfg_attr(not(test), no_std)]
@@ -38,7 +38,6 @@ pub mod pack;
 pub mod pager;
 pub mod shared;
 pub mod stage;
-mod stray;
 
 #[cfg(test)]
 mod sim;

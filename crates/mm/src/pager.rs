@@ -10,10 +10,9 @@ use crate::areas::Areas;
 use crate::enroll::Growth;
 use crate::event::Quarantine;
 use crate::index::{Entry, Index, Kind};
-use crate::kernel::{Kernel, Message, Store, WINDOW_PAGES};
+use crate::kernel::{Kernel, Store, WINDOW_PAGES};
 use crate::object::Objects;
 use crate::stage::{Stage, Use};
-use crate::stray::Strays;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -94,10 +93,6 @@ pub struct Pager<'a, K, S> {
     pub(crate) remapped: Vec<Range<usize>>,
     /// Windows that a worker loads ahead of the fault.
     pub(crate) fetches: Vec<crate::fetch::Ahead>,
-    /// Messages that were read ahead, and are to be applied before others.
-    pub(crate) unread: VecDeque<Message>,
-    /// Copies of the process that no hook saw.
-    pub(crate) strays: Strays,
     /// Where the clock hand stands, and whether it rests.
     pub(crate) hand: usize,
     pub(crate) rest: Rest,
@@ -179,8 +174,6 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
             areas: Areas::default(),
             remapped: Vec::new(),
             fetches: Vec::new(),
-            unread: VecDeque::new(),
-            strays: Strays::default(),
             hand: 0,
             rest: Rest::default(),
             packer: 0,
@@ -233,9 +226,6 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
     pub fn turn(&mut self, footprint: usize) -> bool {
         self.footprint = footprint;
         self.attend();
-        if self.is_unsettled() {
-            self.is_quiet();
-        }
         self.learn_growth();
         let mut busy = self.collect();
         if self.is_parked {
@@ -444,13 +434,8 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
 
     /// True when no event is under way: even one that is not to be read yet stops every fill with EAGAIN, before the kernel sees that
     /// the nursery is not registered.
-    pub(crate) fn is_at_rest(&mut self) -> bool {
-        self.kernel.zero(self.config.nursery, PAGE).stop != Some(uffd::Errno::EAGAIN)
-    }
-
-    /// The same, with none that was read and is not applied yet.
     pub(crate) fn is_quiet(&mut self) -> bool {
-        let is_quiet = self.unread.is_empty() && self.is_at_rest();
+        let is_quiet = self.kernel.zero(self.config.nursery, PAGE).stop != Some(uffd::Errno::EAGAIN);
         if is_quiet {
             self.nothing_is_due();
         }

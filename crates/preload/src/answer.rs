@@ -8,10 +8,11 @@ use crate::heritage;
 use crate::live::{self, Live};
 use crate::store::Counter;
 use crate::watch::Watch;
+use core::ops::Range;
 use core::sync::atomic::Ordering::*;
 use mm::Pager;
 use mm::kernel::Store;
-use uffd::sys;
+use uffd::sys::{self, consts::*};
 use vmscan::watermark::UNKNOWN;
 
 /// The pager as it is in an engine.
@@ -29,6 +30,13 @@ pub fn answer(watch: &Watch, pager: &mut Engine) {
         pager.let_go(range);
     } else if wish == Wish::Enroll as u32 {
         enroll(pager);
+    } else if wish == Wish::KeepOut as u32 {
+        advise_children(pager, range, MADV_DONTFORK);
+    } else if wish == Wish::LetIn as u32 {
+        advise_children(pager, range, MADV_DOFORK);
+    } else if wish == Wish::Move as u32 || wish == Wish::Grow as u32 {
+        pager.await_quiet();
+        pager.kernel.follow_mremap(range, wish == Wish::Grow as u32, pager.regions());
     }
     CONTROL.wish.store(0, Release);
     if CONTROL.forks.load(SeqCst) > 0 {
@@ -36,6 +44,13 @@ pub fn answer(watch: &Watch, pager: &mut Engine) {
         CONTROL.home.store(1, SeqCst);
     }
     pager.answer();
+}
+
+/// Does what the program has advised, with all that is registered known, and says what came of it.
+fn advise_children(pager: &mut Engine, range: Range<usize>, advice: u32) {
+    pager.await_quiet();
+    let done = pager.kernel.advise_children(range, advice, pager.regions());
+    CONTROL.outcome.store(done.err().map_or(0, |errno| errno.0), Release);
 }
 
 /// Registers all there is, unless a fork is under way.
@@ -91,15 +106,12 @@ fn stand_still(watch: &Watch, pager: &mut Engine) {
     arena::let_in(true);
     live::forbid_huge_pages();
     let is_still = pager.hush();
-    pager.kernel.watch_copies(cradle.hole());
-    let is_child =
-        is_still && cradle.await_clone(|| watch.gone(), || pager.kernel.look_for_copies(cradle.thread()));
-    let is_clear = pager.kernel.tell_apart(is_child, cradle.hole());
+    let is_child = is_still && cradle.await_clone(|| watch.gone());
     live::allow_huge_pages();
     arena::let_in(false);
-    let late = pager.late(is_child, is_clear);
+    let late = pager.late(is_child);
     if is_still {
-        cradle.tell(is_clear.then_some(&late));
+        cradle.tell(&late);
     } else {
         cradle.refuse();
     }

@@ -287,7 +287,7 @@ extern "C" fn on_syscall(call: &[usize; 6], stack: &mut usize) -> isize {
 }
 
 /// What libc returns for a system call's result: -1 for an error, which is in errno.
-fn settle(result: isize) -> isize {
+pub fn settle(result: isize) -> isize {
     if result >= 0 {
         return result;
     }

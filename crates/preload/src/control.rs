@@ -41,6 +41,8 @@ pub struct Control {
     pub wish: AtomicU32,
     /// The range that the wish is about.
     pub range: (AtomicUsize, AtomicUsize),
+    /// What came of a wish that can be refused: an errno, 0 for none, or [`UNANSWERED`].
+    pub outcome: AtomicU32,
     /// A range that the engine may not register; (0, 0) when there is none.
     pub spared: (AtomicUsize, AtomicUsize),
     /// 1 while a thread of the program makes guards, which a copy would overwrite.
@@ -120,7 +122,18 @@ pub enum Wish {
     Fork = 3,
     /// Memory has been mapped that could be filled faster than the engine looks: it is to be registered.
     Enroll = 4,
+    /// Children are not to have a range (MADV_DONTFORK).
+    KeepOut = 5,
+    /// Children are to have a range (MADV_DOFORK).
+    LetIn = 6,
+    /// mremap has moved something to a range, or shrunk it.
+    Move = 7,
+    /// mremap has enlarged something, which is this range now.
+    Grow = 8,
 }
+
+/// Nobody has answered a wish yet: not an errno.
+pub const UNANSWERED: u32 = u32::MAX;
 
 /// The only one.
 pub static CONTROL: Control = Control::new();
@@ -151,6 +164,7 @@ impl Control {
             ahead_bytes: AtomicUsize::new(0),
             wish: AtomicU32::new(0),
             range: (AtomicUsize::new(0), AtomicUsize::new(0)),
+            outcome: AtomicU32::new(UNANSWERED),
             spared: (AtomicUsize::new(0), AtomicUsize::new(0)),
             guarding: AtomicU32::new(0),
             copying: AtomicU32::new(0),

@@ -6,6 +6,7 @@ use crate::birth;
 use crate::board::{Board, WORKERS_MAX};
 use crate::control::{Birth, CONTROL, State};
 use crate::crew::{self, Crew};
+use crate::dontfork;
 use crate::filter::Stage;
 use crate::footprint::{data, footprint};
 use crate::fork;
@@ -105,7 +106,6 @@ fn asleep(watch: &mut Watch) -> bool {
         if watch.gone() {
             return false;
         }
-        crate::dontfork::collect();
         heritage::renew(watch.order.memcg);
         let now = sys::now_ns();
         watch.follow_asleep(now);
@@ -204,10 +204,15 @@ fn announce(watch: &Watch, pager: &mut Engine) {
     watch.order.slot.state.store(memcg::State::Awake as u32, Release);
 }
 
+/// Undoes [`announce`]: who has asked for something finds that nobody answers.
+fn withdraw() {
+    CONTROL.doorbell.store(0, Release);
+    CONTROL.state.store(State::Asleep as u32, SeqCst);
+}
+
 /// Manages the program's memory until it is gone. An error says what could not be had, before anything was touched.
 fn awake(watch: &mut Watch) -> Result<(), (&'static str, Errno)> {
     let (memcg, slot) = (watch.order.memcg, watch.order.slot);
-    crate::dontfork::ask_kernel().map_err(|e| ("/proc/self/smaps", e))?;
     let seed = CONTROL.seed.load(Relaxed);
     heritage::read_anew();
     let Parts { live, config, means, board, crew, limit } = Parts::open(watch, seed)?;
@@ -215,6 +220,11 @@ fn awake(watch: &mut Watch) -> Result<(), (&'static str, Errno)> {
     // In the heap, where a child finds it.
     let mut pager = Box::new(Pager::new(live, store, &slot.stat, config, limit));
     announce(watch, &mut pager);
+    // Whoever does not see yet that it is awake has advised the kernel before this.
+    if let Err(errno) = dontfork::ask_kernel() {
+        withdraw();
+        return Err(("/proc/self/smaps", errno));
+    }
     // A fork that began before would copy what is registered from now on, and the child have holes there.
     if stand_by(watch, &mut pager, || CONTROL.is_forkless()) {
         // What is registered is kept out of children, and so the workers need not copy it.
@@ -287,7 +297,6 @@ fn take_over(watch: &mut Watch) -> Result<(Box<Engine>, Board, Crew), Miscarriag
 fn work(watch: &mut Watch, board: Board, crew: &Crew, pager: &mut Engine) {
     match crew.start(pager.kernel.memory()) {
         Ok(workers) => {
-            pager.kernel.let_strays_in();
             watch.filter(Stage::Manages);
             rounds::run(watch, board, &workers, pager)
         }

@@ -46,9 +46,6 @@ const TOLD_NS: u64 = 20_000_000_000;
 /// How often the engine looks whether a thread has rung.
 const SERVE_NS: u64 = 100_000;
 
-/// How often it looks whether the clone is held up.
-const CLONE_NS: u64 = 50_000;
-
 /// How often those who wait look whether what they wait for can still come.
 const LOOK_NS: u64 = 20_000_000;
 
@@ -78,7 +75,6 @@ pub enum Stage {
 pub struct Cradle {
     /// A [`Stage`].
     stage: AtomicU32,
-    thread: AtomicU32,
     len: AtomicU32,
     late: UnsafeCell<[Late; LATE_MAX]>,
 }
@@ -88,8 +84,8 @@ unsafe impl Sync for Cradle {}
 
 const _: () = assert!(size_of::<Cradle>() <= PAGE);
 
-/// Bytes of its mapping, of which the second page is a hole, for the child to touch.
-const CRADLE: usize = 2 * PAGE;
+/// Bytes of its mapping.
+const CRADLE: usize = PAGE;
 
 impl Cradle {
     /// For the engine: a new one; `None` without memory. In the parent it goes when both thread and engine have left it, in the child with the engine.
@@ -125,16 +121,6 @@ impl Cradle {
     /// Its address.
     pub fn at(&self) -> usize {
         core::ptr::from_ref(self) as usize
-    }
-
-    /// The address of the hole behind it.
-    pub fn hole(&self) -> usize {
-        self.at() + PAGE
-    }
-
-    /// The thread that forks.
-    pub fn thread(&self) -> u32 {
-        self.thread.load(Acquire)
     }
 
     fn stage(&self) -> u32 {
@@ -175,14 +161,11 @@ impl Cradle {
         true
     }
 
-    /// For the engine: the thread may clone; returns when it has, or has not, or is gone. True when there may be a child. If the thread is held up until somebody has had a
-    /// `look`, that says so.
-    pub fn await_clone(&self, is_gone: impl Fn() -> bool, mut look: impl FnMut() -> bool) -> bool {
+    /// For the engine: the thread may clone; returns when it has, or has not, or is gone. True when there may be a
+    /// child.
+    pub fn await_clone(&self, is_gone: impl Fn() -> bool) -> bool {
         self.reach(Stage::Ready);
-        while self.stage() == Stage::Ready as u32 && !is_gone() {
-            let time = if look() { CLONE_NS } else { LOOK_NS };
-            let _ = sys::futex_wait(self.stage.as_ptr(), Stage::Ready as u32, Some(time), true);
-        }
+        self.wait_while(&[Stage::Ready], || !is_gone());
         self.stage() != Stage::Failed as u32
     }
 
@@ -192,15 +175,15 @@ impl Cradle {
         self.give_up();
     }
 
-    /// For the engine: tells the child what was late, if that is known and not too much, and is through with it.
-    pub fn tell(&'static self, late: Option<&[Late]>) {
-        let late = late.filter(|late| late.len() <= LATE_MAX);
-        if let Some(late) = late {
+    /// For the engine: tells the child what was late, if that is not too much, and is through with it.
+    pub fn tell(&'static self, late: &[Late]) {
+        let fits = late.len() <= LATE_MAX;
+        if fits {
             // SAFETY: nobody reads it yet.
             unsafe { (&mut *self.late.get())[..late.len()].copy_from_slice(late) };
             self.len.store(late.len() as u32, Relaxed);
         }
-        self.reach(if late.is_some() { Stage::Told } else { Stage::Untold });
+        self.reach(if fits { Stage::Told } else { Stage::Untold });
         self.give_up();
     }
 
@@ -340,7 +323,6 @@ fn in_place(memcg: &'static Memcg, clone: Clone) -> Option<isize> {
         memcg.forgo(slot);
         return None;
     };
-    cradle.thread.store(sys::gettid().unwrap_or(0) as u32, Release);
     cradle.reach(Stage::Waiting);
     cradle.wait_while(&[Stage::Waiting], || true);
     if cradle.stage() == Stage::Refused as u32 {
@@ -367,9 +349,6 @@ fn in_place(memcg: &'static Memcg, clone: Clone) -> Option<isize> {
 /// The child's thread, before it touches any memory of the program's.
 fn be_born(memcg: &'static Memcg, slot: &'static Slot, exit_word: usize) {
     let (cradle, pager) = (CONTROL.cradle.load(Relaxed), CONTROL.pager.load(Relaxed));
-    // Where the parent's engine is told of copies it is told so which one this is, and lets it go (live/strays.rs).
-    // SAFETY: mapped for this.
-    unsafe { ((cradle + PAGE) as *const u8).read_volatile() };
     // SAFETY: a child of fork has one thread, and its parent's engine stood still: nothing of the engine's is in use.
     unsafe {
         arena::take_over(hook::childrens().chain([cradle..cradle + CRADLE]));

@@ -7,8 +7,9 @@
 
 use crate::arena;
 use crate::birth;
-use crate::control::{CONTROL, Order, State, Wish};
-use crate::dontfork::{self, Advice};
+use crate::clone;
+use crate::control::{CONTROL, Order, State, UNANSWERED, Wish};
+use crate::dontfork;
 use crate::engine;
 use crate::exec;
 use crate::follow;
@@ -569,8 +570,8 @@ pub extern "C" fn ioctl(fd: i32, request: usize, argument: usize) -> i32 {
     })
 }
 
-/// madvise(2): what the program keeps out of its children is remembered, since we keep more out; a guard that it installs discards pages
-/// without an event, and so we are told here.
+/// madvise(2): what children are to have, or not, is the engine's to see to, since it keeps more out of them. A guard
+/// that the program installs discards pages without an event, and so the engine is told here.
 pub extern "C" fn madvise(at: usize, bytes: usize, advice: i32) -> i32 {
     const FREE: i32 = 8;
     const GUARD_INSTALL: i32 = 102;
@@ -581,35 +582,53 @@ pub extern "C" fn madvise(at: usize, bytes: usize, advice: i32) -> i32 {
     let managed = is_managed();
     let effective = if advice == FREE && managed { MADV_DONTNEED as i32 } else { advice };
     let call = || real.map_or(NO_SUCH_CALL, |f| f(at, bytes, effective));
-    let range = at..at.saturating_add(bytes.next_multiple_of(PAGE));
+    let end = bytes.checked_next_multiple_of(PAGE).and_then(|bytes| at.checked_add(bytes));
+    let range = at..end.unwrap_or(at);
     if advice == GUARD_INSTALL && is_in_run() {
         return install_guards(range, call);
     }
-    let post = |advice| dontfork::advised(range.clone(), advice, || CONTROL.has_engine());
     match advice as u32 {
-        MADV_DONTFORK => {
-            grow::is_own_memory();
-            if managed {
-                post(Advice::Begin);
-            } else {
-                dontfork::advised_early();
-            }
-            let result = call();
-            // An engine that has been started meanwhile may have looked at the kernel's flags before the call.
-            if managed || result == 0 && is_managed() {
-                post(if result == 0 { Advice::KeepOut } else { Advice::Refused });
-            }
-            result
-        }
-        MADV_DOFORK => {
-            grow::is_own_memory();
-            let result = call();
-            if result == 0 && is_managed() {
-                post(Advice::GiveBack);
-            }
-            result
+        // What is no range the kernel refuses before it looks at the advice.
+        MADV_DONTFORK | MADV_DOFORK if at.is_multiple_of(PAGE) && !range.is_empty() => {
+            advise_children(range, advice as u32, call)
         }
         _ => call(),
+    }
+}
+
+/// MADV_DONTFORK and MADV_DOFORK: an engine that is awake gives the advice for the program (dontfork.rs).
+fn advise_children(range: Range<usize>, advice: u32, call: impl Fn() -> i32) -> i32 {
+    grow::is_own_memory();
+    if CONTROL.state() == State::Asleep {
+        if advice == MADV_DONTFORK {
+            dontfork::advised_early();
+        }
+        let result = call();
+        // If it has awoken meanwhile it may not know of this.
+        if CONTROL.state() == State::Asleep {
+            return result;
+        }
+    }
+    let wish = if advice == MADV_DONTFORK { Wish::KeepOut } else { Wish::LetIn };
+    let outcome = with_bell(|| {
+        CONTROL.outcome.store(UNANSWERED, SeqCst);
+        ask(wish, range);
+        CONTROL.outcome.load(SeqCst)
+    });
+    match outcome {
+        // The engine can manage nothing after all.
+        UNANSWERED => call(),
+        errno => clone::settle(-(errno as isize)) as i32,
+    }
+}
+
+/// mremap has made a mapping of `before` bytes one of `after` bytes, at `at`: what was advised on it goes along, which
+/// events tell in part only (dontfork.rs).
+pub(crate) fn has_moved(at: usize, before: usize, after: usize) {
+    let [before, after] = [before, after].map(|bytes| bytes.next_multiple_of(PAGE));
+    if CONTROL.state() == State::Awake {
+        let wish = if before < after { Wish::Grow } else { Wish::Move };
+        with_bell(|| ask(wish, at..at + after));
     }
 }
 

@@ -9,7 +9,7 @@ use uffd::{Features, Memory, Userfault};
 
 /// See the head of the file; what was refused says why.
 pub struct Keys {
-    /// For the program's memory and the stage; it tells of forks where that is permitted.
+    /// For the program's memory and the stage.
     pub events: Result<Userfault>,
     /// For what is dropped.
     pub quiet: Result<Userfault>,
@@ -27,7 +27,7 @@ impl Keys {
     /// Opens what can be had.
     pub fn open() -> Keys {
         Keys {
-            events: Userfault::open(Features::Forks).or_else(|_| Userfault::open(Features::Events)),
+            events: Userfault::open(Features::Events),
             quiet: Userfault::open(Features::Quiet),
             pool: Userfault::open(Features::Quiet)
                 .and_then(|quiet| Pagemap::open().map(|pagemap| (quiet, pagemap))),

@@ -2,7 +2,6 @@
 
 mod children;
 mod constants;
-mod strays;
 
 use crate::arena;
 use crate::control::CONTROL;
@@ -19,10 +18,9 @@ use alloc::vec::Vec;
 use core::cell::Cell;
 use core::fmt::{self, Write};
 use core::ops::Range;
-use core::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
+use core::sync::atomic::Ordering::{Release, SeqCst};
 use memcg::Slot;
 use mm::kernel::{Birthmarks, Filled, Kernel, Message, Moved, Run, WINDOW_PAGES};
-use strays::Strays;
 use uffd::maps::{Mapping, Maps};
 use uffd::pagemap::Pagemap;
 use uffd::sys::{self, consts::*};
@@ -66,8 +64,6 @@ pub struct Live {
     early: VecDeque<Message>,
     /// A fork is under way, and children have what is registered (children.rs).
     is_let_in: Cell<bool>,
-    /// Copies of the process that no hook saw, and those of a fork under way (strays.rs).
-    strays: Strays,
     /// The thread of the last fault, and how often that has changed.
     thread: u32,
     switches: u64,
@@ -105,7 +101,6 @@ impl Live {
             pauses: 0,
             early: VecDeque::new(),
             is_let_in: Cell::new(false),
-            strays: Strays::default(),
             thread: 0,
             switches: 0,
         })
@@ -140,7 +135,9 @@ impl Live {
 
     /// Reads a message of the kernel's, which is the pager's if `is_for_it`.
     fn read(uffd: &Userfault, is_for_it: impl FnOnce(&Message) -> bool) -> Option<Message> {
-        dontfork::follow(|| sys::poll([uffd.fd()], 0) == Ok([true]), || uffd.next().filter(is_for_it))
+        let message = uffd.next().filter(is_for_it)?;
+        dontfork::follow(&message);
+        Some(message)
     }
 
     /// The memory of program and engine.
@@ -215,10 +212,8 @@ impl Kernel for Live {
         if message.is_some() {
             self.pauses = 0;
         }
-        match message {
-            Some(Message::Fork(stray)) => drop(self.strays.get(stray)),
-            Some(Message::Remap { ref from, to }) => self.advise_moved(to..to + from.len()),
-            _ => {}
+        if let Some(Message::Remap { ref from, to }) = message {
+            self.advise_moved(to..to + from.len());
         }
         if let Some(Message::Fault { thread, .. }) = message
             && core::mem::replace(&mut self.thread, thread) != thread
@@ -234,10 +229,8 @@ impl Kernel for Live {
         }
         // The whole mapping, tail included: a mapping that is split cannot be given to mremap any more.
         let whole = self.mapping_of(&range).ok_or(Errno::EINVAL)?;
-        if dontfork::knows(&whole) && !dontfork::is_kept_out(&self.maps, &whole)? {
-            dontfork::forget(&whole);
-            // Unless somebody is about to keep it out.
-            dontfork::give_back(whole.start..whole.start + PAGE);
+        if dontfork::may_keep() {
+            self.learn_advice(&whole)?;
         }
         // And the gap after it, where nothing of ours may come meanwhile, since the mapping may grow in place before we are done.
         let _still = arena::still();
@@ -258,12 +251,10 @@ impl Kernel for Live {
             at = part.end;
         };
         self.uffd.register(part.clone())?;
-        if !self.tells_of_forks() {
-            match sys::madvise_keep(part.start, part.len(), MADV_DONTFORK) {
-                // The gap is not mapped; what is, is done.
-                Ok(_) | Err(Errno::ENOMEM) => {}
-                Err(errno) => return Err(errno),
-            }
+        match sys::madvise_keep(part.start, part.len(), MADV_DONTFORK) {
+            // The gap is not mapped; what is, is done.
+            Ok(_) | Err(Errno::ENOMEM) => {}
+            Err(errno) => return Err(errno),
         }
         // What was unmapped before it was registered was so without an event, and what has come there since is not registered: of one
         // mapping all is, or nothing.
@@ -543,39 +534,6 @@ impl Kernel for Live {
             Err(_) => true,
         });
         self.census.is_empty()
-    }
-
-    fn tells_of_forks(&self) -> bool {
-        self.strays.are_told_of
-    }
-
-    fn has_one_thread(&mut self) -> bool {
-        let mut threads = 0;
-        sys::read_dir(&self.tasks, |name| threads += parse_tid(name).is_some() as usize).is_ok()
-            && threads == 1
-    }
-
-    fn stray_next(&mut self, stray: u32) -> Option<Message> {
-        self.strays.get(stray).next()
-    }
-
-    fn stray_has(&mut self, stray: u32, at: usize) -> Result<bool, Errno> {
-        self.strays.get(stray).has(at)
-    }
-
-    fn fill_stray(&mut self, stray: u32, dst: usize, src: usize, bytes: usize) -> Moved {
-        self.strays.get(stray).fill(dst, src, bytes)
-    }
-
-    fn poison_stray(&mut self, stray: u32, at: usize) -> Result<(), Errno> {
-        self.strays.get(stray).poison(at)?;
-        CONTROL.order().memcg.stray_pages_lost.fetch_add(1, Relaxed);
-        Ok(())
-    }
-
-    fn end_stray(&mut self, stray: u32) {
-        self.strays.end(stray);
-        CONTROL.order().memcg.strays.fetch_add(1, Relaxed);
     }
 
     fn pause(&mut self) {

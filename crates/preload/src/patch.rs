@@ -14,8 +14,10 @@
 //! What runs in every process lies together (`.text.startup`, `.data.zfolio`): most of what a start costs is page faults.
 
 use crate::clone::Clone;
+use crate::dontfork;
 use crate::fork;
 use crate::grow::{self, Growth};
+use crate::hook;
 use crate::loaded::{self, Object};
 use crate::relocate;
 use core::sync::atomic::{AtomicUsize, Ordering::*};
@@ -149,7 +151,12 @@ extern "C" fn on_mmap(arguments: &Arguments) -> usize {
 extern "C" fn on_mremap(arguments: &Arguments) -> usize {
     let at = call(Site::Mremap, arguments);
     if at < ERRORS {
-        grow::grown(arguments.get(2).saturating_sub(arguments.get(1)), Growth::Mapping);
+        let (before, after) = (arguments.get(1), arguments.get(2));
+        grow::grown(after.saturating_sub(before), Growth::Mapping);
+        if dontfork::may_keep() {
+            relocate::finish();
+            hook::has_moved(at, before, after);
+        }
     }
     at
 }

@@ -7,7 +7,7 @@ use crate::control::CONTROL;
 use crate::follow;
 use crate::grow;
 use crate::heritage;
-use crate::hook::{Call, NO_SUCH_CALL, real};
+use crate::hook::{self, Call, NO_SUCH_CALL, real};
 use core::sync::atomic::Ordering::Relaxed;
 use linux_raw_sys::general as g;
 use uffd::sys;
@@ -127,6 +127,7 @@ extern "C" fn before_syscall(number: i64, first: usize) -> usize {
     }
     match u32::try_from(number) {
         Ok(g::__NR_prctl) => return prctl_by_syscall as *const () as usize,
+        Ok(g::__NR_madvise) => return madvise_by_syscall as *const () as usize,
         Ok(number) if gives_up(number) => return followed as *const () as usize,
         _ => {}
     }
@@ -137,6 +138,11 @@ extern "C" fn before_syscall(number: i64, first: usize) -> usize {
 /// prctl by `syscall`. libc's has the same result and error, and none of its options has more arguments.
 extern "C" fn prctl_by_syscall(_number: i64, option: i32, a: usize, b: usize, c: usize, d: usize) -> i64 {
     prctl(option, a, b, c, d) as i64
+}
+
+/// madvise by `syscall`.
+extern "C" fn madvise_by_syscall(_number: i64, at: usize, bytes: usize, advice: i32) -> i64 {
+    hook::madvise(at, bytes, advice) as i64
 }
 
 /// A call that gives something up, by `syscall`. None of them has more than five arguments.

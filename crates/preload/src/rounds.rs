@@ -17,7 +17,7 @@ use crate::words::Line;
 use core::fmt::Write;
 use core::sync::atomic::Ordering::*;
 use memcg::Memcg;
-use mm::kernel::{Kernel, Store};
+use mm::kernel::Store;
 use uffd::sys::{self, consts::*};
 use vmscan::growth::Growth;
 use vmscan::watermark::Watermarks;
@@ -135,15 +135,9 @@ pub fn run(watch: &mut Watch, board: Board, workers: &[u32], pager: &mut Engine)
             watch.count_cpu();
             watch.note_name(now);
             pager.store.tend();
-            // Where the kernel tells of them nothing is missing there.
-            let mut look = |pager: &Engine| {
-                if !pager.kernel.tells_of_forks() {
-                    unseen.look(memcg, watch.order.pid);
-                }
-            };
-            look(pager);
+            unseen.look(memcg, watch.order.pid);
             if watch.gone() {
-                look(pager);
+                unseen.look(memcg, watch.order.pid);
                 // To take all of it down needs a CPU, and others wait for the memory.
                 seat.leave(now);
                 return;

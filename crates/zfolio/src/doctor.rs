@@ -19,7 +19,6 @@ use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use uffd::sites::Site;
 use uffd::sys::Errno;
-use uffd::{Features, Userfault};
 
 /// What a finding means for a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,11 +86,6 @@ const SCHEDULING: &[Remedy] = &[
     remedy("user", "root can allow `ulimit -e 20`: \"USER - nice 0\" in /etc/security/limits.conf"),
     remedy("container", "docker run --cap-add SYS_NICE ...   (or --ulimit nice=20)"),
 ];
-const STRAYS: &[Remedy] = &[
-    remedy("root", "give zfolio CAP_SYS_PTRACE"),
-    remedy("user", "nothing to do: programs that are linked dynamically call libc"),
-    remedy("container", "docker run --cap-add SYS_PTRACE ..."),
-];
 const NEWER_KERNEL: &[Remedy] = &[
     remedy("root", "Debian 12: apt install -t bookworm-backports linux-image-amd64"),
     remedy("root", "Ubuntu 24.04: apt install linux-generic-hwe-24.04"),
@@ -157,7 +151,6 @@ fn circumstances(libc: Option<PathBuf>) -> Vec<Check> {
     vec![
         library(),
         hooks(libc),
-        strays(),
         huge_pages(),
         max_map_count(),
         overcommit(),
@@ -447,15 +440,6 @@ fn processes() -> Check {
 }
 
 /// The engine runs on the CPU of a thread that misses often, as SCHED_IDLE, and must be able to leave that again (preload's seat.rs).
-/// What becomes of copies that a process makes by a system call of its own.
-fn strays() -> Check {
-    let (found, verdict) = match Userfault::open(Features::Forks) {
-        Ok(_) => ("a copy made past libc is given all that is out (EVENT_FORK)", Verdict::Ok),
-        Err(_) => ("a copy made past libc ends by SIGSEGV where it uses what is out", Verdict::Note),
-    };
-    Check { name: "strays", found: found.into(), verdict, remedies: STRAYS }
-}
-
 fn scheduling() -> Check {
     let (found, verdict) = match std::thread::spawn(uffd::sys::may_yield).join() {
         Ok(true) => ("SCHED_IDLE can be left again".into(), Verdict::Ok),

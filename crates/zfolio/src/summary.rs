@@ -130,10 +130,6 @@ pub struct Figures {
     pub processes: Vec<Entry>,
     /// Processes that should be among them, and whose figures were lost.
     pub unrecorded: u64,
-    /// Copies that a process made past libc, and that were brought what was out.
-    pub strays: u64,
-    /// How many of their pages raise SIGBUS, since another thread moved them as the copy was made.
-    pub stray_pages_lost: u64,
 }
 
 impl Figures {
@@ -194,8 +190,6 @@ impl Figures {
             compacted: load(&stat.compacted),
             packed: load(&stat.packed),
             unrecorded,
-            strays: memcg.strays.load(Relaxed).into(),
-            stray_pages_lost: memcg.stray_pages_lost.load(Relaxed).into(),
             ..Figures::default()
         };
         for Entry { process, words } in &processes {
@@ -288,14 +282,6 @@ impl Figures {
             let parked = Time(self.parked_ns);
             line("turns", format_args!("{parked} of waiting for the turn of a process, all summed"))?;
         }
-        if self.strays > 0 {
-            let but = match self.stray_pages_lost {
-                0 => String::new(),
-                lost => format!(" but {} unclear pages", Count(lost)),
-            };
-            let strays = Count(self.strays);
-            line("strays", format_args!("{strays} made past libc, given all that was out{but}"))?;
-        }
         line("engine", format_args!("{} of CPU", Time(self.engine_cpu_ns)))?;
         self.write_processes(out)?;
         self.write_unmanaged(out)
@@ -356,8 +342,6 @@ impl Figures {
                 "small": self.small,
                 "unmanaged": self.unmanaged,
                 "unrecorded": self.unrecorded,
-                "strays": self.strays,
-                "stray_pages_lost": self.stray_pages_lost,
             },
             "folios": { "out": folios(&self.zswpout), "in": folios(&self.zswpin) },
             "pages": {

@@ -20,19 +20,7 @@ fn copies() -> &'static PathBuf {
 
 /// What the program says, and what is said on stderr, under zfolio with these options or, without any, alone.
 fn run(options: &[&str], way: &str, mib: u32, rounds: u32) -> (Option<i32>, String, String) {
-    run_by(&[], options, way, mib, rounds)
-}
-
-/// The same, started by a command.
-fn run_by(
-    command: &[&str],
-    options: &[&str],
-    way: &str,
-    mib: u32,
-    rounds: u32,
-) -> (Option<i32>, String, String) {
     let mut words = vec!["timeout", "-k", "5", "120"];
-    words.extend(command);
     if !options.is_empty() {
         words.extend([env!("CARGO_BIN_EXE_zfolio"), "run", "--quiet"]);
         words.extend(options);
@@ -104,31 +92,10 @@ fn copies_in_a_pid_namespace_have_all_of_it_and_run_without_a_limit() {
     assert!(err.contains("ran without a limit") && err.contains("PID namespace"), "{err}");
 }
 
-/// What runs a program so that the kernel may not tell of its copies, which takes CAP_SYS_PTRACE.
-fn untold() -> &'static [&'static str] {
-    const WITHOUT: &[&str] = &["setpriv", "--bounding-set", "-sys_ptrace", "--inh-caps", "-sys_ptrace"];
-    if is_told() { WITHOUT } else { &[] }
-}
-
-/// True where the kernel tells of copies that no hook sees.
-fn is_told() -> bool {
-    uffd::Userfault::open(uffd::Features::Forks).is_ok()
-}
-
 #[test]
-fn a_copy_that_no_hook_sees_has_all_of_it_where_the_kernel_tells_of_it() {
-    if !is_told() {
-        return skip("EVENT_FORK takes CAP_SYS_PTRACE");
-    }
-    is_right(EVICT_ALL, "inline", 8, 5);
-    is_right(&["--memory", "64M"], "inline", 40, 2);
-}
-
-#[test]
-fn a_copy_that_no_hook_sees_dies_elsewhere_and_the_user_is_told_why() {
+fn a_copy_that_no_hook_sees_dies_and_the_user_is_told_why() {
     for options in [EVICT_ALL, &["--memory", "48M"]] {
-        let (status, out, err) =
-            run_by(untold(), options, "inline", if options == EVICT_ALL { 8 } else { 64 }, 1);
+        let (status, out, err) = run(options, "inline", if options == EVICT_ALL { 8 } else { 64 }, 1);
         assert_eq!((status, out.as_str()), (Some(96), "signal 11\nnot right\n"), "{err}");
         assert_eq!(err.matches("has made a copy of itself past libc").count(), 1, "{err}");
     }
@@ -138,14 +105,11 @@ fn a_copy_that_no_hook_sees_dies_elsewhere_and_the_user_is_told_why() {
 #[test]
 fn a_child_has_what_another_thread_moves_to_and_fro() {
     let program = compile("mover");
-    for before in [&[], untold()] {
-        let mut words = before.to_vec();
-        words.extend([env!("CARGO_BIN_EXE_zfolio"), "run", "--quiet"]);
-        words.extend(EVICT_ALL);
-        words.extend(["--", program.to_str().unwrap(), "100"]);
-        let output = Command::new("timeout").args(["-k", "5", "120"]).args(&words).output().unwrap();
-        let out = String::from_utf8_lossy(&output.stdout);
-        let err = String::from_utf8_lossy(&output.stderr);
-        assert_eq!((output.status.code(), &*out, &*err), (Some(0), "right\n", ""), "{words:?}");
-    }
+    let mut words = vec!["-k", "5", "120", env!("CARGO_BIN_EXE_zfolio"), "run", "--quiet"];
+    words.extend(EVICT_ALL);
+    words.extend(["--", program.to_str().unwrap(), "100"]);
+    let output = Command::new("timeout").args(&words).output().unwrap();
+    let out = String::from_utf8_lossy(&output.stdout);
+    let err = String::from_utf8_lossy(&output.stderr);
+    assert_eq!((output.status.code(), &*out, &*err), (Some(0), "right\n", ""), "{words:?}");
 }

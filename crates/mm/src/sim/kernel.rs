@@ -114,11 +114,9 @@ impl Kernel for SimKernel {
                 Message::Remove(r) => ("message: REMOVE", [r.start, r.end, 0]),
                 Message::Unmap(r) => ("message: UNMAP", [r.start, r.end, 0]),
                 Message::Remap { from, to } => ("message: REMAP", [from.start, from.end, *to]),
-                Message::Fork(n) => ("message: FORK", [*n as usize, 0, 0]),
                 Message::Other(n) => ("message of kind", [*n as usize, 0, 0]),
             };
             world.trace(what, args.map(|a| a as u64));
-            world.tell_strays(message);
         }
         message
     }
@@ -447,75 +445,6 @@ impl Kernel for SimKernel {
         let done = world.program.census_done() || world.bugs.hasty_census;
         world.trace("the census is done", [done as u64, 0, 0]);
         done
-    }
-
-    fn tells_of_forks(&self) -> bool {
-        self.0.borrow().tells_of_forks
-    }
-
-    fn has_one_thread(&mut self) -> bool {
-        let world = self.0.borrow();
-        world.program.threads() == 1 || world.bugs.lonely
-    }
-
-    fn stray_next(&mut self, stray: u32) -> Option<Message> {
-        let mut world = self.0.borrow_mut();
-        world.step_stray(stray);
-        let message = world.stray(stray).memory.read();
-        message.filter(|message| !world.bugs.deaf || matches!(message, Message::Fork(_)))
-    }
-
-    fn stray_has(&mut self, stray: u32, at: usize) -> Result<bool, Errno> {
-        let mut world = self.0.borrow_mut();
-        world.step_stray(stray);
-        let memory = &world.stray(stray).memory;
-        if memory.changing > 0 {
-            return Err(Errno::EAGAIN);
-        }
-        Ok(memory.vma(at).is_some_and(|(_, vma)| vma.registered))
-    }
-
-    fn fill_stray(&mut self, stray: u32, dst: usize, src: usize, bytes: usize) -> Moved {
-        let mut world = self.0.borrow_mut();
-        world.step_stray(stray);
-        let contents: Vec<_> =
-            (src..src + bytes).step_by(PAGE).map(|at| world.memory.engine_reads(at)).collect();
-        let memory = &mut world.stray(stray).memory;
-        let fits = |(range, vma): (Range<usize>, &Vma)| vma.registered && dst + bytes <= range.end;
-        if memory.changing > 0 {
-            return stopped(0, Errno::EAGAIN);
-        } else if !memory.vma(dst).is_some_and(fits) {
-            return stopped(0, Errno::ENOENT);
-        }
-        for (offset, content) in (0..).step_by(PAGE).zip(contents) {
-            if memory.page(dst + offset).is_some() {
-                return stopped(offset, Errno::EEXIST);
-            }
-            memory.fill(dst + offset, content);
-        }
-        Moved { bytes, stop: None }
-    }
-
-    fn poison_stray(&mut self, stray: u32, at: usize) -> Result<(), Errno> {
-        let mut world = self.0.borrow_mut();
-        world.step_stray(stray);
-        world.trace("a page of a stray is lost", [stray as u64, at as u64, 0]);
-        let memory = &mut world.stray(stray).memory;
-        if memory.changing > 0 {
-            return Err(Errno::EAGAIN);
-        } else if !memory.vma(at).is_some_and(|(_, vma)| vma.registered) {
-            return Err(Errno::ENOENT);
-        } else if memory.page(at).is_some() {
-            return Err(Errno::EEXIST);
-        }
-        memory.markers.entry(at).or_insert(Marker::Poison);
-        Ok(())
-    }
-
-    fn end_stray(&mut self, stray: u32) {
-        let mut world = self.0.borrow_mut();
-        world.trace("a stray is let go", [stray as u64, 0, 0]);
-        world.end_stray(stray);
     }
 
     fn pause(&mut self) {

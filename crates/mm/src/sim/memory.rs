@@ -273,21 +273,6 @@ impl Memory {
         child
     }
 
-    /// What a copy gets that no hook sees, where the kernel tells of it: the same, registered as here.
-    pub fn stray(&mut self) -> Memory {
-        let registered: Vec<_> =
-            self.vmas().filter(|(_, vma)| vma.registered && !vma.engine).map(|(range, _)| range).collect();
-        let marked: Vec<_> = self.vmas().filter(|(_, vma)| vma.marked).map(|(range, _)| range).collect();
-        let mut stray = self.fork();
-        for range in registered {
-            stray.change(range, |vma| vma.registered = true);
-        }
-        for range in marked {
-            self.change(range, |vma| vma.marked = true);
-        }
-        stray
-    }
-
     /// Marks mappings, and takes the marks of others.
     pub fn mark(&mut self, is_marked: impl Fn(&Vma) -> bool) {
         for vma in self.vmas.values_mut() {

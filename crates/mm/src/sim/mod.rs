@@ -9,7 +9,7 @@
 //! ```
 //!
 //! - [`memory`], [`kernel`]: the simulated kernel; [`store`]: the simulated pool and its workers
-//! - [`program`]: the threads, [`syscall`]: what they call; [`shadow`]: what they must read; [`stray`]: copies of the program that no hook saw
+//! - [`program`]: the threads, [`syscall`]: what they call; [`shadow`]: what they must read
 //! - [`run`]: one run from a seed, and what is checked; [`clean`]: runs that must pass
 //! - [`scene`]: short plays, one for each bug that was found
 //! - [`bugs`]: planted bugs, each of which a run must find
@@ -25,7 +25,6 @@ mod run;
 mod scene;
 mod shadow;
 mod store;
-mod stray;
 mod syscall;
 
 use bugs::Bugs;
@@ -52,10 +51,6 @@ pub struct World {
     scripted: bool,
     /// No page of the engine's can be discarded.
     stubborn: bool,
-    /// The kernel tells of copies that no hook sees.
-    tells_of_forks: bool,
-    /// Those, by their descriptors.
-    strays: Vec<stray::Stray>,
     /// In a child: what it finds empty.
     wiped: Vec<Range<usize>>,
     /// Scheduling points so far.

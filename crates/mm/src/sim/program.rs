@@ -3,7 +3,6 @@
 use super::World;
 use super::memory::{Access, Content, Task, Vma};
 use super::syscall::{Call, Removal};
-use crate::kernel::Message;
 use std::collections::BTreeSet;
 use std::ops::Range;
 use vmscan::{PAGE, WINDOW};
@@ -315,7 +314,6 @@ impl World {
             Habit::Remaps if self.random.one_in(2) => 90 + self.random.below(8),
             Habit::Forks if self.random.one_in(2) => self.random.pick(&[90, 91, 92, 93, 98, 98, 98]),
             Habit::Locks if self.random.one_in(2) => self.random.pick(&[90, 91, 92, 93, 99, 99]),
-            _ if self.tells_of_forks && self.random.one_in(12) => 98,
             _ => self.random.below(100),
         };
         let since = self.memory.turn;
@@ -355,11 +353,6 @@ impl World {
             96..98 if !self.held(&range) => {
                 self.guard(range.start..(range.start + 2 * PAGE).min(range.end), thread);
                 Doing::Nothing
-            }
-            98 if self.tells_of_forks && self.random.one_in(3) => {
-                self.trace("a clone that no hook sees", [thread as u64, 0, 0]);
-                let stray = self.copy();
-                self.calling(Call { events: [Message::Fork(stray)].into(), ..Call::default() })
             }
             98 if self.random.one_in(3) => {
                 self.trace("fork", [thread as u64, 0, 0]);

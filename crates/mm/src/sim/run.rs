@@ -11,7 +11,7 @@ use super::{Shared, World};
 use crate::family::Untold;
 use crate::fork::{Estate, Late, Misfit};
 use crate::index::Kind;
-use crate::kernel::{Kernel, WINDOW_PAGES};
+use crate::kernel::WINDOW_PAGES;
 use crate::pager::{Config, Pager};
 use crate::stage::Use;
 use memcg::Stat;
@@ -56,8 +56,6 @@ pub struct Plan {
     pub retire: usize,
     /// The process forks once in so many turns; 0: never.
     pub fork: usize,
-    /// Now and then a thread makes a copy that no hook sees.
-    pub strays: bool,
     /// Of so many turns the process has to wait for its own in a third; 0: it never does.
     pub park: usize,
     /// One object in so many is damaged; 0: none.
@@ -82,7 +80,6 @@ impl Plan {
             inactive: random.below(4),
             retire: 0,
             fork: 0,
-            strays: false,
             park: 0,
             damage: 0,
             tight: false,
@@ -107,10 +104,6 @@ pub struct Tally {
     pub children: usize,
     /// Children of which it could not be told what they have.
     pub unclear: usize,
-    pub strays: usize,
-    /// Pages of strays of which that could not be told, and how many pages they lacked.
-    pub lost_there: usize,
-    pub lacked: usize,
 }
 
 impl std::ops::AddAssign for Tally {
@@ -127,9 +120,6 @@ impl std::ops::AddAssign for Tally {
         self.lost += other.lost;
         self.children += other.children;
         self.unclear += other.unclear;
-        self.strays += other.strays;
-        self.lost_there += other.lost_there;
-        self.lacked += other.lacked;
     }
 }
 
@@ -163,8 +153,6 @@ pub fn world(seed: u64, plan: &Plan) -> World {
         bugs: plan.bugs.clone(),
         scripted: false,
         stubborn: false,
-        tells_of_forks: plan.strays,
-        strays: Vec::new(),
         wiped: Vec::new(),
         clock: 0,
         calls: 0,
@@ -251,15 +239,8 @@ fn fork(world: &Shared, pager: &mut Simulated, plan: &Plan) -> Tally {
     between();
     let child = Rc::new(RefCell::new(world.borrow_mut().fork(plan)));
     between();
-    // Where the kernel tells of copies what has come is read and kept.
-    while plan.strays
-        && let Some(message) = pager.kernel.next()
-    {
-        pager.unread.push_back(message);
-    }
-    between();
     world.borrow_mut().calls = 0;
-    let mut late = pager.late(true, true);
+    let mut late = pager.late(true);
     if plan.bugs.uninformed {
         late.clear();
     }
@@ -359,8 +340,6 @@ impl World {
             bugs: self.bugs.clone(),
             scripted: false,
             stubborn: false,
-            tells_of_forks: plan.strays,
-            strays: Vec::new(),
             wiped,
             clock: self.clock,
             calls: 0,
@@ -432,9 +411,6 @@ fn live(world: Shared, plan: &Plan, pager: &mut Simulated) -> Tally {
         packed: read(&stat.packed),
         events: read(&stat.events),
         lost: world.borrow().program.lost.len(),
-        strays: world.borrow().strays.len(),
-        lost_there: world.borrow().strays.iter().map(|s| s.lost).sum(),
-        lacked: world.borrow().strays.iter().map(|s| s.lacked).sum(),
         ..Tally::default()
     };
     born += own;
@@ -507,7 +483,6 @@ fn ended(world: &Shared, pager: &Simulated) {
     assert_eq!(pager.index.next_used(0, 1 << 48), None, "an entry is left");
     assert_eq!(pager.objects.iter().count(), 0, "an object is left");
     assert_eq!(pager.stored_bytes(), 0, "stored pages are counted and not there");
-    assert!(world.borrow().strays.iter().all(|stray| stray.is_over), "a stray waits for ever");
     let busy = (0..pager.stage.slots() as u32)
         .map(|slot| pager.stage.slot(slot).used)
         .filter(|used| !matches!(used, Use::Free | Use::Stock | Use::Opened))

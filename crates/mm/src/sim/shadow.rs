@@ -120,14 +120,6 @@ impl Shadow {
         self.removals.retain(|r| r.owner != owner);
     }
 
-    /// Pages of a range may be zeros by now.
-    pub fn may_be_gone(&mut self, range: Range<usize>) {
-        let now = self.tick();
-        for (_, cell) in self.cells.range_mut(range).filter(|(_, cell)| !cell.may.is_empty()) {
-            cell.may.push((0, now));
-        }
-    }
-
     /// A range is unmapped, or mapped anew.
     pub fn forget(&mut self, range: Range<usize>) {
         self.cells.retain(|at, _| !range.contains(at));

@@ -1,5 +1,5 @@
-//! What children get of the program's memory: while a fork is under way all of it, but for what the program keeps from them itself; else nothing that is registered, unless
-//! the kernel tells of copies.
+//! What children get of the program's memory: while a fork is under way all of it, but for what the program keeps from
+//! them itself; else nothing that is registered.
 //!
 //! It is advice on mappings, which goes with them wherever mremap takes them. One that is moved while others are advised may be passed over: its old place is looked at too late, or its
 //! new one too early. Who moves it waits until the engine has read that, so it is advised where it has come to as soon as that is read, and with no event under way
@@ -9,8 +9,8 @@ use super::{Live, TOP};
 use crate::arena;
 use crate::dontfork;
 use core::ops::Range;
-use mm::kernel::Kernel;
 use uffd::sys::{self, consts::*};
+use uffd::{Errno, PAGE};
 
 impl Live {
     /// Lets children have all of the program's memory, but for what it keeps from them itself. What was registered while an event was under way is kept
@@ -20,22 +20,71 @@ impl Live {
     /// loses it here.
     pub fn let_in(&self, regions: &[Range<usize>]) {
         self.is_let_in.set(true);
-        if !self.tells_of_forks() {
-            self.give_back();
-        }
-        self.advise(regions, &[MADV_RANDOM]);
-    }
-
-    /// Lets children have what the program does not keep from them itself.
-    pub(super) fn give_back(&self) {
         self.each_mapping(0..TOP, dontfork::give_back);
+        self.advise(regions, &[MADV_RANDOM]);
     }
 
     /// Keeps mappings out of children again that are registered in these ranges, or in part of them, if they are ever, and takes the marks off.
     pub fn keep_out(&self, regions: &[Range<usize>]) {
         self.is_let_in.set(false);
-        let advice = [MADV_DONTFORK, MADV_NORMAL];
-        self.advise(regions, &advice[self.tells_of_forks() as usize..]);
+        self.advise(regions, &[MADV_DONTFORK, MADV_NORMAL]);
+    }
+
+    /// Does what the program asks for: children are to have a range (MADV_DOFORK), or not (MADV_DONTFORK). What is
+    /// registered, in `regions`, stays as it is until it is given back. The error is what the kernel would say to a
+    /// program without an engine: engine memory is a gap.
+    pub fn advise_children(
+        &self,
+        range: Range<usize>,
+        advice: u32,
+        regions: &[Range<usize>],
+    ) -> Result<(), Errno> {
+        dontfork::note(&range, advice == MADV_DONTFORK);
+        let (mut at, mut result) = (range.start, Ok(()));
+        while at < range.end {
+            let part = arena::first_foreign(at..range.end);
+            if part.start > at {
+                result = Err(Errno::ENOMEM);
+            }
+            at = part.end;
+            for rest in dontfork::without(part, regions) {
+                match sys::madvise_keep(rest.start, rest.len(), advice) {
+                    Ok(_) => {}
+                    // Where something is mapped the kernel has done it.
+                    Err(Errno::ENOMEM) => result = Err(Errno::ENOMEM),
+                    Err(errno) => return Err(errno),
+                }
+            }
+        }
+        result
+    }
+
+    /// Asks the kernel whether the program keeps a mapping out of its children. Of one that is registered it says so
+    /// in any case.
+    pub(super) fn learn_advice(&self, whole: &Range<usize>) -> Result<(), Errno> {
+        if !dontfork::is_kept_out(&self.maps, whole)? {
+            dontfork::note(whole, false);
+            dontfork::give_back(whole.start..whole.start + PAGE);
+        } else if !dontfork::keeps(whole) && !self.has(whole.clone()) {
+            dontfork::note(whole, true);
+        }
+        Ok(())
+    }
+
+    /// mremap has moved something to a range, or enlarged what is there now. What it adds is kept out as the rest is.
+    /// Where that is in `regions`, which are registered, an event has told of the rest.
+    pub fn follow_mremap(&self, range: Range<usize>, has_grown: bool, regions: &[Range<usize>]) {
+        let is_registered =
+            |part: &Range<usize>| regions.iter().any(|r| r.start < part.end && part.start < r.end);
+        let first = range.start..range.start + PAGE;
+        if has_grown && is_registered(&first) && dontfork::keeps(&first) {
+            dontfork::note(&range, true);
+        }
+        self.each_mapping(range, |whole| {
+            if !is_registered(&whole) {
+                let _ = self.learn_advice(&whole);
+            }
+        });
     }
 
     /// In a child: takes the marks off that it has inherited.
@@ -45,15 +94,13 @@ impl Live {
 
     /// A mapping has come here from elsewhere, maybe in the middle of one of these. Something else may be in its place by now, which is not registered and so not kept out.
     pub(super) fn advise_moved(&self, to: Range<usize>) {
-        let (is_let_in, is_told_of) = (self.is_let_in.get(), self.tells_of_forks());
+        let is_let_in = self.is_let_in.get();
         self.each_mapping(to, |range| {
-            if is_let_in || is_told_of {
+            if is_let_in {
                 dontfork::give_back(range.clone());
+                let _ = sys::madvise_keep(range.start, range.len(), MADV_RANDOM);
             } else if self.has(range.clone()) {
                 let _ = sys::madvise_keep(range.start, range.len(), MADV_DONTFORK);
-            }
-            if is_let_in {
-                let _ = sys::madvise_keep(range.start, range.len(), MADV_RANDOM);
             }
         });
     }

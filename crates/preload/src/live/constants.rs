@@ -1,14 +1,12 @@
 //! How pages that cannot be written to leave the program (relro.rs), and what is to be done about messages that come meanwhile.
 
 use super::Live;
-use crate::dontfork;
 use crate::locked;
 use crate::relro::{self, Landing, Removed};
 use crate::words;
 use core::ops::Range;
 use mm::kernel::{Kernel, Message, Moved};
 use uffd::pagemap::Run;
-use uffd::sys::consts::*;
 use uffd::{Errno, PAGE, sys};
 
 impl Live {
@@ -22,22 +20,7 @@ impl Live {
         let src = src.start..src.end.min(src.start + relro::PIECE);
         let Some(landing) = Landing::new(src.len()) else { return stopped(Errno::ENOMEM) };
         let to = landing.range();
-        // A copy that is made while they are neither here nor there ends where it uses them.
-        let whole = self.mapping_of(&src).unwrap_or(src.clone());
-        if self.tells_of_forks() {
-            let _ = sys::madvise_keep(whole.start, whole.len(), MADV_DONTFORK);
-        }
-        let moved = self.take_to(dst, &src, &to, wanted);
-        if self.tells_of_forks() {
-            dontfork::give_back(whole.clone());
-        }
-        moved
-    }
-
-    /// The same by way of `to`.
-    fn take_to(&mut self, dst: usize, src: &Range<usize>, to: &Range<usize>, wanted: usize) -> Moved {
-        let stopped = |errno| Moved { bytes: 0, stop: Some(errno) };
-        let removed = self.remove(src, to.start);
+        let removed = self.remove(&src, to.start);
         let is_event = |message: &Message| !matches!(message, Message::Fault { .. });
         let is_due = self.early.iter().any(is_event);
         match removed {
@@ -59,7 +42,7 @@ impl Live {
             unsafe { core::ptr::copy_nonoverlapping(to.start as *const u8, dst as *mut u8, src.len()) };
             return Moved { bytes: src.len(), stop: (src.len() < wanted).then_some(Errno::EAGAIN) };
         }
-        self.put_back(to, src);
+        self.put_back(&to, &src);
         // Without an event some pages had gone before they could be taken.
         stopped(if self.early.iter().any(is_event) { Errno::EAGAIN } else { Errno::ENOENT })
     }

@@ -89,53 +89,6 @@ static int is(const char *name)
 
 static int copy(int depth);
 
-/* True when a page of the memory is neither present nor swapped. */
-static int is_out(int pagemap)
-{
-	static uint64_t entries[PAGE_WORDS];
-	size_t pages = words / PAGE_WORDS;
-
-	for (size_t i = 0; i < pages; i += PAGE_WORDS) {
-		size_t count = pages - i < PAGE_WORDS ? pages - i : PAGE_WORDS, bytes = count * sizeof *entries;
-		off_t at = ((uintptr_t)memory / 4096 + i) * sizeof *entries;
-
-		if (pread(pagemap, entries, bytes, at) != (ssize_t)bytes)
-			wrong("pagemap", errno);
-		for (size_t j = 0; j < count; j++)
-			if (entries[j] >> 62 == 0)
-				return 1;
-	}
-	return 0;
-}
-
-/* Waits until something of the memory is out, or for a second, where all of it fits. */
-static void await_out(void)
-{
-	int pagemap = open("/proc/self/pagemap", O_RDONLY);
-
-	for (int looks = 0; looks < 200 && !is_out(pagemap); looks++)
-		usleep(5000);
-	close(pagemap);
-}
-
-/*
- * Before a copy that nobody sees, which ends where it uses its memory if it is made while an engine makes its workers. When something is out it has made them.
- * A copy has no engine before it calls what is seen: every second one does so here.
- */
-static void await_workers(int depth)
-{
-	if (depth == 0) {
-		if (turn % 2 == 0)
-			return;
-		pid_t pid = fork();
-
-		if (pid == 0)
-			_exit(0);
-		waitpid(pid, NULL, 0);
-	}
-	await_out();
-}
-
 /* What a copy does; the status that it ends with. */
 static int live(int depth)
 {
@@ -257,10 +210,7 @@ static pid_t make(int depth, char *stack)
 	args->pidfd = (uintptr_t)&told->pidfd;
 	args->parent_tid = (uintptr_t)&told->parent_tid;
 	args->child_tid = (uintptr_t)&told->child_tid;
-	if (is("inline"))
-		await_workers(depth);
-	else
-		usleep(20000);
+	usleep(20000);
 	if (flags != 0) {
 		pid = clone(live_on, top, flags, (void *)(intptr_t)depth,
 			    is("pidfd") ? &told->pidfd : &told->parent_tid, (void *)thread_pointer(),
