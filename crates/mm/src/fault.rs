@@ -7,7 +7,7 @@
 
 use crate::evict::order;
 use crate::index::{Entry, Kind};
-use crate::kernel::{Body, Damaged, Errno, Filled, Kernel, Moved, Run, Store, WINDOW_PAGES};
+use crate::kernel::{Body, Damaged, Errno, Filled, Kernel, Moved, Store, WINDOW_PAGES};
 use crate::pager::{Fault, Pager, bits, stage_page};
 use crate::stage::Use;
 use alloc::vec::Vec;
@@ -177,7 +177,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             gone = true;
             moved = self.kernel.move_pages(to, from, PAGE);
         }
-        if gone && moved.bytes == 0 && moved.stop == Some(Errno::ENOENT) && self.is_hole(from) {
+        if gone && moved.bytes == 0 && moved.stop == Some(Errno::ENOENT) && self.kernel.is_hole(from) {
             return self.vanished(to, slot, first);
         }
         if gone && refused(&moved) {
@@ -220,10 +220,6 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             self.discard_slot(slot);
         }
         Outcome::Again
-    }
-
-    fn is_hole(&mut self, at: usize) -> bool {
-        self.kernel.present(at..at + PAGE, 1, &mut [Run::default()]).0 == 0
     }
 
     /// Takes a slot back from the compressors, or waits for their result.

@@ -75,7 +75,11 @@ pub trait Kernel {
     fn area(&mut self, at: usize) -> Option<Range<usize>>;
     /// Runs of present pages in `range`, about `max_pages` at most: how many runs, and up to which address it looked.
     fn present(&mut self, range: Range<usize>, max_pages: usize, runs: &mut [Run]) -> (usize, usize);
-    /// The same from `at` to the end of the address space, in whatever mapping is not the engine's; `None` when there are none.
+    /// True when there is no page at `at`, neither present nor in the kernel's own swap.
+    fn is_hole(&mut self, at: usize) -> bool {
+        self.present(at..at + PAGE, 1, &mut [Run::default()]).0 == 0
+    }
+    /// The same as `present` from `at` to the end of the address space, in whatever mapping is not the engine's; `None` when there are none.
     fn occupied(&mut self, at: usize, max_pages: usize, runs: &mut [Run]) -> Option<(usize, usize)> {
         let mut at = at;
         while let Some(area) = self.area(at) {

@@ -287,7 +287,7 @@ impl Kernel for Live {
     fn fill_locked(&mut self, range: Range<usize>) -> Filled {
         let Ok(Some(m)) = self.maps.query(range.start) else { return Filled::No };
         // Of others somebody is only slow, and where there is a page nobody waits any more.
-        let waits = m.range.contains(&range.start) && self.pagemap.is_present(range.start) == Ok(false);
+        let waits = m.range.contains(&range.start) && self.pagemap.has_page(range.start) == Ok(false);
         if !waits || !locked::is_filled(range.start) || !self.has(m.range.clone()) {
             return Filled::No;
         }
@@ -362,6 +362,10 @@ impl Kernel for Live {
     fn present(&mut self, range: Range<usize>, max_pages: usize, runs: &mut [Run]) -> (usize, usize) {
         let end = range.end;
         self.pagemap.present(range, max_pages, runs).unwrap_or((0, end))
+    }
+
+    fn is_hole(&mut self, at: usize) -> bool {
+        self.pagemap.has_page(at) == Ok(false)
     }
 
     /// One scan passes thousands of mappings in the time that a query for each few of them would take.

@@ -30,7 +30,7 @@ pub mod vdso;
 pub use lock::Mutex;
 pub use memory::Memory;
 pub use sys::{Errno, Fd};
-pub use userfault::{Features, Message, Moved, REGISTER, Userfault};
+pub use userfault::{Features, MOVE, Message, Moved, REGISTER, Userfault};
 
 /// Bytes of a base page: 4 KiB on the only architecture so far, x86-64.
 pub const PAGE: usize = 4096;

@@ -5,7 +5,18 @@ use crate::sys::{self, Fd, Result};
 use core::ops::Range;
 use linux_raw_sys::general as g;
 
-const PAGEMAP_SCAN: u32 = 0xc000_6610 | (size_of::<g::pm_scan_arg>() as u32) << 16;
+/// The request number of PAGEMAP_SCAN.
+pub const SCAN: u32 = 0xc000_6610 | (size_of::<g::pm_scan_arg>() as u32) << 16;
+
+/// Bits of an entry: the page is present; it is in the kernel's swap; a write to it is a fault of some userfaultfd's; it was written to since somebody last asked
+/// for that to be forgotten.
+pub const PRESENT_BIT: u64 = 1 << 63;
+/// See [`PRESENT_BIT`].
+pub const SWAPPED_BIT: u64 = 1 << 62;
+/// See [`PRESENT_BIT`].
+pub const PROTECTED_BIT: u64 = 1 << 57;
+/// See [`PRESENT_BIT`].
+pub const SOFT_DIRTY_BIT: u64 = 1 << 55;
 
 const PRESENT: u64 = g::PAGE_IS_PRESENT as u64;
 const ZERO: u64 = g::PAGE_IS_PFNZERO as u64;
@@ -52,7 +63,7 @@ impl Pagemap {
             return_mask: PRESENT | HUGE,
         };
         // SAFETY: the kernel writes `vec_len` regions at most, and the structure.
-        let found = unsafe { sys::ioctl(&self.0, PAGEMAP_SCAN, &mut arg) }?;
+        let found = unsafe { sys::ioctl(&self.0, SCAN, &mut arg) }?;
         for (run, region) in runs.iter_mut().zip(&regions[..found]) {
             *run = Run {
                 start: region.start as usize,
@@ -65,19 +76,31 @@ impl Pagemap {
 
     /// Which of the pages of a range, 128 at most, are there and in another process or place too: a bit for each.
     pub fn shared(&self, range: Range<usize>) -> Result<u128> {
-        const PRESENT: u64 = 1 << 63;
         const EXCLUSIVE: u64 = 1 << 56;
         let mut entries = [0u8; 128 * 8];
         let bytes = (range.len() / PAGE * 8).min(entries.len());
         let len = sys::pread(&self.0, &mut entries[..bytes], range.start / PAGE * 8)?;
         let (words, _) = entries[..len].as_chunks::<8>();
-        let is_shared = |word: &[u8; 8]| u64::from_le_bytes(*word) & (PRESENT | EXCLUSIVE) == PRESENT;
+        let is_shared = |word: &[u8; 8]| u64::from_le_bytes(*word) & (PRESENT_BIT | EXCLUSIVE) == PRESENT_BIT;
         Ok((0..).zip(words).fold(0, |bits, (page, word)| bits | (is_shared(word) as u128) << page))
     }
 
     /// True when the page at `at` is present in whatever form.
     pub fn is_present(&self, at: usize) -> Result<bool> {
-        Ok(self.entry(at)? >> 63 == 1)
+        Ok(self.entry(at)? & PRESENT_BIT != 0)
+    }
+
+    /// True when there is a page at `at`: present, or a swap entry of the kernel's own swap. A hole is neither.
+    pub fn has_page(&self, at: usize) -> Result<bool> {
+        Ok(self.entry(at)? & (PRESENT_BIT | SWAPPED_BIT) != 0)
+    }
+
+    /// The entries of the pages from `at` on, as far as the file has any, which is to the end of user space.
+    pub fn entries(&self, at: usize, entries: &mut [u64]) -> Result<usize> {
+        // SAFETY: the memory of integers, of which any bytes are a value.
+        let bytes =
+            unsafe { core::slice::from_raw_parts_mut(entries.as_mut_ptr().cast(), size_of_val(entries)) };
+        Ok(sys::pread(&self.0, bytes, at / PAGE * size_of::<u64>())? / size_of::<u64>())
     }
 
     /// True when the page at `at` is a guard (MADV_GUARD_INSTALL). Kernels before 6.15 do not say.
@@ -115,6 +138,11 @@ mod tests {
         assert_eq!(end, at + 64 * PAGE);
         assert_eq!(pagemap.is_present(at + 3 * PAGE), Ok(true));
         assert_eq!(pagemap.is_present(at + 2 * PAGE), Ok(false));
+        assert_eq!([2, 3, 30].map(|page| pagemap.has_page(at + page * PAGE).unwrap()), [false, true, true]);
+        let mut entries = [0; 64];
+        assert_eq!(pagemap.entries(at, &mut entries), Ok(64));
+        let there: Vec<_> = (0..64).filter(|page| entries[*page] & PRESENT_BIT != 0).collect();
+        assert_eq!(there, [3, 4, 5, 20, 30]);
         // SAFETY: nobody else uses the mapping.
         unsafe { sys::munmap(at, 64 * PAGE) }.unwrap();
     }

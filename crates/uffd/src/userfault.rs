@@ -13,8 +13,10 @@ const WRITEPROTECT_MODE_WP: u32 = 1;
 const USERFAULTFD_IOC_NEW: u32 = 0xaa00;
 const FLAGS: u32 = g::O_CLOEXEC | g::O_NONBLOCK;
 
-/// The request number of UFFDIO_REGISTER, by which a program's own userfaultfd is recognised.
+/// The request numbers of UFFDIO_REGISTER and UFFDIO_MOVE, by which a program's own userfaultfd is recognised.
 pub const REGISTER: u32 = n::UFFDIO_REGISTER;
+/// See [`REGISTER`].
+pub const MOVE: u32 = UFFDIO_MOVE;
 
 /// What a descriptor is asked to deliver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -193,7 +195,8 @@ impl Userfault {
     ///
     /// A move that stops short may have moved more than it says. Linux 6.18 (at least) keeps the EAGAIN of an attempt that somebody's access
     /// to the page has disturbed; the next attempt moves the page and is tried again all the same, finds the page in its own way, and
-    /// EEXIST is reported without it. So the page tables are asked what has come after all: a page that is not at `src` and is at `dst`.
+    /// EEXIST is reported without it. So the page tables are asked what has come after all: a page that is not at `src` and is at `dst`. A page that
+    /// the kernel's own swap has is moved as a swap entry: it has come as much as one that is present.
     ///
     /// # Safety
     /// The pages leave `src`: whoever uses it must have been told.
@@ -206,7 +209,7 @@ impl Userfault {
         if told.stop.is_none() || told == Moved::NOTHING_YET {
             return told;
         }
-        let is_there = |at| pagemap.is_present(at) == Ok(true);
+        let is_there = |at| pagemap.has_page(at) == Ok(true);
         let has_come = |done: &usize| is_there(dst + done) && !is_there(src + done);
         let more = (told.bytes..bytes).step_by(PAGE).take_while(has_come).count() * PAGE;
         if more == 0 {

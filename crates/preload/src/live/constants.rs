@@ -71,7 +71,7 @@ impl Live {
                 Message::Remap { from, .. } => from.contains(&dst),
                 _ => false,
             };
-            while self.pagemap.is_present(src) == Ok(true) && !self.early.iter().any(is_gone) {
+            while self.pagemap.has_page(src) == Ok(true) && !self.early.iter().any(is_gone) {
                 // SAFETY: the page was there, and is a hole now.
                 match unsafe { self.uffd.copy(dst, src, PAGE) }.stop {
                     // The second and third: somebody has filled the place, or it is gone.
