@@ -260,9 +260,11 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         is_spared
     }
 
-    /// True for pages that the kernel writes without a fault, and for those that somebody may be discarding.
-    fn must_stay(&self, at: usize) -> bool {
-        self.pins.binary_search(&at).is_ok() || !self.quarantine.is_empty() && self.quarantine.holds(at)
+    /// True for pages that the kernel writes without a fault, for those that somebody may be discarding, and for those that are held.
+    fn must_stay(&mut self, at: usize) -> bool {
+        self.pins.binary_search(&at).is_ok()
+            || !self.quarantine.is_empty() && self.quarantine.holds(at)
+            || self.kernel.is_held(at)
     }
 
     /// Moves a run to the stage, as far as it goes; how many bytes it was. What may be moved is asked anew before each move, since the

@@ -79,6 +79,13 @@ pub trait Kernel {
     fn is_hole(&mut self, at: usize) -> bool {
         self.present(at..at + PAGE, 1, &mut [Run::default()]).0 == 0
     }
+    /// What the page tables say of the pages from `at` on, in the form of /proc/PID/pagemap; 0 for what they do not know.
+    fn entries(&mut self, at: usize, entries: &mut [u64]);
+    /// True for a page that must not leave the program now, since a thread has the kernel look at it or take it.
+    fn is_held(&mut self, at: usize) -> bool {
+        let _ = at;
+        false
+    }
     /// The same as `present` from `at` to the end of the address space, in whatever mapping is not the engine's; `None` when there are none.
     fn occupied(&mut self, at: usize, max_pages: usize, runs: &mut [Run]) -> Option<(usize, usize)> {
         let mut at = at;

@@ -14,7 +14,7 @@
 //! - [`stage`], [`object`]: what the index points to
 //! - [`pager`]: the state and its turn; [`event`]: unmap, remap, remove; [`enroll`]: what is registered; `areas`: where there is something to take; [`evict`]: out;
 //!   [`pack`]: out once more, and smaller; [`fault`]: in; [`fetch`]: in, ahead; [`fork`]: what a child takes over; [`shared`]: what it has in common with its parent afterwards,
-//!   [`family`]: and what of it is stored once for both
+//!   [`family`]: and what of it is stored once for both; [`look`]: what the program asks about its pages
 //! - [`check`]: an invariant walker
 
 #![cfg_attr(not(test), no_std)]
@@ -33,6 +33,7 @@ pub mod fetch;
 pub mod fork;
 pub mod index;
 pub mod kernel;
+pub mod look;
 pub mod object;
 pub mod pack;
 pub mod pager;

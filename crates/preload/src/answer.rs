@@ -6,6 +6,7 @@ use crate::follow::Follower;
 use crate::fork::Cradle;
 use crate::heritage;
 use crate::live::{self, Live};
+use crate::looks;
 use crate::store::Counter;
 use crate::watch::Watch;
 use core::ops::Range;
@@ -37,6 +38,10 @@ pub fn answer(watch: &Watch, pager: &mut Engine) {
     } else if wish == Wish::Move as u32 || wish == Wish::Grow as u32 {
         pager.await_quiet();
         pager.kernel.follow_mremap(range, wish == Wish::Grow as u32, pager.regions());
+    } else if wish == Wish::Hold as u32 {
+        CONTROL.range.1.store(pager.hold(range, HELD_BYTES), Relaxed);
+    } else if wish == Wish::Look as u32 {
+        looks::answer(pager, range);
     }
     CONTROL.wish.store(0, Release);
     if CONTROL.forks.load(SeqCst) > 0 {
@@ -52,6 +57,9 @@ fn advise_children(pager: &mut Engine, range: Range<usize>, advice: u32) {
     let done = pager.kernel.advise_children(range, advice, pager.regions());
     CONTROL.outcome.store(done.err().map_or(0, |errno| errno.0), Release);
 }
+
+/// How much comes home at a time for the kernel to look at it or take it: little beside any limit.
+const HELD_BYTES: usize = 2 << 20;
 
 /// Registers all there is, unless a fork is under way.
 pub fn enroll(pager: &mut Engine) {

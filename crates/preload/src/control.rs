@@ -45,6 +45,8 @@ pub struct Control {
     pub outcome: AtomicU32,
     /// A range that the engine may not register; (0, 0) when there is none.
     pub spared: (AtomicUsize, AtomicUsize),
+    /// A range that must not leave the program; (0, 0) when there is none.
+    pub held: (AtomicUsize, AtomicUsize),
     /// 1 while a thread of the program makes guards, which a copy would overwrite.
     pub guarding: AtomicU32,
     /// 1 while the engine copies a page into the program: guards wait for that.
@@ -130,6 +132,11 @@ pub enum Wish {
     Move = 7,
     /// mremap has enlarged something, which is this range now.
     Grow = 8,
+    /// The kernel is about to look at a range, or to take it: what is out there is to come home, in the order of addresses. Where the end of the range was is then
+    /// up to where it has.
+    Hold = 9,
+    /// How the pages of a range stand is to be told (looks.rs).
+    Look = 10,
 }
 
 /// Nobody has answered a wish yet: not an errno.
@@ -166,6 +173,7 @@ impl Control {
             range: (AtomicUsize::new(0), AtomicUsize::new(0)),
             outcome: AtomicU32::new(UNANSWERED),
             spared: (AtomicUsize::new(0), AtomicUsize::new(0)),
+            held: (AtomicUsize::new(0), AtomicUsize::new(0)),
             guarding: AtomicU32::new(0),
             copying: AtomicU32::new(0),
             memcg: AtomicPtr::new(core::ptr::null_mut()),
@@ -263,6 +271,8 @@ impl Control {
             self.wish, 0;
             self.spared.0, 0;
             self.spared.1, 0;
+            self.held.0, 0;
+            self.held.1, 0;
             self.guarding, 0;
             self.copying, 0;
             self.cradle, 0;
@@ -287,6 +297,19 @@ impl Control {
     pub fn spares(&self, range: &Range<usize>) -> bool {
         let (start, end) = (self.spared.0.load(SeqCst), self.spared.1.load(SeqCst));
         start < range.end && end > range.start
+    }
+
+    /// Keeps what is in a range from leaving it; an empty one keeps nothing.
+    pub fn hold(&self, range: Range<usize>) {
+        // Half written it keeps nothing. What leaves then comes back as the engine is asked.
+        self.held.1.store(0, SeqCst);
+        self.held.0.store(range.start, SeqCst);
+        self.held.1.store(range.end, SeqCst);
+    }
+
+    /// True when the page at `at` must stay.
+    pub fn holds(&self, at: usize) -> bool {
+        at < self.held.1.load(SeqCst) && at >= self.held.0.load(SeqCst)
     }
 
     /// For the engine: true when no fork is under way, and the next one finds that not all is home.

@@ -12,6 +12,7 @@ use crate::footprint::{data, footprint};
 use crate::fork;
 use crate::heritage;
 use crate::live::{self, Live};
+use crate::looks;
 use crate::pool::Means;
 use crate::rounds::{self, AHEAD_LEAST};
 use crate::store::Counter;
@@ -200,6 +201,10 @@ impl Parts {
 fn announce(watch: &Watch, pager: &mut Engine) {
     CONTROL.pager.store(&raw mut *pager as usize, Release);
     CONTROL.doorbell.store(pager.doorbell(), Release);
+    if watch.was_filtered {
+        looks::bind();
+    }
+    looks::begin();
     CONTROL.state.store(State::Awake as u32, SeqCst);
     watch.order.slot.state.store(memcg::State::Awake as u32, Release);
 }

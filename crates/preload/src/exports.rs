@@ -1,11 +1,11 @@
 //! The functions of libc that the library stands before (zfolio.map): each jumps to the function of that name in one of our modules, which does what is to be
 //! done around libc's own. Any of them may be the first of ours that a process calls: before it, all addresses are filled in (relocate.rs).
 
-/// Defines them, by modules.
+/// Defines them, by modules; and those that are too frequent for that, which go to libc's own at once while there is nothing to do around them.
 macro_rules! exports {
-    ($($module:ident: $($name:ident)*;)*) => {
+    (frequent { $($frequent:ident => $call:ident)* } $($module:ident: $($name:ident)*;)*) => {
         /// The functions that the library stands before.
-        pub const NAMES: &[&str] = &[$($(stringify!($name)),*),*];
+        pub const NAMES: &[&str] = &[$($(stringify!($name)),*),*, $(stringify!($frequent)),*];
 
         #[cfg(panic = "abort")]
         mod bare {
@@ -27,12 +27,44 @@ macro_rules! exports {
                     )
                 }
             )*)*
+            $(
+                #[allow(non_snake_case)]
+                #[unsafe(no_mangle)]
+                #[unsafe(naked)]
+                #[unsafe(link_section = ".text.startup.zfolio")]
+                extern "C" fn $frequent() {
+                    core::arch::naked_asm!(
+                        "cmp dword ptr [rip + {is_awake}], 0",
+                        "jne {here}",
+                        "mov rax, qword ptr [rip + {real} + {offset}]",
+                        "test rax, rax",
+                        "jz 2f",
+                        "jmp rax",
+                        "2:",
+                        "mov eax, {call}",
+                        "call {find}",
+                        "jmp rax",
+                        is_awake = sym crate::looks::IS_AWAKE,
+                        here = sym crate::looks::$frequent,
+                        real = sym crate::looks::REAL,
+                        offset = const crate::looks::Call::$call as usize * size_of::<usize>(),
+                        call = const crate::looks::Call::$call as usize,
+                        find = sym super::find,
+                    )
+                }
+            )*
         }
     };
 }
 
 exports! {
-    hook: fork _Fork daemon forkpty unshare ioctl madvise mremap;
+    frequent {
+        read => Read __read_chk => ReadChk
+        pread => Pread pread64 => Pread64 __pread_chk => PreadChk __pread64_chk => Pread64Chk
+        readv => Readv preadv => Preadv preadv64 => Preadv64 preadv2 => Preadv2 preadv64v2 => Preadv64v2
+    }
+    hook: fork _Fork daemon forkpty unshare madvise mremap;
+    ioctl: ioctl;
     clone: clone __clone;
     wait: wait wait3 wait4 waitpid waitid;
     loan: vmsplice setsockopt;
@@ -68,6 +100,31 @@ extern "C" fn finish() {
         "pop rdi",
         "ret",
         finish = sym crate::relocate::finish,
+    )
+}
+
+/// The address of libc's function of the number in rax. All registers that hold arguments stay.
+#[cfg(panic = "abort")]
+#[unsafe(naked)]
+#[unsafe(link_section = ".text.startup.zfolio")]
+extern "C" fn find() {
+    core::arch::naked_asm!(
+        "push rdi",
+        "push rsi",
+        "push rdx",
+        "push rcx",
+        "push r8",
+        "push r9",
+        "mov edi, eax",
+        "call {resolve}",
+        "pop r9",
+        "pop r8",
+        "pop rcx",
+        "pop rdx",
+        "pop rsi",
+        "pop rdi",
+        "ret",
+        resolve = sym crate::looks::resolve,
     )
 }
 

@@ -15,6 +15,7 @@ use crate::exec;
 use crate::follow;
 use crate::grow;
 use crate::heritage;
+use crate::looks;
 use crate::patch;
 use crate::relocate;
 use crate::rights;
@@ -417,6 +418,7 @@ pub(crate) unsafe fn forget_engine() {
         birth::free_aside_stack();
         (&raw const BELL).cast_mut().write(Mutex::new(()));
         CONTROL.reset(true);
+        looks::reset();
     }
 }
 
@@ -535,37 +537,6 @@ fn install_guards(range: Range<usize>, call: impl FnOnce() -> i32) -> i32 {
         if result == 0 && CONTROL.state() == State::Awake {
             ask(Wish::Forget, range);
         }
-        result
-    })
-}
-
-/// ioctl(2): memory that the program gives to a userfaultfd of its own must not be another's, and the engine may have registered it.
-pub extern "C" fn ioctl(fd: i32, request: usize, argument: usize) -> i32 {
-    // SAFETY: the type of ioctl(2).
-    let real = unsafe { real::<unsafe extern "C" fn(i32, usize, ...) -> i32>(Call::Ioctl) };
-    // SAFETY: the program's own call, with its own arguments.
-    let call = || real.map_or(NO_SUCH_CALL, |f| unsafe { f(fd, request, argument) });
-    if request as u32 != uffd::REGISTER || !is_managed() {
-        return call();
-    }
-    // struct uffdio_register begins with start and length. Where it cannot be read the call will say so.
-    let mut words = [0u8; 16];
-    let pid = sys::getpid().unwrap_or(0) as u32;
-    if sys::peek(pid, argument, &mut words) != Ok(words.len()) {
-        return call();
-    }
-    let word = |i: usize| usize::from_ne_bytes(core::array::from_fn(|b| words[i * 8 + b]));
-    let range = word(0)..word(0).saturating_add(word(1));
-    if range.is_empty() || range.end > 1 << 47 || (range.start | range.end) % PAGE != 0 {
-        return call();
-    }
-    with_bell(|| {
-        CONTROL.spare(range.clone());
-        if CONTROL.state() == State::Awake {
-            ask(Wish::LetGo, range);
-        }
-        let result = call();
-        CONTROL.spare(0..0);
         result
     })
 }

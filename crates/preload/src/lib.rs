@@ -27,7 +27,7 @@
 //! - [`exports`]: the functions of libc that it stands before; [`relocate`]: what is to be done before any of them
 //! - [`sanitizer`]: what AddressSanitizer is told
 //! - [`hook`]: what the program's calls pass through; [`wait`]: those for children; [`dontfork`]: what it keeps out of them;
-//!   [`loan`]: what it lends to the kernel; [`rights`]: what it gives up
+//!   [`loan`]: what it lends to the kernel; [`ioctl`]: what it has the kernel take or look at; [`looks`]: what it reads of its page tables; [`rights`]: what it gives up
 //! - [`exec`]: the calls that start a program; [`image`]: which it is; [`environment`]: what it needs there to be managed
 //!
 //! Without `panic = "abort"`, as in tests, the crate is an ordinary library: no allocator, no hooks, no constructor.
@@ -59,6 +59,7 @@ pub mod heap;
 pub mod heritage;
 pub mod hook;
 pub mod image;
+pub mod ioctl;
 pub mod keys;
 pub mod lessons;
 pub mod lexicon;
@@ -66,6 +67,7 @@ pub mod live;
 pub mod loaded;
 pub mod loan;
 pub mod locked;
+pub mod looks;
 pub mod meter;
 pub mod nap;
 pub mod patch;

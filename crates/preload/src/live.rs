@@ -368,6 +368,15 @@ impl Kernel for Live {
         self.pagemap.has_page(at) == Ok(false)
     }
 
+    fn entries(&mut self, at: usize, entries: &mut [u64]) {
+        let told = self.pagemap.entries(at, entries).unwrap_or(0);
+        entries[told..].fill(0);
+    }
+
+    fn is_held(&mut self, at: usize) -> bool {
+        CONTROL.holds(at)
+    }
+
     /// One scan passes thousands of mappings in the time that a query for each few of them would take.
     fn occupied(&mut self, at: usize, max_pages: usize, runs: &mut [Run]) -> Option<(usize, usize)> {
         let mut at = at;

@@ -50,6 +50,7 @@ const DT_VERSYM: usize = 0x6fff_fff0;
 /// In the table of versions: a symbol that only whoever asks for its version gets.
 const HIDDEN: u16 = 0x8000;
 
+#[unsafe(link_section = ".text.startup.zfolio")]
 fn first() -> *const LinkMap {
     let debug: *const Debug;
     // SAFETY: reads the address of a weak symbol from the table of addresses: 0 where no loader has it.
@@ -84,6 +85,31 @@ pub fn symbol_after(base: usize, name: &[u8]) -> Option<usize> {
         .filter_map(|map| unsafe { Object::read(map) })
         .find_map(|object| object.symbol(name))
         .map(|(at, _)| at)
+}
+
+/// The address of the first symbol of this name, which is padded with zeros, in an object that was loaded after this library. It needs no address that is filled in
+/// later (relocate.rs).
+#[unsafe(link_section = ".text.startup.zfolio")]
+pub fn symbol_behind_us(name: &[u8]) -> Option<usize> {
+    unsafe extern "C" {
+        /// The linker's: where the library begins.
+        static __ehdr_start: u8;
+    }
+    let base = &raw const __ehdr_start as usize;
+    let end = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
+    let (mut map, mut is_behind) = (first(), false);
+    // SAFETY: the loader's list; objects that are loaded.
+    while let Some(object) = unsafe { map.as_ref() } {
+        if is_behind
+            && let Some(object) = unsafe { Object::read(object) }
+            && let Some((at, _)) = object.symbol(&name[..end])
+        {
+            return Some(at);
+        }
+        is_behind |= object.base == base;
+        map = object.next;
+    }
+    None
 }
 
 impl Object {

@@ -8,9 +8,14 @@ use crate::follow;
 use crate::grow;
 use crate::heritage;
 use crate::hook::{self, Call, NO_SUCH_CALL, real};
+use crate::ioctl;
+use crate::looks;
 use core::sync::atomic::Ordering::Relaxed;
 use linux_raw_sys::general as g;
 use uffd::sys;
+
+/// seccomp's operations that set a filter or the strict mode; others only ask.
+const SECCOMP_SET_MODE_FILTER: usize = 1;
 
 const PR_SET_DUMPABLE: usize = 4;
 const PR_SET_SECCOMP: usize = 22;
@@ -86,6 +91,9 @@ pub extern "C" fn prctl(option: i32, a: usize, b: usize, c: usize, d: usize) -> 
     if gives_up_by_prctl(option as usize, a) {
         begin();
     }
+    if option as usize == PR_SET_SECCOMP {
+        looks::bind();
+    }
     // SAFETY: the type of prctl(2).
     let real = unsafe { real::<unsafe extern "C" fn(i32, ...) -> i32>(Call::Prctl) };
     // SAFETY: the program's own call, with its own arguments.
@@ -128,8 +136,14 @@ extern "C" fn before_syscall(number: i64, first: usize) -> usize {
     match u32::try_from(number) {
         Ok(g::__NR_prctl) => return prctl_by_syscall as *const () as usize,
         Ok(g::__NR_madvise) => return madvise_by_syscall as *const () as usize,
+        Ok(g::__NR_ioctl) => return ioctl::by_syscall as *const () as usize,
         Ok(number) if gives_up(number) => return followed as *const () as usize,
-        _ => {}
+        Ok(number) => {
+            if let Some(read) = looks::by_syscall(number) {
+                return read;
+            }
+        }
+        Err(_) => {}
     }
     // SAFETY: only its address is wanted.
     unsafe { real::<usize>(Call::Syscall) }.unwrap_or(no_such_call as *const () as usize)
@@ -153,6 +167,9 @@ extern "C" fn followed(number: i64, a: usize, b: usize, c: usize, d: usize, e: u
         begin()
     } else {
         grow::before_it_cannot()
+    }
+    if number == g::__NR_seccomp as i64 && a <= SECCOMP_SET_MODE_FILTER {
+        looks::bind();
     }
     // SAFETY: the type of syscall(2).
     let real = unsafe { real::<unsafe extern "C" fn(i64, ...) -> i64>(Call::Syscall) };

@@ -34,7 +34,7 @@ pub struct Watch {
     /// What was opened before it gave something up.
     keys: Option<Keys>,
     /// The engine was born with a filter.
-    was_filtered: bool,
+    pub was_filtered: bool,
     cpu_ns: u64,
 }
 

@@ -6,6 +6,7 @@ use super::{Shared, World};
 use crate::kernel::{Birthmarks, Errno, Filled, Kernel, LOOK_PAGES, Message, Moved, Run};
 use std::fmt;
 use std::ops::Range;
+use uffd::pagemap::{PRESENT_BIT, PROTECTED_BIT};
 use vmscan::PAGE;
 
 /// The pager's view of the world.
@@ -250,6 +251,19 @@ impl Kernel for SimKernel {
             pages += 1;
         }
         (found, range.end)
+    }
+
+    fn entries(&mut self, at: usize, entries: &mut [u64]) {
+        let mut world = self.0.borrow_mut();
+        world.enter();
+        for (at, entry) in (at..).step_by(PAGE).zip(entries) {
+            let bits = |page: &Page| PRESENT_BIT | if page.protected { PROTECTED_BIT } else { 0 };
+            *entry = world.memory.page(at).map_or(0, bits);
+        }
+    }
+
+    fn is_held(&mut self, at: usize) -> bool {
+        self.0.borrow().held.contains(&at)
     }
 
     fn pins(&mut self, pins: &mut Vec<usize>) {

@@ -53,6 +53,8 @@ pub struct World {
     stubborn: bool,
     /// In a child: what it finds empty.
     wiped: Vec<Range<usize>>,
+    /// What must not leave the program.
+    held: Range<usize>,
     /// Scheduling points so far.
     clock: u64,
     /// Calls of the engine in this turn.
