@@ -1,12 +1,15 @@
-//! What a program asks the kernel about its own pages, or has the kernel do with them past any fault: the page tables know nothing of what is out.
+//! What a program asks the kernel about its own pages, or has the kernel do with them past any fault: the page tables
+//! know nothing of what is out.
 //!
 //! An answer of `look` is right because
-//! 1. the pager alone moves pages, and moves none while it answers: the page tables are read and the index asked between two messages, when each page that is out is so
-//!    in both;
-//! 2. an event that was read is applied. Who causes one that is not read yet is in his call still, and nobody can tell on which side of that the answer lies.
+//! 1. the pager alone moves pages, and moves none while it answers: the page tables are read and the index asked
+//!    between two messages, when each page that is out is so in both;
+//! 2. an event that was read is applied. Who causes one that is not read yet is in his call still, and nobody can tell
+//!    on which side of that the answer lies.
 //!
-//! What `hold` has brought stays (`Kernel::is_held`): the thread that asks says what is to be held first, and then waits for the answer. What the hand takes in
-//! between comes home with the rest, since the pager does one after the other; later it finds the range held.
+//! What `hold` has brought stays (`Kernel::is_held`): the thread that asks says what is to be held first, and then
+//! waits for the answer. What the hand takes in between comes home with the rest, since the pager does one after the
+//! other; later it finds the range held.
 
 use crate::index::{Entry, Kind};
 use crate::kernel::{Kernel, Store};
@@ -16,8 +19,8 @@ use uffd::Errno;
 use uffd::pagemap::{PROTECTED_BIT, SOFT_DIRTY_BIT, SWAPPED_BIT};
 use vmscan::{PAGE, WINDOW};
 
-/// What the page tables would say of a page that is out, were the kernel's own swap to have it: of no device that could be named, and written to since anybody last
-/// asked, as it is when it comes back.
+/// What the page tables would say of a page that is out, were the kernel's own swap to have it: of no device that could
+/// be named, and written to since anybody last asked, as it is when it comes back.
 pub const OUT: u64 = SWAPPED_BIT | SOFT_DIRTY_BIT;
 
 impl<K: Kernel, S: Store> Pager<'_, K, S> {
@@ -34,8 +37,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         }
     }
 
-    /// Brings what is out of a range home, in the order of addresses, until about `most` bytes have come; up to where everything is there. Nor is anything there
-    /// protected any more.
+    /// Brings what is out of a range home, in the order of addresses, until about `most` bytes have come; up to where
+    /// everything is there. Nor is anything there protected any more.
     pub fn hold(&mut self, range: Range<usize>, most: usize) -> usize {
         let (mut at, mut end, mut came) = (range.start, range.end, 0);
         self.settle();
@@ -70,7 +73,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         None
     }
 
-    /// Brings a page of zeros home as a page of its own: the kernel's shared one would look as if nobody had ever written to it.
+    /// Brings a page of zeros home as a page of its own: the kernel's shared one would look as if nobody had ever
+    /// written to it.
     fn bring_zeros(&mut self, page: usize) {
         let (zeros, mut pauses) = (self.config.nursery, 0);
         while self.index.get(page).kind() == Kind::Zero {
@@ -86,7 +90,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         }
     }
 
-    /// Lets the program write to a range without telling: a page that a fork has protected looks as if it were not written to.
+    /// Lets the program write to a range without telling: a page that a fork has protected looks as if it were not
+    /// written to.
     fn bare(&mut self, range: Range<usize>) {
         for region in self.regions.clone() {
             let part = range.start.max(region.start)..range.end.min(region.end);

@@ -1,8 +1,8 @@
-//! The program's own userfaultfd and PAGEMAP_SCAN: what the kernel does with memory past any fault. It would find holes where pages are out, and so they are brought home
-//! first and stay for the time of the call.
+//! The program's own userfaultfd and PAGEMAP_SCAN: what the kernel does with memory past any fault. It would find holes
+//! where pages are out, and so they are brought home first and stay for the time of the call.
 //!
-//! A range may be larger than the limit. Then the call is made in pieces, one after the other, each as far as its part is home, as the program itself may make it:
-//! both calls say how far they have come.
+//! A range may be larger than the limit. Then the call is made in pieces, one after the other, each as far as its part
+//! is home, as the program itself may make it: both calls say how far they have come.
 
 use crate::control::{CONTROL, State, Wish};
 use crate::hook::{Call, NO_SUCH_CALL, ask, is_managed, real, with_bell};
@@ -75,7 +75,8 @@ fn range(start: u64, bytes: u64) -> Option<Range<usize>> {
     (!range.is_empty() && range.end <= TOP && (range.start | range.end) % PAGE == 0).then_some(range)
 }
 
-/// Memory that the program gives to a userfaultfd of its own must not be another's, and the engine may have registered it.
+/// Memory that the program gives to a userfaultfd of its own must not be another's, and the engine may have registered
+/// it.
 fn register(call: &Request, argument: usize) -> i32 {
     // struct uffdio_register begins with start and length.
     let Some(range) = words::<2>(argument).and_then(|[start, bytes]| range(start, bytes)) else {
@@ -116,7 +117,8 @@ const MOVE_SRC: usize = 1;
 const MOVE_BYTES: usize = 2;
 const MOVE_MOVED: usize = 4;
 
-/// UFFDIO_MOVE: what is taken is taken as it is in the page tables. (Its target is registered with the program's descriptor, and so not with the engine's.)
+/// UFFDIO_MOVE: what is taken is taken as it is in the page tables. (Its target is registered with the program's
+/// descriptor, and so not with the engine's.)
 fn take(call: &Request, argument: usize) -> i32 {
     let Some((given, src)) = words::<5>(argument).and_then(|w| Some((w, range(w[MOVE_SRC], w[MOVE_BYTES])?)))
     else {
@@ -171,8 +173,9 @@ struct Region {
     categories: u64,
 }
 
-/// PAGEMAP_SCAN of this memory. What is out is brought home, and not only said to be swapped: who has only known machines without swap asks for pages that are there.
-/// Without regions to write nothing is told, and what it protects then is registered with the program's descriptor.
+/// PAGEMAP_SCAN of this memory. What is out is brought home, and not only said to be swapped: who has only known
+/// machines without swap asks for pages that are there. Without regions to write nothing is told, and what it protects
+/// then is registered with the program's descriptor.
 fn scan(call: &Request, argument: usize) -> i32 {
     let Some(given) = words::<SCAN_WORDS>(argument) else { return call.call(argument) };
     let (start, end) = (given[SCAN_START] as usize, given[SCAN_END] as usize);
@@ -201,7 +204,8 @@ fn scan(call: &Request, argument: usize) -> i32 {
         let is_enough = given[SCAN_MAX_PAGES] != 0 && pages >= given[SCAN_MAX_PAGES];
         let is_full = found as u64 == given[SCAN_VEC_LEN];
         let upto = piece[SCAN_WALK_END];
-        if is_enough || is_full || upto < piece[SCAN_END] || upto >= end as u64 {
+        // Where two regions have become one there is room for one more, though the kernel has stopped for want of it.
+        if is_enough || is_full || upto >= end as u64 || upto <= at as u64 {
             break upto;
         }
         at = upto as usize;
@@ -209,7 +213,8 @@ fn scan(call: &Request, argument: usize) -> i32 {
     if tell(argument, SCAN_WALK_END, walk_end) { found as i32 } else { fail(Errno::EFAULT) }
 }
 
-/// Makes one region of the last of the first `found` ones and the one that goes on with it, as the kernel would have; how many there are then.
+/// Makes one region of the last of the first `found` ones and the one that goes on with it, as the kernel would have;
+/// how many there are then.
 fn join(regions: &mut [Region], found: usize) -> usize {
     if found == 0 || found == regions.len() {
         return regions.len();

@@ -1,21 +1,27 @@
-//! What the program reads of its own page tables (/proc/self/pagemap). The kernel knows nothing of memory that is out, and says that it was never touched: who resets memory by
-//! that would give one user's data to the next. So libc's calls that read pass here, and such pages look as they would in the kernel's own swap (bit 62).
+//! What the program reads of its own page tables (/proc/self/pagemap). The kernel knows nothing of memory that is out,
+//! and says that it was never touched: who resets memory by that would give one user's data to the next. So libc's
+//! calls that read pass here, and such pages look as they would in the kernel's own swap (bit 62).
 //!
 //! ```text
 //!   read, pread, readv ... ── no engine, or one that sleeps ──> libc's own: nothing is out
-//!                          └─ libc's own, then: may that be page tables with a hole? ─> are they ours? ─> asks the engine
+//!                          └─ libc's own, then: may it be page tables with a hole? ─> are they ours? ─> asks the engine
 //! ```
 //!
-//! These are frequent calls. Before an engine is awake each costs a comparison and a jump (`exports.rs`); afterwards a look at the first words that were read: an entry
-//! of a page that is neither present nor swapped says nothing else but perhaps that it is soft-dirty, and in what is not page tables there is soon a word that no
-//! entry can be. Only what passes that costs a system call, which asks what file it was. So it does not matter how or when the program has opened it.
+//! These are frequent calls. Before an engine is awake each costs a comparison and a jump (`exports.rs`); afterwards a
+//! look at the first words that were read: an entry of a page that is neither present nor swapped says nothing else but
+//! perhaps that it is soft-dirty, and in what is not page tables there is soon a word that no entry can be. Only what
+//! passes that costs a system call, which asks what file it was. So it does not matter how or when the program has
+//! opened it.
 //!
 //! An answer is right because
-//! 1. the engine says how pages stand at one moment between the beginning of the call and its end (mm/look.rs), and it counts where the kernel has seen a hole;
+//! 1. the engine says how pages stand at one moment between the beginning of the call and its end (mm/look.rs), and it
+//!    counts where the kernel has seen a hole;
 //! 2. what the kernel has seen in place was there at another such moment;
-//! 3. nobody waits for a lock that the engine may want: the bell is held, and the engine writes its answer into the library's own memory, which never goes out.
+//! 3. nobody waits for a lock that the engine may want: the bell is held, and the engine writes its answer into the
+//!    library's own memory, which never goes out.
 //!
-//! Threads that read one descriptor by `read` at the same time share its offset, and know as little as this does which part each of them has got.
+//! Threads that read one descriptor by `read` at the same time share its offset, and know as little as this does which
+//! part each of them has got.
 
 use crate::answer::Engine;
 use crate::control::{CONTROL, State, Wish};
@@ -35,7 +41,8 @@ use uffd::{PAGE, sys};
 #[unsafe(link_section = ".data.zfolio")]
 pub static IS_AWAKE: AtomicU32 = AtomicU32::new(0);
 
-/// Not 0 where a seccomp filter binds the program: it may end who makes a call that it does not foresee, and so the kernel's answers stay as they are.
+/// Not 0 where a seccomp filter binds the program: it may end who makes a call that it does not foresee, and so the
+/// kernel's answers stay as they are.
 static IS_BOUND: AtomicU32 = AtomicU32::new(0);
 
 /// libc's functions, by [`Call`]; 0 before the first call of each.
@@ -290,7 +297,8 @@ fn says(word: u64) -> Says {
     }
 }
 
-/// An entry as the kernel has told it, with what the engine knows of the page. Which frame or slot it has is told to those alone whom the kernel tells.
+/// An entry as the kernel has told it, with what the engine knows of the page. Which frame or slot it has is told to
+/// those alone whom the kernel tells.
 fn merge(told: u64, known: u64) -> u64 {
     const PLACE: u64 = (1 << 55) - 1;
     match says(told) {
@@ -397,7 +405,8 @@ pub fn is_own(fd: i32) -> bool {
     if IS_BOUND.load(Relaxed) != 0 {
         return false;
     }
-    // A regular file that its owner alone may read, without a size: others need not be asked for by name, which takes long.
+    // A regular file that its owner alone may read, without a size: others need not be asked for by name, which takes
+    // long.
     if sys::mode_and_size(fd) != Ok((g::S_IFREG | g::S_IRUSR, 0)) {
         return false;
     }
@@ -411,7 +420,8 @@ pub fn is_own(fd: i32) -> bool {
     pid == own || sys::gettid() == Ok(pid as usize) || sys::same_vm(own, pid) == Ok(true)
 }
 
-/// The process, or thread, of whose page tables a path is: `/proc/PID/pagemap`, or `/proc/PID/task/TID/pagemap`, wherever proc is mounted.
+/// The process, or thread, of whose page tables a path is: `/proc/PID/pagemap`, or `/proc/PID/task/TID/pagemap`,
+/// wherever proc is mounted.
 fn whose(path: &[u8]) -> Option<u32> {
     let mut parts = path.rsplit(|byte| *byte == b'/');
     if parts.next() != Some(b"pagemap") {
