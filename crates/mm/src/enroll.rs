@@ -14,6 +14,12 @@ const ENROLL_NS: [u64; 3] = [1_000_000, 4_000_000, 200_000_000];
 const ENROLL_REST: [u64; 3] = [1, 4, 16];
 const FAST: usize = 64;
 
+/// How many mappings are asked about in one step of such a look: half a millisecond, for which faults wait.
+const STEP: usize = 512;
+
+/// How many of them in a row.
+const FEW: usize = 16;
+
 /// How often it is tried at once while events come.
 const TRIES: usize = 200;
 
@@ -43,6 +49,23 @@ impl Growth {
     }
 }
 
+/// A look at all mappings, step by step.
+#[derive(Default)]
+pub(crate) struct Walk {
+    /// Where the next step begins; 0 before the first.
+    at: usize,
+    /// So far each could be registered, or refused for good.
+    is_all: bool,
+    /// The pace at which it began.
+    pace: usize,
+    /// How much was told of when it began, ever; and the same of the last one that came to the end.
+    told: usize,
+    told_at_last: usize,
+    /// When the last step ended, and how long it took.
+    stepped_ns: u64,
+    took_ns: u64,
+}
+
 impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// The size of the address space in bytes; and how much was mapped, ever, of which the pager is told before it may be filled (`enroll_now`).
     pub fn mapped(&mut self, bytes: usize, told: usize) {
@@ -52,6 +75,11 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// When all there was has been registered last, in nanoseconds.
     pub fn enrolled_ns(&self) -> u64 {
         self.enrolled_ns
+    }
+
+    /// How much was mapped, ever, when the look began by which that was done: what has come since may have been missed.
+    pub fn enrolled_bytes(&self) -> usize {
+        self.walk.told_at_last
     }
 
     /// Registers an area, unless all of it from `from` on is registered already.
@@ -69,38 +97,55 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         if !self.is_quiet() {
             return Err(Errno::EAGAIN);
         }
+        self.areas.forget_at(&whole);
         insert(&mut self.regions, whole);
-        self.areas.forget();
         self.rest.end();
         Ok(())
     }
 
     /// Registers all there is, ahead of the hand: only then does fresh memory fault to us and can be made to wait. No event tells of new
-    /// mappings, and so this is done again and again while the footprint is high.
+    /// mappings, and so this is done again and again while the footprint is high. Of thousands of mappings it looks at some each time.
     pub fn enroll_all(&mut self) {
         let now = self.kernel.now_ns();
-        let pace =
-            if !self.growth.is_unheard { 2 } else { (self.growth.bytes <= self.marks.limit / FAST) as usize };
-        if now < self.enrolled_ns + ENROLL_NS[pace] + self.enroll_took_ns * ENROLL_REST[pace] {
+        let is_new = self.walk.at == 0;
+        if is_new {
+            let is_slow = self.growth.bytes <= self.marks.limit / FAST;
+            self.walk.pace = if self.growth.is_unheard { is_slow as usize } else { 2 };
+        }
+        let pace = self.walk.pace;
+        let pause = if is_new { ENROLL_NS[pace] } else { 0 };
+        if now < self.walk.stepped_ns + pause + self.walk.took_ns * ENROLL_REST[pace] {
             return;
         }
-        self.growth.bytes = 0;
-        // What must wait for an event now comes round again soon, what is refused with the next look.
-        self.growth.is_unheard = !self.enroll_each();
-        self.enrolled_ns = self.kernel.now_ns();
-        self.enroll_took_ns = self.enrolled_ns - now;
+        if is_new {
+            (self.growth.bytes, self.growth.is_unheard) = (0, false);
+            (self.walk.told, self.walk.is_all) = (self.growth.told, true);
+        }
+        let (next, is_all) = self.enroll_within(self.walk.at..usize::MAX, STEP);
+        let end = self.kernel.now_ns();
+        let walk = &mut self.walk;
+        walk.is_all &= is_all;
+        (walk.stepped_ns, walk.took_ns) = (end, end - now);
+        walk.at = next.unwrap_or(0);
+        if next.is_none() {
+            // What must wait for an event now comes round again soon, what is refused with the next look.
+            self.growth.is_unheard |= !walk.is_all;
+            (self.enrolled_ns, walk.told_at_last) = (end, walk.told);
+        }
     }
 
-    /// Registers all there is because the program is about to fill what it has mapped, also below the mark from which on that is done anyway. False where some
-    /// must still wait for an event.
-    pub fn enroll_now(&mut self) -> bool {
+    /// Registers what there is in these ranges, or touches them, because the program is about to fill what it has mapped there; also below the mark from which on that is done
+    /// anyway. False where some must still wait for an event.
+    pub fn enroll_now(&mut self, ranges: &[Range<usize>]) -> bool {
         let mut pauses = 0;
-        while !self.enroll_each() {
-            if pauses == TRIES {
-                self.growth.is_unheard = true;
-                return false;
+        for range in ranges {
+            while !self.enroll_within(range.clone(), usize::MAX).1 {
+                if pauses == TRIES {
+                    self.growth.is_unheard = true;
+                    return false;
+                }
+                self.wait_for_events(&mut pauses);
             }
-            self.wait_for_events(&mut pauses);
         }
         self.enrolled_ns = self.kernel.now_ns();
         true
@@ -108,12 +153,32 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
 
     /// Tries once to register each mapping; false where some must wait for an event.
     pub(crate) fn enroll_each(&mut self) -> bool {
-        let (mut at, mut is_all) = (0, true);
-        while let Some(area) = self.kernel.area(at) {
-            at = area.end;
-            is_all &= self.enroll(&area, area.start) != Err(Errno::EAGAIN);
+        self.enroll_within(0..usize::MAX, usize::MAX).1
+    }
+
+    /// The same for mappings that touch a range, of which so many are asked about at most: where to go on, and false where some must wait for an event.
+    fn enroll_within(&mut self, range: Range<usize>, most: usize) -> (Option<usize>, bool) {
+        let (mut at, mut left, mut is_all) = (range.start, most, true);
+        loop {
+            // A few at a time: what lies behind the range is not asked about.
+            let mut asks = left.min(FEW);
+            left -= asks;
+            let found = self.kernel.area(at, &mut asks);
+            left += asks;
+            at = match found {
+                Ok(Some(area)) if area.start < range.end => {
+                    is_all &= self.enroll(&area, area.start) != Err(Errno::EAGAIN);
+                    area.end
+                }
+                Ok(_) => return (None, is_all),
+                Err(upto) => upto,
+            };
+            if at >= range.end {
+                return (None, is_all);
+            } else if left == 0 {
+                return (Some(at), is_all);
+            }
         }
-        is_all
     }
 }
 

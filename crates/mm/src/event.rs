@@ -61,12 +61,13 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             }
             Message::Unmap(range) => {
                 self.stat.events.fetch_add(1, Relaxed);
-                self.areas.forget();
+                self.areas.forget_at(&range);
                 self.unmap(range);
             }
             Message::Remap { from, to } => {
                 self.stat.events.fetch_add(1, Relaxed);
-                self.areas.forget();
+                self.areas.forget_at(&from);
+                self.areas.forget_at(&(to..to + from.len()));
                 self.remap(from, to);
             }
             Message::Other(_) => {}

@@ -52,6 +52,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         if self.footprint > self.marks.wake && !self.config.evict_all {
             self.enroll_all();
         }
+        self.areas.begin_search();
         let actions = self.marks.decide(&self.usage());
         for _ in 0..self.stage.waste_len() {
             if let Some(slot) = self.stage.take_waste() {
@@ -112,7 +113,11 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         while got < want && rounds < 2 && looks > 0 && !self.stage.is_full() {
             looks -= 1;
             let mut runs = [Run::default(); 64];
-            let Some((found, upto)) = self.kernel.occupied(self.hand, EVICT_PAGES, &mut runs) else {
+            self.hand = self.known_from(self.hand);
+            let none_left = self.hand == usize::MAX;
+            let Some((found, upto)) =
+                (!none_left).then(|| self.kernel.occupied(self.hand, EVICT_PAGES, &mut runs)).flatten()
+            else {
                 self.hand = 0;
                 rounds += 1;
                 let found = self.rest.round(self.kernel.now_ns());
@@ -200,7 +205,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     ) -> (usize, Option<usize>) {
         let (mut at, mut got) = (run.start, 0);
         while at < run.end {
-            let area = self.area(at);
+            let Some(area) = self.area(at) else { return (got, Some(at)) };
             if area.start > at {
                 // What is registered now was asked about now.
                 at = area.start;
@@ -218,16 +223,30 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         (got, None)
     }
 
-    /// The first area that can be taken and ends after an address; at the end of all addresses when there is none.
-    fn area(&mut self, at: usize) -> Range<usize> {
-        // What is known still holds where all is registered, since what has changed was an event; and before that there is nothing to take, or it is new.
+    /// The first address from `at` on where there may be something to take, as far as is known; that of the end when there is nothing.
+    fn known_from(&mut self, at: usize) -> usize {
         self.areas.keep_until(self.kernel.now_ns());
+        self.areas.skip(at)
+    }
+
+    /// The first area that can be taken and ends after an address, or an empty one at the address up to which there is none; at the end of all addresses when there is
+    /// none at all. `None` when enough was asked in this search.
+    fn area(&mut self, at: usize) -> Option<Range<usize>> {
+        // What is known still holds where all is registered, since what has changed was an event; and before that there is nothing to take, or it is new.
+        let now = self.kernel.now_ns();
+        self.areas.keep_until(now);
         let holds = |area: &Range<usize>| at < area.start || covers(&self.regions, &(at..area.end));
-        self.areas.find(at).filter(holds).unwrap_or_else(|| {
-            let area = self.kernel.area(at).unwrap_or(usize::MAX..usize::MAX);
-            self.areas.learn(at, area.clone());
-            area
-        })
+        if let Some(area) = self.areas.find(at).filter(holds) {
+            return Some(area);
+        }
+        let area = match self.kernel.area(at, &mut self.areas.asks) {
+            Ok(area) => area.unwrap_or(usize::MAX..usize::MAX),
+            Err(upto) if upto > at => upto..upto,
+            Err(_) => return None,
+        };
+        let took = self.kernel.now_ns().saturating_sub(now);
+        self.areas.learn(at, area.clone(), took);
+        Some(area)
     }
 
     /// Takes the pages of a run of present ones that are cold, as long as there is patience to spare the others.

@@ -24,6 +24,9 @@ use vmscan::{PAGE, WINDOW};
 /// Of so many pages at a time it is asked who has them, for one look for what to tell.
 const LOOKS: usize = 16;
 
+/// How many mappings are asked about for one area.
+const ASKS: usize = 256;
+
 /// How much of what was told goes out in one turn, at most, in bytes.
 const TOLD_STEP: usize = 4 * WINDOW;
 
@@ -42,9 +45,16 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// Looks for the next window of which others have pages too that are stored nowhere, and cold.
     pub fn untold(&mut self) -> Untold {
         for _ in 0..LOOKS {
-            let Some(area) = self.kernel.area(self.teller) else {
-                self.teller = 0;
-                return Untold::End;
+            let area = match self.kernel.area(self.teller, &mut { ASKS }) {
+                Ok(Some(area)) => area,
+                Ok(None) => {
+                    self.teller = 0;
+                    return Untold::End;
+                }
+                Err(upto) => {
+                    self.teller = upto;
+                    continue;
+                }
             };
             let from = self.teller.max(area.start);
             let to = area.end.min((from & !(WINDOW - 1)) + LOOK_PAGES * PAGE);

@@ -71,8 +71,9 @@ pub trait Kernel {
     fn is_mapped(&mut self, range: Range<usize>) -> bool;
     /// The mapping, of any kind, that holds `at`.
     fn mapping(&mut self, at: usize) -> Option<Range<usize>>;
-    /// The first stretch of manageable memory that ends after `at`: private, anonymous, read-write, not the engine's own.
-    fn area(&mut self, at: usize) -> Option<Range<usize>>;
+    /// The first stretch of manageable memory that ends after `at`: private, anonymous, read-write, not the engine's own. `asks` is less by the mappings that were
+    /// asked about. Where it comes to 0 before one is found: `Err` with the address up to which there is none.
+    fn area(&mut self, at: usize, asks: &mut usize) -> Result<Option<Range<usize>>, usize>;
     /// Runs of present pages in `range`, about `max_pages` at most: how many runs, and up to which address it looked.
     fn present(&mut self, range: Range<usize>, max_pages: usize, runs: &mut [Run]) -> (usize, usize);
     /// True when there is no page at `at`, neither present nor in the kernel's own swap.
@@ -87,17 +88,7 @@ pub trait Kernel {
         false
     }
     /// The same as `present` from `at` to the end of the address space, in whatever mapping is not the engine's; `None` when there are none.
-    fn occupied(&mut self, at: usize, max_pages: usize, runs: &mut [Run]) -> Option<(usize, usize)> {
-        let mut at = at;
-        while let Some(area) = self.area(at) {
-            let (found, upto) = self.present(at.max(area.start)..area.end, max_pages, runs);
-            if found > 0 {
-                return Some((found, upto));
-            }
-            at = area.end;
-        }
-        None
-    }
+    fn occupied(&mut self, at: usize, max_pages: usize, runs: &mut [Run]) -> Option<(usize, usize)>;
     /// Pages that must stay, because the kernel writes to them without a fault (thread control blocks, robust lists); sorted.
     fn pins(&mut self, pins: &mut Vec<usize>);
     /// Moves pages between the program and the engine, either way.

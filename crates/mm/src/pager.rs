@@ -7,7 +7,7 @@
 //! A turn: read messages and apply events (`attend`), apply results (`collect`), serve faults, reclaim.
 
 use crate::areas::Areas;
-use crate::enroll::Growth;
+use crate::enroll::{Growth, Walk};
 use crate::event::Quarantine;
 use crate::index::{Entry, Index, Kind};
 use crate::kernel::{Kernel, Store, WINDOW_PAGES};
@@ -102,9 +102,9 @@ pub struct Pager<'a, K, S> {
     pub(crate) pack_next_ns: u64,
     /// How many pages have gone to the stage.
     pub(crate) evictions: usize,
-    /// When all mappings were registered last, and how long that took; and what has come since.
+    /// When all mappings were registered last; the look at them that is under way; and what has come since the last.
     pub(crate) enrolled_ns: u64,
-    pub(crate) enroll_took_ns: u64,
+    pub(crate) walk: Walk,
     pub(crate) growth: Growth,
     pub(crate) pins: Vec<usize>,
     pub(crate) footprint: usize,
@@ -181,7 +181,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
             pack_next_ns: 0,
             evictions: 0,
             enrolled_ns: 0,
-            enroll_took_ns: 0,
+            walk: Walk::default(),
             growth: Growth::new(),
             pins: Vec::new(),
             footprint: 0,

@@ -5,6 +5,7 @@ use crate::control::{CONTROL, Wish};
 use crate::follow::Follower;
 use crate::fork::Cradle;
 use crate::heritage;
+use crate::hull::Hull;
 use crate::live::{self, Live};
 use crate::looks;
 use crate::store::Counter;
@@ -61,11 +62,18 @@ fn advise_children(pager: &mut Engine, range: Range<usize>, advice: u32) {
 /// How much comes home at a time for the kernel to look at it or take it: little beside any limit.
 const HELD_BYTES: usize = 2 << 20;
 
-/// Registers all there is, unless a fork is under way.
+/// Registers what has been mapped, unless a fork is under way.
 pub fn enroll(pager: &mut Engine) {
-    let mapped = CONTROL.mapped_bytes.load(Relaxed);
-    if CONTROL.is_forkless() && pager.enroll_now() {
+    // In this order: what is counted lies in one of the hulls.
+    let mapped = CONTROL.mapped_bytes.load(Acquire);
+    if !CONTROL.is_forkless() {
+        return;
+    }
+    let ranges = CONTROL.fresh.each_ref().map(Hull::take);
+    if pager.enroll_now(&ranges) {
         CONTROL.enrolled_bytes.store(mapped, Relaxed);
+    } else {
+        CONTROL.fresh.iter().zip(&ranges).for_each(|(hull, range)| hull.add(range));
     }
 }
 

@@ -1,6 +1,7 @@
 //! What the program's threads and the engine tell each other.
 
 use crate::heads::Layout;
+use crate::hull::Hull;
 use core::ops::Range;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use memcg::{Memcg, Slot};
@@ -33,6 +34,8 @@ pub struct Control {
     /// How much the program has mapped, as far as that passes the library, in bytes, ever; and how much it had when all there was had been registered, or an engine that
     /// sleeps had looked.
     pub mapped_bytes: AtomicUsize,
+    /// Where that is which was mapped since the engine has registered what was asked for: on the heap of brk, and elsewhere.
+    pub fresh: [Hull; 2],
     /// See `mapped_bytes`.
     pub enrolled_bytes: AtomicUsize,
     /// How much one may be ahead of the other before the engine must be asked to see to it; 0 while it need not be.
@@ -167,6 +170,7 @@ impl Control {
             doorbell: AtomicUsize::new(0),
             rings: AtomicUsize::new(0),
             mapped_bytes: AtomicUsize::new(0),
+            fresh: [const { Hull::new() }; 2],
             enrolled_bytes: AtomicUsize::new(0),
             ahead_bytes: AtomicUsize::new(0),
             wish: AtomicU32::new(0),
@@ -258,6 +262,8 @@ impl Control {
                 })*
             };
         }
+        // Nothing here is registered, or what the parent had.
+        self.fresh.iter().for_each(Hull::reset);
         // The parent's.
         if !self.slot.load(Relaxed).is_null() {
             self.slot.store(core::ptr::null_mut(), Relaxed);

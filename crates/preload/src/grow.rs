@@ -22,6 +22,7 @@ use crate::patch;
 use crate::relocate;
 use crate::relro;
 use core::ffi::CStr;
+use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering::*};
 use uffd::sites::Site;
 use uffd::sys::{self, Errno, consts::*};
@@ -132,15 +133,16 @@ pub enum Growth {
     Reserve,
 }
 
-/// So many bytes of private memory have been mapped.
+/// Private memory has been mapped here.
 #[unsafe(link_section = ".text.startup.zfolio")]
-pub fn grown(bytes: usize, growth: Growth) {
+pub fn grown(range: Range<usize>, growth: Growth) {
+    let bytes = range.len();
     if bytes == 0 {
         return;
     }
     if !WATCHING.load(Relaxed) {
         if growth != Growth::Reserve {
-            tell(bytes);
+            tell(range, growth);
         }
         return;
     }
@@ -187,8 +189,9 @@ pub fn before_mremap() {
 
 /// The process has an engine, or will never have one: has all memory registered before more has been mapped than there is room for. A thread fills memory at 3 MiB in a
 /// millisecond, and the engine may not get a processor for many of those; what is registered faults to it, and can be made to wait.
-fn tell(bytes: usize) {
-    CONTROL.mapped_bytes.fetch_add(bytes, Relaxed);
+fn tell(range: Range<usize>, growth: Growth) {
+    CONTROL.fresh[(growth != Growth::Heap) as usize].add(&range);
+    CONTROL.mapped_bytes.fetch_add(range.len(), Release);
     if !CONTROL.is_ahead() || !is_own_memory() {
         return;
     }
@@ -208,7 +211,7 @@ fn tell(bytes: usize) {
 pub fn heap_ends(end: usize) {
     let before = HEAP_END.swap(end, Relaxed);
     if before != 0 {
-        grown(end.saturating_sub(before), Growth::Heap);
+        grown(before..end, Growth::Heap);
     }
 }
 

@@ -17,7 +17,7 @@
 //! - [`live`]: the pager's kernel, [`tasks`]: what it knows of threads; [`store`]: its store; [`pool`]: its memory; [`board`]: the jobs that workers take
 //! - [`shelf`]: the dictionaries that engine and workers have; [`lexicon`]: what the engine knows of them; [`lessons`]: the worker that looks for them
 //! - [`meter`]: what devices have done for a worker
-//! - [`control`]: what the program's threads and the engine tell each other; [`words`]: what is said to the user
+//! - [`control`]: what the program's threads and the engine tell each other; [`hull`]: where memory was mapped; [`words`]: what is said to the user
 //! - [`relro`]: constants of the executable, which cannot be written to
 //! - [`grow`]: when an engine is started; [`patch`]: libc's system calls that pass us; [`loaded`]: what the loader has loaded
 //! - [`engine`], [`worker`]: the processes; [`watch`]: the program as the engine sees it; [`birth`], [`crew`]: how they are made; [`seat`]: on which CPU they run; [`nap`]: how long they sleep;
@@ -58,6 +58,7 @@ pub mod heads;
 pub mod heap;
 pub mod heritage;
 pub mod hook;
+pub mod hull;
 pub mod image;
 pub mod ioctl;
 pub mod keys;

@@ -335,10 +335,11 @@ impl Kernel for Live {
         (mapping.contains(&at) && arena::first_foreign(at..mapping.end).start == at).then_some(mapping)
     }
 
-    fn area(&mut self, at: usize) -> Option<Range<usize>> {
+    fn area(&mut self, at: usize, asks: &mut usize) -> Result<Option<Range<usize>>, usize> {
         let mut at = at;
         loop {
-            let m = self.maps.query(at).ok()??;
+            *asks = asks.checked_sub(1).ok_or(at)?;
+            let Ok(Some(m)) = self.maps.query(at) else { return Ok(None) };
             if Self::manageable(&m) {
                 let mut from = at.max(m.range.start);
                 while from < m.range.end {
@@ -351,7 +352,7 @@ impl Kernel for Live {
                         part.end -= TAIL;
                     }
                     if part.start < part.end && part.end > at {
-                        return Some(part);
+                        return Ok(Some(part));
                     }
                 }
             }

@@ -142,7 +142,7 @@ extern "C" fn on_mmap(arguments: &Arguments) -> usize {
             _ if arguments.get(3) & MAP_STACK as usize != 0 => Growth::Stack,
             _ => Growth::Mapping,
         };
-        grow::grown(arguments.get(1), growth);
+        grow::grown(at..at.saturating_add(arguments.get(1)), growth);
     }
     at
 }
@@ -152,7 +152,8 @@ extern "C" fn on_mremap(arguments: &Arguments) -> usize {
     let at = call(Site::Mremap, arguments);
     if at < ERRORS {
         let (before, after) = (arguments.get(1), arguments.get(2));
-        grow::grown(after.saturating_sub(before), Growth::Mapping);
+        // What was there before is registered, or was mapped before.
+        grow::grown(at + before.min(after)..at + after, Growth::Mapping);
         if dontfork::may_keep() {
             relocate::finish();
             hook::has_moved(at, before, after);

@@ -103,11 +103,10 @@ pub fn run(watch: &mut Watch, board: Board, workers: &[u32], pager: &mut Engine)
         pager.park(memcg.is_led() && now < slot.share.parked_until_ns.load(Relaxed));
         let rests_now = evict_all && now < rests.until_ns;
         pager.paused = !CONTROL.is_forkless() || rests_now;
-        // What is mapped during the turn may be missed.
-        let (mapped, enrolled_ns) = (CONTROL.mapped_bytes.load(Relaxed), pager.enrolled_ns());
+        let enrolled_ns = pager.enrolled_ns();
         let mut busy = pager.turn(own);
         if pager.enrolled_ns() != enrolled_ns {
-            CONTROL.enrolled_bytes.store(mapped, Relaxed);
+            CONTROL.enrolled_bytes.store(pager.enrolled_bytes(), Relaxed);
         }
         // Who has asked for it has rung.
         watch.follow(now, |rights| {

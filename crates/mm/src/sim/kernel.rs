@@ -2,7 +2,7 @@
 
 use super::memory::{Marker, Page, Vma};
 use super::store::WORKERS;
-use super::{Shared, World};
+use super::{Shared, TICKS_PER_MS, World};
 use crate::kernel::{Birthmarks, Errno, Filled, Kernel, LOOK_PAGES, Message, Moved, Run};
 use std::fmt;
 use std::ops::Range;
@@ -223,11 +223,40 @@ impl Kernel for SimKernel {
         world.memory.vma(at).map(|(range, _)| range)
     }
 
-    fn area(&mut self, at: usize) -> Option<Range<usize>> {
+    fn area(&mut self, at: usize, asks: &mut usize) -> Result<Option<Range<usize>>, usize> {
         let mut world = self.0.borrow_mut();
         world.enter();
-        let found = world.memory.vmas().find(|(range, vma)| range.end > at && vma.writable && !vma.engine);
-        found.map(|(range, _)| range.start.max(at)..range.end)
+        let (mut at, mut asked) = (at, 0);
+        let found = loop {
+            let Some(left) = asks.checked_sub(1) else { break Err(at) };
+            (*asks, asked) = (left, asked + 1);
+            let next = world.memory.vmas().find(|(range, _)| range.end > at);
+            match next {
+                Some((range, vma)) if vma.writable && !vma.engine => {
+                    break Ok(Some(range.start.max(at)..range.end));
+                }
+                Some((range, _)) => at = range.end,
+                None => break Ok(None),
+            }
+        };
+        world.asked += asked;
+        world.clock += asked as u64 * world.ask_ticks;
+        found
+    }
+
+    fn occupied(&mut self, at: usize, max_pages: usize, runs: &mut [Run]) -> Option<(usize, usize)> {
+        let mut at = at;
+        loop {
+            let next = {
+                let world = self.0.borrow();
+                world.memory.vmas().find(|(range, vma)| range.end > at && !vma.engine).map(|(range, _)| range)
+            }?;
+            let (found, upto) = self.present(at.max(next.start)..next.end, max_pages, runs);
+            if found > 0 {
+                return Some((found, upto));
+            }
+            at = next.end;
+        }
     }
 
     fn present(&mut self, range: Range<usize>, max_pages: usize, runs: &mut [Run]) -> (usize, usize) {
@@ -473,6 +502,6 @@ impl Kernel for SimKernel {
     }
 
     fn now_ms(&mut self) -> u64 {
-        self.0.borrow().clock / 20
+        self.0.borrow().clock / TICKS_PER_MS
     }
 }

@@ -59,6 +59,10 @@ pub struct World {
     clock: u64,
     /// Calls of the engine in this turn.
     calls: usize,
+    /// Mappings that it has asked about, ever.
+    asked: usize,
+    /// How many scheduling points it takes to ask about one.
+    ask_ticks: u64,
     /// The last events.
     trace: VecDeque<(u64, Trace)>,
 }
@@ -68,6 +72,9 @@ type Shared = Rc<RefCell<World>>;
 
 /// One line of the trace, made into words only if the run fails.
 type Trace = (&'static str, [u64; 3]);
+
+/// Scheduling points of a millisecond.
+const TICKS_PER_MS: u64 = 20;
 
 /// How many events are shown when a run fails.
 const TRACED: usize = 60;

@@ -157,6 +157,8 @@ pub fn world(seed: u64, plan: &Plan) -> World {
         wiped: Vec::new(),
         clock: 0,
         calls: 0,
+        asked: 0,
+        ask_ticks: 0,
         trace: VecDeque::new(),
     }
 }
@@ -345,6 +347,8 @@ impl World {
             held: 0..0,
             clock: self.clock,
             calls: 0,
+            asked: 0,
+            ask_ticks: 0,
             trace: VecDeque::new(),
         }
     }
