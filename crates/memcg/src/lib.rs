@@ -27,6 +27,7 @@
 //! - [`hist::Histogram`]: latencies, log-linear
 //! - [`accelerator`]: what devices have done
 //! - [`share`]: how the limit is divided among the processes
+//! - [`notice::Notice`]: a line that is said once in a run
 //! - [`Text`]: a text of at most so many bytes
 
 #![cfg_attr(not(test), no_std)]
@@ -34,6 +35,7 @@
 pub mod accelerator;
 mod gauges;
 pub mod hist;
+pub mod notice;
 mod process;
 pub mod share;
 mod text;
@@ -49,7 +51,7 @@ use hist::Histogram;
 use share::{Division, Share};
 
 /// "zfolio" and the version of this layout; both sides refuse any other.
-pub const MAGIC: u64 = 0x7a66_6f6c_696f_0005;
+pub const MAGIC: u64 = 0x7a66_6f6c_696f_0006;
 
 /// How many processes of a run can be managed at the same time. There is room in the file for all of them before the first begins, so that none can find none later.
 pub const SLOTS: usize = 512;
@@ -105,6 +107,8 @@ pub struct Settings {
     pub seed: u32,
     /// Milliseconds without progress at a full limit after which the program is stopped.
     pub full_timeout_ms: u32,
+    /// A program is stopped that takes so many times as long as without waits, or more; 0: it is not.
+    pub stop_when_slow: u32,
     /// 1: all processes may miss at the same time, however many there are.
     pub no_turns: u32,
     /// Test mode: every so many objects that are stored, one is damaged, to see that it is noticed; 0 damages none.
@@ -294,6 +298,8 @@ pub struct Memcg {
     pub unmanaged: AtomicU64,
     /// Set to 1 when a warning that the limit is full is due; `zfolio run` prints it once and sets 2.
     pub full_warning: AtomicU32,
+    /// Said when a program waits for memory for most of its time.
+    pub crawls: notice::Notice,
     /// A process that has made a copy of itself which no hook saw, where there was one; `zfolio run` says so once, and sets [`SAID`].
     pub unseen_copy: AtomicU32,
     /// Non-zero once `zfolio run` has ended.
@@ -382,30 +388,13 @@ impl Slot {
         if self.words_len.load(Acquire) != 0 {
             return;
         }
-        let bytes = &text.as_bytes()[..text.len().min(512)];
-        for (cell, chunk) in self.words.iter().zip(bytes.chunks(8)) {
-            let mut word = [0u8; 8];
-            word[..chunk.len()].copy_from_slice(chunk);
-            cell.store(u64::from_le_bytes(word), Relaxed);
-        }
-        self.words_len.store(bytes.len() as u32, Release);
+        self.words_len.store(notice::keep(&self.words, text) as u32, Release);
     }
 
     /// Copies the message into `buffer` and returns it, or `None` when there is none.
     pub fn said<'a>(&self, buffer: &'a mut [u8; 512]) -> Option<&'a str> {
-        let len = (self.words_len.load(Acquire) as usize).min(512);
-        if len == 0 {
-            return None;
-        }
-        for (cell, chunk) in self.words.iter().zip(buffer.chunks_mut(8)) {
-            chunk.copy_from_slice(&cell.load(Relaxed).to_le_bytes());
-        }
-        let bytes = &buffer[..len];
-        Some(match core::str::from_utf8(bytes) {
-            Ok(text) => text,
-            // A cut in the middle of a character: what comes before it is sound.
-            Err(e) => core::str::from_utf8(&bytes[..e.valid_up_to()]).unwrap_or(""),
-        })
+        let len = self.words_len.load(Acquire) as usize;
+        (len != 0).then(|| notice::kept(&self.words, len, buffer))
     }
 
     /// The slot's state.

@@ -3,9 +3,10 @@
 //!
 //! What is known may be older than the address space. That costs time at most, and never a byte, because
 //! 1. of memory that is registered every change is an event, after which its range is forgotten ([`Areas::forget_at`]);
-//! 2. memory that is not registered is asked about again before it is registered (`Kernel::register`), and nothing is taken that is not registered;
-//! 3. a mapping that is new where none was known is registered by `enroll_all` or `enroll_now`, which ask the kernel, and is forgotten then. Before that its pages are
-//!    not looked at, and so they go out a little later.
+//! 2. memory that is not registered is asked about again before it is registered (`Kernel::register`), and nothing is
+//!    taken that is not registered;
+//! 3. a mapping that is new where none was known is registered by `enroll_all` or `enroll_now`, which ask the kernel,
+//!    and is forgotten then. Before that its pages are not looked at, and so they go out a little later.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -13,13 +14,15 @@ use core::ops::Range;
 /// How long it is remembered at least, in nanoseconds: as long as the hand may overlook what is new.
 const KEEP_NS: u64 = 50_000_000;
 
-/// And at least so many times as long as it took to learn: to ask takes no more than this part of the time, however many mappings there are.
+/// And at least so many times as long as it took to learn: to ask takes no more than this part of the time, however
+/// many mappings there are.
 const KEEP_PART: u64 = 16;
 
 /// How many mappings are asked about in one search for pages: a millisecond, for which somebody may wait.
 const ASKS: usize = 1024;
 
-/// An area that can be taken, and the address before it from where on there is no other. An empty area is the address up to which that is known.
+/// An area that can be taken, and the address before it from where on there is no other. An empty area is the address
+/// up to which that is known.
 struct Stretch {
     from: usize,
     area: Range<usize>,
@@ -45,7 +48,8 @@ impl Areas {
         self.asks = ASKS;
     }
 
-    /// The first area that ends after an address, or the empty one at the address up to which there is none; `None` when that has to be asked.
+    /// The first area that ends after an address, or the empty one at the address up to which there is none; `None`
+    /// when that has to be asked.
     pub(crate) fn find(&self, at: usize) -> Option<Range<usize>> {
         let next = self.stretches.partition_point(|stretch| stretch.area.end <= at);
         self.stretches.get(next).filter(|stretch| stretch.from <= at).map(|stretch| stretch.area.clone())
@@ -82,7 +86,7 @@ impl Areas {
         }
         let (head, tail) = (&self.stretches[first], &self.stretches[last - 1]);
         let known_to = head.area.start.min(range.start);
-        let before = (head.from < known_to).then(|| Stretch { from: head.from, area: known_to..known_to });
+        let before = (head.from < known_to).then_some(Stretch { from: head.from, area: known_to..known_to });
         let from = tail.from.max(range.end);
         let after = (tail.area.start >= from && tail.area.end > from)
             .then(|| Stretch { from, area: tail.area.clone() });

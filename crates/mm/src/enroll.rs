@@ -104,7 +104,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     }
 
     /// Registers all there is, ahead of the hand: only then does fresh memory fault to us and can be made to wait. No event tells of new
-    /// mappings, and so this is done again and again while the footprint is high. Of thousands of mappings it looks at some each time.
+    /// mappings, and so this is done again and again while the footprint is high. Of thousands of mappings it looks at
+    /// some each time.
     pub fn enroll_all(&mut self) {
         let now = self.kernel.now_ns();
         let is_new = self.walk.at == 0;
@@ -134,8 +135,9 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         }
     }
 
-    /// Registers what there is in these ranges, or touches them, because the program is about to fill what it has mapped there; also below the mark from which on that is done
-    /// anyway. False where some must still wait for an event.
+    /// Registers what there is in these ranges, or touches them, because the program is about to fill what it has
+    /// mapped there; also below the mark from which on that is done anyway. False where some must still wait for an
+    /// event.
     pub fn enroll_now(&mut self, ranges: &[Range<usize>]) -> bool {
         let mut pauses = 0;
         for range in ranges {
@@ -156,7 +158,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         self.enroll_within(0..usize::MAX, usize::MAX).1
     }
 
-    /// The same for mappings that touch a range, of which so many are asked about at most: where to go on, and false where some must wait for an event.
+    /// The same for mappings that touch a range, of which so many are asked about at most: where to go on, and false
+    /// where some must wait for an event.
     fn enroll_within(&mut self, range: Range<usize>, most: usize) -> (Option<usize>, bool) {
         let (mut at, mut left, mut is_all) = (range.start, most, true);
         loop {

@@ -223,16 +223,18 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         (got, None)
     }
 
-    /// The first address from `at` on where there may be something to take, as far as is known; that of the end when there is nothing.
+    /// The first address from `at` on where there may be something to take, as far as is known; that of the end when
+    /// there is nothing.
     fn known_from(&mut self, at: usize) -> usize {
         self.areas.keep_until(self.kernel.now_ns());
         self.areas.skip(at)
     }
 
-    /// The first area that can be taken and ends after an address, or an empty one at the address up to which there is none; at the end of all addresses when there is
-    /// none at all. `None` when enough was asked in this search.
+    /// The first area that can be taken and ends after an address, or an empty one at the address up to which there is
+    /// none; at the end of all addresses when there is none at all. `None` when enough was asked in this search.
     fn area(&mut self, at: usize) -> Option<Range<usize>> {
-        // What is known still holds where all is registered, since what has changed was an event; and before that there is nothing to take, or it is new.
+        // What is known still holds where all is registered, since what has changed was an event; and before that there
+        // is nothing to take, or it is new.
         let now = self.kernel.now_ns();
         self.areas.keep_until(now);
         let holds = |area: &Range<usize>| at < area.start || covers(&self.regions, &(at..area.end));

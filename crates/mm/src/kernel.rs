@@ -71,8 +71,9 @@ pub trait Kernel {
     fn is_mapped(&mut self, range: Range<usize>) -> bool;
     /// The mapping, of any kind, that holds `at`.
     fn mapping(&mut self, at: usize) -> Option<Range<usize>>;
-    /// The first stretch of manageable memory that ends after `at`: private, anonymous, read-write, not the engine's own. `asks` is less by the mappings that were
-    /// asked about. Where it comes to 0 before one is found: `Err` with the address up to which there is none.
+    /// The first stretch of manageable memory that ends after `at`: private, anonymous, read-write, not the engine's
+    /// own. `asks` is less by the mappings that were asked about. Where it comes to 0 before one is found: `Err` with
+    /// the address up to which there is none.
     fn area(&mut self, at: usize, asks: &mut usize) -> Result<Option<Range<usize>>, usize>;
     /// Runs of present pages in `range`, about `max_pages` at most: how many runs, and up to which address it looked.
     fn present(&mut self, range: Range<usize>, max_pages: usize, runs: &mut [Run]) -> (usize, usize);

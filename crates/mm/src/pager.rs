@@ -355,6 +355,12 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
         self.waiting.iter().map(|f| f.since_ns).min()
     }
 
+    /// How long those threads have waited so far, summed, that still wait; in nanoseconds, at a time of the kernel's
+    /// clock. Who waits for its turn does not count.
+    pub fn waited_ns(&self, now_ns: u64) -> u64 {
+        self.faults.iter().chain(&self.waiting).map(|fault| now_ns.saturating_sub(fault.since_ns)).sum()
+    }
+
     /// How long the process has got nowhere for want of room, at a time of the kernel's clock; in nanoseconds.
     pub fn hungry_ns(&self, now_ns: u64) -> u64 {
         self.hunger.so_far(now_ns)

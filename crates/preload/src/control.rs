@@ -34,7 +34,8 @@ pub struct Control {
     /// How much the program has mapped, as far as that passes the library, in bytes, ever; and how much it had when all there was had been registered, or an engine that
     /// sleeps had looked.
     pub mapped_bytes: AtomicUsize,
-    /// Where that is which was mapped since the engine has registered what was asked for: on the heap of brk, and elsewhere.
+    /// Where that is which was mapped since the engine has registered what was asked for: on the heap of brk, and
+    /// elsewhere.
     pub fresh: [Hull; 2],
     /// See `mapped_bytes`.
     pub enrolled_bytes: AtomicUsize,

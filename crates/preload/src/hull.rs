@@ -1,5 +1,5 @@
-//! The hull of the memory that the program has mapped: one range that holds all of it. The program's threads add to it, and the engine takes it. Of thousands of mappings it
-//! then asks about those few that are new.
+//! The hull of the memory that the program has mapped: one range that holds all of it. The program's threads add to it,
+//! and the engine takes it. Of thousands of mappings it then asks about those few that are new.
 
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering::*};
@@ -20,7 +20,6 @@ impl Hull {
     }
 
     /// Adds a range. It must be added before it is counted (`Control::mapped_bytes`).
-    #[unsafe(link_section = ".text.startup.zfolio")]
     pub fn add(&self, range: &Range<usize>) {
         if range.is_empty() {
             return;

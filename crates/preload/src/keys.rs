@@ -4,8 +4,8 @@
 use crate::pool::Means;
 use uffd::maps::Maps;
 use uffd::pagemap::Pagemap;
-use uffd::sys::Result;
-use uffd::{Features, Memory, Userfault};
+use uffd::sys::{self, Result, consts::O_RDONLY};
+use uffd::{Fd, Features, Memory, Userfault};
 
 /// See the head of the file; what was refused says why.
 pub struct Keys {
@@ -21,6 +21,8 @@ pub struct Keys {
     pub maps: Result<Maps>,
     /// The memory itself.
     pub memory: Result<Memory>,
+    /// What of it is of which kind (crawl.rs).
+    pub smaps: Result<Fd>,
 }
 
 impl Keys {
@@ -34,6 +36,7 @@ impl Keys {
             pagemap: Pagemap::open(),
             maps: Maps::open(),
             memory: Memory::own(),
+            smaps: sys::open(b"/proc/self/smaps\0", O_RDONLY),
         }
     }
 }

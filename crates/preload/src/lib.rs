@@ -17,7 +17,9 @@
 //! - [`live`]: the pager's kernel, [`tasks`]: what it knows of threads; [`store`]: its store; [`pool`]: its memory; [`board`]: the jobs that workers take
 //! - [`shelf`]: the dictionaries that engine and workers have; [`lexicon`]: what the engine knows of them; [`lessons`]: the worker that looks for them
 //! - [`meter`]: what devices have done for a worker
-//! - [`control`]: what the program's threads and the engine tell each other; [`hull`]: where memory was mapped; [`words`]: what is said to the user
+//! - [`control`]: what the program's threads and the engine tell each other; [`hull`]: where memory was mapped;
+//!   [`words`]: what is said to the user
+//! - [`crawl`]: whether the program crawls, and what of it cannot go out
 //! - [`relro`]: constants of the executable, which cannot be written to
 //! - [`grow`]: when an engine is started; [`patch`]: libc's system calls that pass us; [`loaded`]: what the loader has loaded
 //! - [`engine`], [`worker`]: the processes; [`watch`]: the program as the engine sees it; [`birth`], [`crew`]: how they are made; [`seat`]: on which CPU they run; [`nap`]: how long they sleep;
@@ -42,6 +44,7 @@ pub mod birth;
 pub mod board;
 pub mod clone;
 pub mod control;
+pub mod crawl;
 pub mod creds;
 pub mod crew;
 pub mod dontfork;

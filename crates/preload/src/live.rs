@@ -21,14 +21,12 @@ use core::ops::Range;
 use core::sync::atomic::Ordering::{Release, SeqCst};
 use memcg::Slot;
 use mm::kernel::{Birthmarks, Filled, Kernel, Message, Moved, Run, WINDOW_PAGES};
+use uffd::kinds::SMALLEST;
 use uffd::maps::{Mapping, Maps};
 use uffd::pagemap::Pagemap;
 use uffd::sys::{self, consts::*};
 use uffd::vdso;
 use uffd::{Errno, Fd, Memory, PAGE, Userfault};
-
-/// Mappings smaller than this are left alone: their pages are few, and each registration can split a mapping.
-const SMALLEST: usize = 64 << 10;
 
 /// The last pages of a mapping are left alone too. Where it is a thread's stack its control block lies there, which the kernel writes as the
 /// thread ends, and a thread may be born and end between two listings.
@@ -51,6 +49,8 @@ pub struct Live {
     tasks: Fd,
     /// The program's memory, for a glance: to read what is out would be to wait for itself.
     memory: Memory,
+    /// Where it may be read.
+    smaps: Option<Fd>,
     heads: Heads,
     pid: u32,
     drop_zone: usize,
@@ -92,6 +92,7 @@ impl Live {
             maps,
             tasks: tasks.map_err(|e| ("/proc/PID/task", e))?,
             memory: keys.memory.map_err(|e| ("/proc/self/mem", e))?,
+            smaps: keys.smaps.ok(),
             heads: Heads::default(),
             pid,
             drop_zone,
@@ -143,6 +144,11 @@ impl Live {
     /// The memory of program and engine.
     pub fn memory(&self) -> &Memory {
         &self.memory
+    }
+
+    /// /proc/self/smaps, where it may be read.
+    pub fn smaps(&self) -> Option<&Fd> {
+        self.smaps.as_ref()
     }
 
     /// The mapping that holds all of `range`.

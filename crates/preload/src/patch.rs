@@ -134,9 +134,10 @@ extern "C" fn on_clone(arguments: &Arguments) -> usize {
 
 #[unsafe(link_section = ".text.startup.zfolio")]
 extern "C" fn on_mmap(arguments: &Arguments) -> usize {
-    const OWN: usize = (MAP_PRIVATE | MAP_ANONYMOUS) as usize;
     let at = call(Site::Mmap, arguments);
-    if at < ERRORS && arguments.get(3) & OWN == OWN {
+    let has = |argument, flag: u32| arguments.get(argument) & flag as usize != 0;
+    // Pages of a private mapping of a file become the process's own as they are written to.
+    if at < ERRORS && has(3, MAP_PRIVATE) && (has(3, MAP_ANONYMOUS) || has(2, PROT_WRITE)) {
         let growth = match arguments {
             _ if arguments.get(2) == PROT_NONE as usize => Growth::Reserve,
             _ if arguments.get(3) & MAP_STACK as usize != 0 => Growth::Stack,

@@ -4,6 +4,7 @@ use crate::answer::{Engine, answer, enroll};
 use crate::arena;
 use crate::board::Board;
 use crate::control::CONTROL;
+use crate::crawl::Crawling;
 use crate::crew;
 use crate::footprint::sizes;
 use crate::heritage;
@@ -82,6 +83,7 @@ pub fn run(watch: &mut Watch, board: Board, workers: &[u32], pager: &mut Engine)
     let mut nap = Nap::default();
     let mut unseen = Unseen::default();
     let mut teller = Teller::default();
+    let mut crawling = Crawling::default();
     loop {
         let now = sys::now_ns();
         let mut own = pager.usage().footprint;
@@ -141,8 +143,14 @@ pub fn run(watch: &mut Watch, board: Board, workers: &[u32], pager: &mut Engine)
                 seat.leave(now);
                 return;
             }
+            let hungry_ns = if pager.waiting_since_ns().is_some() { pager.hungry_ns(now) } else { 0 };
+            if !evict_all && let Some(why) = crawling.look(now, watch, pager, own, hungry_ns >= full_ns / 2) {
+                stop(watch, why.as_str());
+            }
             if let Some(since) = pager.waiting_since_ns() {
-                full(watch, pager, now.saturating_sub(since), pager.hungry_ns(now) >= full_ns);
+                // The reason is worth a while, but not for ever.
+                let gets_nowhere = hungry_ns >= if crawling.knows() { full_ns } else { 2 * full_ns };
+                full(watch, pager, now.saturating_sub(since), gets_nowhere, &crawling);
             }
             if crew::one_has_died() {
                 stop(watch, crew::DEATH);
@@ -207,7 +215,7 @@ fn publish(watch: &mut Watch, pager: &Engine, own: usize, excess: usize) {
 }
 
 /// A thread has waited for room for a while: warns, and stops the program when it has got nowhere for long.
-fn full(watch: &Watch, pager: &Engine, waited_ns: u64, gets_nowhere: bool) {
+fn full(watch: &Watch, pager: &Engine, waited_ns: u64, gets_nowhere: bool, crawling: &Crawling) {
     let memcg = watch.order.memcg;
     if waited_ns > 1_000_000_000 {
         let _ = memcg.full_warning.compare_exchange(0, 1, AcqRel, Relaxed);
@@ -224,6 +232,7 @@ fn full(watch: &Watch, pager: &Engine, waited_ns: u64, gets_nowhere: bool) {
         pager.store.pool_bytes() >> 20,
         watch.order.pid
     );
+    crawling.explain(&mut line);
     stop(watch, line.as_str());
 }
 

@@ -6,6 +6,7 @@ use core::sync::atomic::Ordering::*;
 use uffd::sys::{self, consts::*};
 
 /// A line of text without an allocation; what is too long is cut.
+#[derive(Clone, Debug)]
 pub struct Line {
     bytes: [u8; 512],
     len: usize,

@@ -7,6 +7,7 @@
 //!   Userfault  register, move, copy, zeropage, wake, poison, next message     (uffd.rs)
 //!   Pagemap    which pages of a range are present                             (pagemap.rs)
 //!   Maps       the mapping at or after an address                             (maps.rs)
+//!   kinds      why memory of a mapping cannot go out                          (kinds.rs)
 //!   sys        mmap, madvise, futex, clone, ... as functions                  (sys.rs)
 //!   Memory     the memory of a process, for another one                       (memory.rs)
 //!   vdso       the clock without a system call                                 (vdso.rs)
@@ -17,6 +18,7 @@
 
 #![cfg_attr(not(test), no_std)]
 
+pub mod kinds;
 pub mod loader;
 pub mod lock;
 pub mod maps;

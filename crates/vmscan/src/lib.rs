@@ -10,6 +10,7 @@
 //!   what each process of a run needs ──> share::divide ──> what each may use
 //!   more processes than CPUs refault ──> load::Load ──> who waits for its turn
 //!   threads that wait for room ──> hunger::Hunger ──> whether the process gets nowhere
+//!   waits for pages against processor time ──> crawl::Crawl ──> whether the program crawls
 //!   page out of an object of many ──> split::Splitting ──> whether each is to have an object of its own
 //! ```
 
@@ -18,6 +19,7 @@
 
 extern crate alloc;
 
+pub mod crawl;
 pub mod growth;
 pub mod heat;
 pub mod hunger;

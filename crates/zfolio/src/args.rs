@@ -111,6 +111,15 @@ pub struct Run {
     #[arg(long)]
     pub no_turns: bool,
 
+    /// Stop CMD when it takes FACTOR times as long as with enough memory, or more
+    ///
+    /// That is found out from the last ten seconds: how long threads of a process have waited for pages, and how much
+    /// processor time they gained. With 20 a process is stopped that gets on for half a second of them, and the exit
+    /// status is that of a process that was killed. Without this option a line says once that CMD waits for memory for
+    /// most of its time, and it goes on.
+    #[arg(long, value_name = "FACTOR", value_parser = clap::value_parser!(u32).range(2..=1000))]
+    pub stop_when_slow: Option<u32>,
+
     /// Run CMD also when it cannot be managed, without any limit, and say so
     #[arg(long)]
     pub unmanaged_ok: bool,

@@ -75,6 +75,11 @@ impl Watch<'_> {
             self.clear();
             say("warning: the limit is full, and nothing more can go out: the program waits");
         }
+        let memcg = self.memcg;
+        memcg.crawls.show(|line| {
+            self.clear();
+            say(format_args!("warning: {line}"));
+        });
         let copied = self.memcg.unseen_copy.load(Relaxed);
         if copied != 0 && copied != memcg::SAID {
             self.memcg.unseen_copy.store(memcg::SAID, Relaxed);
@@ -228,8 +233,17 @@ fn settings(args: &Run, with: Choice) -> Result<Settings, Refusal> {
         .ok_or_else(|| Refusal::usage(format_args!("--iaa-root {root}: longer than {ROOT_BYTES} bytes")))?;
     let (evict_all, seed) = (args.evict_all.into(), args.seed);
     let (full_timeout_ms, damage_every) = (args.full_timeout_ms, args.damage);
-    let no_turns = args.no_turns.into();
-    Ok(Settings { compressor, iaa_root, evict_all, seed, full_timeout_ms, no_turns, damage_every })
+    let (no_turns, stop_when_slow) = (args.no_turns.into(), args.stop_when_slow.unwrap_or(0));
+    Ok(Settings {
+        compressor,
+        iaa_root,
+        evict_all,
+        seed,
+        full_timeout_ms,
+        stop_when_slow,
+        no_turns,
+        damage_every,
+    })
 }
 
 /// Opened before CMD starts: hours of a run must not end in a file that cannot be written.
