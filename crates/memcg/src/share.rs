@@ -36,6 +36,8 @@ pub struct Share {
     pub bytes: AtomicU64,
     /// What its engine is about to move from the pot to `bytes`, else 0.
     pub claim_bytes: AtomicU64,
+    /// Shared memory in the process that is its engine's, and is in the footprint, in bytes: what it shares with its workers.
+    pub board_bytes: AtomicU64,
     /// Private memory that is counted with its relatives by fork, who hold the same pages. The gauges of the slot are without it. Set by the engine of a
     /// forked child as it begins, by the coordinator afterwards; and less with each copy ([`Memcg::count_copies`]).
     pub excess_bytes: AtomicU64,
@@ -85,11 +87,16 @@ pub struct Division {
 impl Share {
     /// Sets all of it to 0.
     pub(crate) fn clear(&self) {
-        let division =
-            [&self.bytes, &self.claim_bytes, &self.excess_bytes, &self.copied_bytes, &self.waiting_ms];
-        for gauge in [&self.parked_until_ns, &self.kept_free_bytes] {
-            gauge.store(0, SeqCst);
-        }
+        let division = [
+            &self.bytes,
+            &self.claim_bytes,
+            &self.excess_bytes,
+            &self.copied_bytes,
+            &self.waiting_ms,
+            &self.board_bytes,
+            &self.kept_free_bytes,
+        ];
+        self.parked_until_ns.store(0, SeqCst);
         let family = [&self.tell_bytes, &self.told_all, &self.log_bytes, &self.read_bytes];
         for cell in division.into_iter().chain(family) {
             cell.store(0, SeqCst);

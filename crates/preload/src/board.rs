@@ -324,9 +324,13 @@ impl Board {
 
     /// Bytes that are in no private memory of the engine's: the board itself, and what the workers have.
     pub fn apart_bytes(&self) -> usize {
+        self.shared_bytes() + self.head.private.iter().map(|p| p.load(Relaxed)).sum::<usize>()
+    }
+
+    /// Bytes of the board itself, which are shared memory of the program's address space.
+    pub fn shared_bytes(&self) -> usize {
         let untouched = (PARCELS - self.head.touched.load(Relaxed) as usize) * PARCEL_BYTES;
-        let board = self.bytes - untouched - size_of::<Shelf>() + self.shelf.bytes();
-        board + self.head.private.iter().map(|p| p.load(Relaxed)).sum::<usize>()
+        self.bytes - untouched - size_of::<Shelf>() + self.shelf.bytes()
     }
 
     /// The pager puts work up for a slot that has none.

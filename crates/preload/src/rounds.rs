@@ -91,6 +91,7 @@ pub fn run(watch: &mut Watch, board: Board, workers: &[u32], pager: &mut Engine)
             let (mapped, private) = sizes(&watch.statm);
             looked_ns = now;
             let footprint = private + board.apart_bytes();
+            watch.order.slot.share.board_bytes.store(board.shared_bytes() as u64, Relaxed);
             excess = watch.excess(footprint);
             growth.found((footprint - excess).saturating_sub(own), now);
             own = footprint - excess;

@@ -51,7 +51,7 @@ pub enum Task {
 Exit status:
   that of CMD, or
     2  the command line is wrong
-  125  zfolio cannot manage CMD, or this machine cannot do it (see `zfolio doctor`)
+  125  zfolio cannot manage CMD, or this machine cannot do it (see `zfolio doctor`), or --strict stopped CMD
   126  CMD is not executable
   127  CMD was not found
 
@@ -123,6 +123,12 @@ pub struct Run {
     /// Run CMD also when it cannot be managed, without any limit, and say so
     #[arg(long)]
     pub unmanaged_ok: bool,
+
+    /// Stop CMD where more than a sixteenth of the limit cannot go out, instead of only saying so
+    ///
+    /// Processes that cannot be managed count, and memory that stays for whatever reason: shared, locked and so on. The exit status is 125.
+    #[arg(long, conflicts_with = "unmanaged_ok")]
+    pub strict: bool,
 
     /// Test mode: move everything out all the time, whatever the limit
     #[arg(long, hide = true)]

@@ -10,15 +10,19 @@
 //! process has given up reaches the others later. What is counted with relatives, and what the dead leave, is in excess.rs.
 
 mod excess;
+mod findings;
 
 use crate::descendants::{self, Process, Tree};
 use crate::families::{self, Families, Kin};
 use crate::file_room::FileRoom;
+use crate::shared::Shared;
 use crate::sys;
+use crate::told::{Group, Told};
 use crate::turns::Turns;
+use crate::unevictable::Unevictable;
 use crate::unmanaged::{Register, Unmanaged};
 use memcg::{Memcg, SLOTS, Slot, State};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::*;
 use std::time::{Duration, Instant};
@@ -34,6 +38,9 @@ const PRESSED_MS: u64 = 10;
 
 /// What goes out shrinks if it comes to less than so much of what it was.
 const SHRINKS: [u64; 2] = [3, 4];
+
+/// So much of the limit is left to managed processes, one part of it, however much nobody can take out: the limit is passed then, and they are not to stand still for it.
+const LEFT: u64 = 10;
 
 /// What is kept for what nobody counts: one part in so many of the limit.
 const RESERVE: u64 = 256;
@@ -65,6 +72,14 @@ pub struct Coordinator {
     divided: Instant,
     next: Instant,
     unmanaged: Register,
+    shared: Shared,
+    shared_peak_bytes: u64,
+    unevictable: Unevictable,
+    told: Told,
+    /// What is due to be said.
+    lines: Vec<String>,
+    /// The most that processes were seen with whose engines could not begin, by their numbers, in bytes.
+    refused_peaks: HashMap<u32, u64>,
     /// Who had no slot at the last look, and what each held, in bytes; and this process.
     strangers: Vec<(u32, u64)>,
     /// Page tables of related processes are not walked before; and how often they were.
@@ -99,6 +114,12 @@ pub struct Ended {
     pub unmanaged: Vec<Unmanaged>,
     /// The most of the limit that was left to file pages, in bytes.
     pub file_room_peak_bytes: u64,
+    /// The most shared memory, in bytes.
+    pub shared_peak_bytes: u64,
+    /// What could not go out and was told.
+    pub unevictable: Vec<Group>,
+    /// The most that processes were seen with whose engines could not begin, by their numbers, in bytes.
+    pub refused_peaks: HashMap<u32, u64>,
 }
 
 impl Coordinator {
@@ -108,6 +129,7 @@ impl Coordinator {
         let division = &memcg.division;
         division.start.store(descendants::start(own).unwrap_or(0), Relaxed);
         division.pid.store(own.into(), Release);
+        let max_bytes = memcg.max_bytes.load(Relaxed);
         let cpus = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
         let mut coordinator = Coordinator {
             memcg,
@@ -120,6 +142,12 @@ impl Coordinator {
             divided: now,
             next: now,
             unmanaged: Register::new(library),
+            shared: Shared::new(max_bytes),
+            shared_peak_bytes: 0,
+            unevictable: Unevictable::default(),
+            told: Told::new(max_bytes),
+            lines: Vec::new(),
+            refused_peaks: HashMap::new(),
             strangers: Vec::new(),
             walk: now,
             walks: 0,
@@ -127,7 +155,7 @@ impl Coordinator {
             departed: Vec::new(),
             waits: None,
         };
-        coordinator.tick(&HashSet::new());
+        coordinator.tick(&HashMap::new());
         coordinator
     }
 
@@ -136,8 +164,8 @@ impl Coordinator {
         self.next.saturating_duration_since(Instant::now())
     }
 
-    /// Divides, if it is time to. The engines of `told` have said themselves why they do not manage them; who has ended has no slot any more.
-    pub fn tick(&mut self, told: &HashSet<u32>) {
+    /// Divides, if it is time to. The engines of `refused` have said themselves why they do not manage them; who has ended has no slot any more.
+    pub fn tick(&mut self, refused: &HashMap<u32, String>) {
         let now = Instant::now();
         if now < self.next {
             return;
@@ -146,7 +174,11 @@ impl Coordinator {
             // Who ends while the tree is looked at is in it, and has given its slot back.
             let managed = self.managed();
             self.tree.look(now);
-            self.count_unmanaged(managed, told);
+            let board = |(_, slot): (usize, &Slot)| {
+                (slot.pid.load(Relaxed), slot.share.board_bytes.load(Relaxed).min(BOARD_MOST))
+            };
+            self.shared.look(&self.tree.processes, &self.taken().map(board).collect(), now);
+            self.count_unmanaged(managed, refused, now);
             self.end_stopped();
         }
         self.sum_strangers();
@@ -164,13 +196,15 @@ impl Coordinator {
     }
 
     /// Leaves each process its share for good.
-    pub fn end(mut self, told: &HashSet<u32>) -> Ended {
+    pub fn end(mut self, refused: &HashMap<u32, String>) -> Ended {
         self.next = Instant::now();
-        self.tick(told);
+        self.tick(refused);
         self.memcg.closed.store(1, SeqCst);
         let (small, unmanaged) = self.unmanaged.finish();
         let file_room_peak_bytes = self.file_room.map_or(0, |room| room.peak_bytes());
-        Ended { small, unmanaged, file_room_peak_bytes }
+        let unevictable = self.told.finish();
+        let (shared_peak_bytes, refused_peaks) = (self.shared_peak_bytes, self.refused_peaks);
+        Ended { small, unmanaged, file_room_peak_bytes, shared_peak_bytes, unevictable, refused_peaks }
     }
 
     /// Slots that are somebody's, with their numbers.
@@ -203,7 +237,7 @@ impl Coordinator {
         let max = self.memcg.max_bytes.load(Relaxed);
         let departed = self.departed.iter().map(|tenant| tenant.bytes).sum::<u64>();
         let apart = self.memcg.division.unmanaged_bytes.load(Relaxed) + self.log_bytes();
-        max.saturating_sub(apart + departed + max / RESERVE)
+        max.saturating_sub(apart + departed + max / RESERVE).max(max / LEFT)
     }
 
     /// What families have stored in common, which is in no process's footprint.
@@ -299,25 +333,35 @@ impl Coordinator {
     }
 
     /// Finds out who has no slot, and had none (those of `managed`) before the tree was looked at.
-    fn count_unmanaged(&mut self, mut managed: HashSet<u32>, told: &HashSet<u32>) {
+    fn count_unmanaged(&mut self, mut managed: HashSet<u32>, refused: &HashMap<u32, String>, now: Instant) {
         managed.extend(self.managed());
         let others = self.tree.processes.iter().filter(|process| !managed.contains(&process.own_pid));
         let others: Vec<(&Process, u64)> = others.map(|process| (process, self.bytes_of(process))).collect();
         self.strangers = others.iter().map(|&(process, bytes)| (process.own_pid, bytes)).collect();
         self.strangers.push((0, sys::private_bytes()));
-        let refused = |slot: &&Slot| slot.state() == State::Unmanaged;
-        let refused = self.memcg.used().iter().filter(refused).map(|slot| slot.pid.load(Relaxed));
-        self.unmanaged.look(&others, &managed, &refused.chain(told.iter().copied()).collect());
+        // Of some it is known already, and others' engines are still to hand it in.
+        let is_refused = |slot: &&Slot| slot.state() == State::Unmanaged;
+        let words = |slot: &Slot| slot.said(&mut [0; 512]).unwrap_or_default().to_string();
+        let late =
+            self.memcg.used().iter().filter(is_refused).map(|slot| (slot.pid.load(Relaxed), words(slot)));
+        let refused: HashMap<u32, String> = refused.clone().into_iter().chain(late).collect();
+        self.unmanaged.look(&others, &managed, &refused.keys().copied().collect());
+        let refused = others
+            .iter()
+            .filter_map(|(process, bytes)| Some((*process, *bytes, refused.get(&process.own_pid)?.clone())));
+        let refused =
+            refused.map(|(process, bytes, words)| (process.clone(), bytes, words)).collect::<Vec<_>>();
+        self.find(&refused, now);
     }
 
-    /// Adds up what strangers hold. Whoever has got a slot since the look, and has published in it, counts there.
+    /// Adds up what strangers hold, and shared memory. Whoever has got a slot since the look, and has published in it, counts there.
     fn sum_strangers(&self) {
         let has_published = |(_, slot): &(usize, &Slot)| slot.footprint_bytes.load(Relaxed) > 0;
         let known: HashSet<u32> =
             self.taken().filter(has_published).map(|(_, slot)| slot.pid.load(Relaxed)).collect();
         let strangers = self.strangers.iter().filter(|(pid, _)| !known.contains(pid));
-        let sum = strangers.map(|(_, bytes)| bytes).sum();
-        self.memcg.division.unmanaged_bytes.store(sum, Relaxed);
+        let sum: u64 = strangers.map(|(_, bytes)| bytes).sum();
+        self.memcg.division.unmanaged_bytes.store(sum + self.shared.bytes(), Relaxed);
     }
 
     /// Ends programs that their engines have stopped and that go on: the first process of a PID namespace heeds no signal from inside of it.
@@ -353,6 +397,9 @@ impl Coordinator {
 
 /// No process holds more: all of its address space, in bytes.
 const MOST: u64 = 1 << 47;
+
+/// No engine shares more with its workers, in bytes: any process of the run can write the page.
+const BOARD_MOST: u64 = 16 << 20;
 
 /// Processes with less are counted in full.
 const LARGE: u64 = 4 << 20;
@@ -448,7 +495,7 @@ mod tests {
         }
         let mut tick = || {
             coordinator.next = Instant::now();
-            coordinator.tick(&HashSet::new());
+            coordinator.tick(&HashMap::new());
             // Whatever other tests of this process hold.
             let own = memcg.division.unmanaged_bytes.load(Relaxed);
             parent.share.bytes.load(SeqCst) + memcg.division.pot_bytes() + own
@@ -533,8 +580,16 @@ mod tests {
         let mut is_ended = |own_pid, slots_start| {
             slot.start.store(slots_start, Relaxed);
             let (pid, parent, name) = (child.id(), std::process::id(), "first".to_string());
-            coordinator.tree.processes =
-                vec![Process { pid, own_pid, parent, name, start, forked: false, private_bytes: 0 }];
+            coordinator.tree.processes = vec![Process {
+                pid,
+                own_pid,
+                parent,
+                name,
+                start,
+                forked: false,
+                private_bytes: 0,
+                shared_bytes: 0,
+            }];
             coordinator.end_stopped();
             std::thread::sleep(Duration::from_millis(20));
             child.try_wait().unwrap().is_some()

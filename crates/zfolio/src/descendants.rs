@@ -2,6 +2,7 @@
 //!
 //! Engines and workers are ours and not listed. A look costs some 20 us for each process, and is taken the less often the longer it takes.
 
+use crate::causes::Cause;
 use crate::{program, sys};
 use std::collections::HashMap;
 use std::fs;
@@ -28,12 +29,10 @@ const ENGINE: &str = "zfolio-engine";
 pub enum Reason {
     /// The library is there, and has had no reason to start an engine.
     Small,
-    /// The library is not there, though it could be: the environment does not ask for it.
-    Environment,
     /// The loader has only begun.
     Loading,
-    /// The program is not of a kind that it can be loaded into; why.
-    Program(String),
+    /// The library is not there; why.
+    Without(Cause, String),
 }
 
 /// A process of the run.
@@ -53,6 +52,8 @@ pub struct Process {
     pub forked: bool,
     /// Private memory, in bytes: each page in full, however many processes have it.
     pub private_bytes: u64,
+    /// Pages of files and of shared memory that it has in its page tables, in bytes.
+    pub shared_bytes: u64,
 }
 
 /// The tree.
@@ -170,7 +171,7 @@ fn process(pid: u32) -> Option<Process> {
         return None;
     }
     // An engine's memory is its program's.
-    let private_bytes = if name == ENGINE { 0 } else { private_bytes(pid)? };
+    let (private_bytes, shared_bytes) = if name == ENGINE { (0, 0) } else { resident_bytes(pid)? };
     Some(Process {
         pid,
         own_pid: pid,
@@ -179,14 +180,16 @@ fn process(pid: u32) -> Option<Process> {
         start: number(19)?,
         forked: number(6)? & FORKED != 0,
         private_bytes,
+        shared_bytes,
     })
 }
 
-fn private_bytes(pid: u32) -> Option<u64> {
+/// Private and shared pages that a process has in its page tables, in bytes.
+fn resident_bytes(pid: u32) -> Option<(u64, u64)> {
     let statm = String::from_utf8(read(&format!("/proc/{pid}/statm"))?).ok()?;
     let mut sizes = statm.split(' ').map(|word| word.trim().parse::<u64>().unwrap_or(0));
     let (resident, shared) = (sizes.nth(1)?, sizes.next()?);
-    Some(resident.saturating_sub(shared) * PAGE)
+    Some((resident.saturating_sub(shared) * PAGE, shared * PAGE))
 }
 
 /// When a process started, in the kernel's ticks.
@@ -213,13 +216,13 @@ fn own_pid(pid: u32) -> u32 {
 }
 
 /// The effective user of a process; none of one that has ended.
-fn user(pid: u32) -> Option<u32> {
+pub fn user(pid: u32) -> Option<u32> {
     status(pid, "Uid:").get(1).copied()
 }
 
 /// Private memory of a process, and the same with each page divided by the number of processes that have it, in bytes. Walks its page tables.
 pub fn shared_bytes(pid: u32) -> Option<(u64, u64)> {
-    let private = private_bytes(pid)?;
+    let (private, _) = resident_bytes(pid)?;
     let text = String::from_utf8(read(&format!("/proc/{pid}/smaps_rollup"))?).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("Pss_Anon:"))?;
     Some((private, line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024))
@@ -228,18 +231,28 @@ pub fn shared_bytes(pid: u32) -> Option<(u64, u64)> {
 /// Why a process is not managed. `library` is that of the run. One that has ended by now is taken for a small one, and so is one of this user's that hides.
 pub fn reason(pid: u32, library: &Path) -> Reason {
     let exe = format!("/proc/{pid}/exe");
-    let changes = program::inspect(Path::new(&exe)).err().map(|unmanageable| unmanageable.why);
+    let unmanageable = program::inspect(Path::new(&exe)).err();
     let library = library.as_os_str().as_encoded_bytes();
     let maps = read(&format!("/proc/{pid}/maps")).filter(|maps| is_whole(maps)).unwrap_or_default();
-    match changes {
+    match unmanageable {
         _ if maps.is_empty() && user(pid).is_some_and(|user| user != sys::effective_user()) => {
-            Reason::Program("is another user's".to_string())
+            Reason::Without(Cause::User, "is another user's".to_string())
         }
         _ if maps.is_empty() || holds(&maps, library) => Reason::Small,
-        Some(why) => Reason::Program(why),
-        None if has_libc(&maps) => Reason::Environment,
+        Some(found) => Reason::Without(found.cause, found.why),
+        None if has_libc(&maps) => not_loaded(pid),
         None => Reason::Loading,
     }
+}
+
+/// Why a program has not loaded the library, which it could.
+fn not_loaded(pid: u32) -> Reason {
+    let asks = read(&format!("/proc/{pid}/environ")).is_some_and(|all| holds(&all, memcg::ENV.as_bytes()));
+    let (cause, why) = match asks {
+        true => (Cause::Hidden, "libzfolio.so cannot be loaded where it runs"),
+        false => (Cause::Environment, "its environment does not ask for zfolio"),
+    };
+    Reason::Without(cause, why.to_string())
 }
 
 /// False for a list that broke off, since the process ended or executed another program meanwhile: the stack comes last.
@@ -276,7 +289,7 @@ mod tests {
             assert!(has_libc(&maps), "{libc}");
         }
         let own = std::process::id();
-        assert_eq!(reason(own, Path::new("/no/such/library.so")), Reason::Environment);
+        assert_eq!(reason(own, Path::new("/no/such/library.so")), not_loaded(own));
         assert_eq!(reason(own, Path::new("/libc.so.6")), Reason::Small);
     }
 
@@ -322,7 +335,7 @@ mod tests {
     #[test]
     fn the_reasons_of_unmanaged_processes() {
         let own = std::process::id();
-        assert_eq!(reason(own, Path::new("/no/such/library.so")), Reason::Environment);
+        assert_eq!(reason(own, Path::new("/no/such/library.so")), not_loaded(own));
         let maps = fs::read_to_string("/proc/self/maps").unwrap();
         let library = maps.split_whitespace().find(|word| word.contains("libc.so")).expect("libc is loaded");
         assert_eq!(reason(own, Path::new(library)), Reason::Small);

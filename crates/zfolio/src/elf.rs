@@ -17,6 +17,8 @@ pub enum Elf {
     Dynamic,
     /// Without a loader: static, or static-pie.
     Static,
+    /// The same, made by Go's linker.
+    StaticGo,
     /// Started by musl's loader.
     Musl,
     /// A 32-bit program.
@@ -46,13 +48,20 @@ fn kind(file: &ReadCache<File>) -> object::read::Result<Elf> {
         return Ok(Elf::Foreign);
     }
     let header = FileHeader64::<LittleEndian>::parse(file)?;
+    let mut is_go = false;
     for segment in header.program_headers(LittleEndian, file)? {
         if let Some(loader) = segment.interpreter(LittleEndian, file)? {
             let musl = loader.windows(7).any(|name| name == b"ld-musl");
             return Ok(if musl { Elf::Musl } else { Elf::Dynamic });
         }
+        // Go's linker writes a build ID of its own kind.
+        if let Ok(Some(mut notes)) = segment.notes(LittleEndian, file) {
+            while let Ok(Some(note)) = notes.next() {
+                is_go |= note.name() == b"Go";
+            }
+        }
     }
-    Ok(Elf::Static)
+    Ok(if is_go { Elf::StaticGo } else { Elf::Static })
 }
 
 #[cfg(test)]

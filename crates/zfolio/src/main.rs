@@ -14,6 +14,7 @@
 //! - [`rundir`]: the directory with the library and the shared page; [`blank`]: a library of nothing, for 32-bit descendants
 //! - [`supervise`]: signals, job control, descendants, the end
 //! - [`coordinator`], [`descendants`]: the limit divided among the processes, and which there are; [`unmanaged`]: those without an engine
+//! - [`shared`], [`unevictable`], by [`smaps`]: what cannot go out; [`causes`], [`told`]: why, what helps, and when it is said
 //! - [`roster`]: its processes, one by one
 //! - [`summary`], [`tree`]: the figures of all together, and of each
 //! - [`progress`]: a line of them while CMD runs
@@ -27,6 +28,7 @@ mod accelerator;
 mod args;
 mod bench;
 mod blank;
+mod causes;
 mod cgroup;
 mod coordinator;
 mod descendants;
@@ -42,12 +44,16 @@ mod progress;
 mod roster;
 mod run;
 mod rundir;
+mod shared;
 mod size;
+mod smaps;
 mod summary;
 mod supervise;
 mod sys;
+mod told;
 mod tree;
 mod turns;
+mod unevictable;
 mod unmanaged;
 
 use args::Task;

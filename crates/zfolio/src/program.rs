@@ -1,6 +1,7 @@
 //! CMD before it runs: where it is, as a shell looks for it, and whether libzfolio.so will be loaded into it, as the kernel
 //! and the dynamic loader decide that.
 
+use crate::causes::Cause;
 use crate::elf::{self, Elf};
 use std::ffi::{CString, OsStr, OsString};
 use std::fmt;
@@ -50,6 +51,8 @@ pub struct Unmanageable {
     pub file: PathBuf,
     /// Why, as an end of the sentence "FILE ...".
     pub why: String,
+    /// The kind of that.
+    pub cause: Cause,
 }
 
 impl fmt::Display for Unmanageable {
@@ -103,7 +106,7 @@ fn executable(file: &Path) -> Result<(), NoProgram> {
 pub fn inspect(file: &Path) -> Result<(), Unmanageable> {
     let mut file = file.to_path_buf();
     for _ in 0..SCRIPT_DEPTH {
-        let because = |why: String| Err(Unmanageable { file: file.clone(), why });
+        let because = |cause, why: String| Err(Unmanageable { file: file.clone(), why, cause });
         match interpreter(&file) {
             // One that is not there is execve's to report.
             Ok(Some(next)) if executable(&next).is_err() => return Ok(()),
@@ -113,32 +116,37 @@ pub fn inspect(file: &Path) -> Result<(), Unmanageable> {
             }
             Ok(None) => {}
             // Executable, but not readable: the kernel will run it, and nobody can say what it is.
-            Err(e) => return because(format!("cannot be read to see what it is ({e})")),
+            Err(e) => return because(Cause::Unknown, format!("cannot be read to see what it is ({e})")),
         }
         if let Some(rights) = changes_rights(&file) {
-            return because(format!(
-                "is {rights}: the loader ignores LD_PRELOAD in programs that change their rights"
-            ));
+            let why =
+                format!("is {rights}: the loader ignores LD_PRELOAD in programs that change their rights");
+            return because(Cause::ChangesRights, why);
         }
         return match elf::read(&file) {
             Ok(Elf::Dynamic) => Ok(()),
-            Ok(Elf::Static) => {
-                because("is statically linked: no loader runs that could load libzfolio.so".into())
+            Ok(kind @ (Elf::Static | Elf::StaticGo)) => {
+                let cause = if kind == Elf::StaticGo { Cause::Go } else { Cause::Static };
+                because(cause, "is statically linked: no loader runs that could load libzfolio.so".into())
             }
-            Ok(Elf::Musl) => because("is linked with musl: libzfolio.so needs glibc's loader".into()),
-            Ok(Elf::Bits32) => because("is a 32-bit program: zfolio manages 64-bit ones".into()),
-            Ok(Elf::Foreign) => because("is a program for another processor".into()),
+            Ok(Elf::Musl) => {
+                because(Cause::Musl, "is linked with musl: libzfolio.so needs glibc's loader".into())
+            }
+            Ok(Elf::Bits32) => {
+                because(Cause::Bits32, "is a 32-bit program: zfolio manages 64-bit ones".into())
+            }
+            Ok(Elf::Foreign) => because(Cause::Unknown, "is a program for another processor".into()),
             // Without `#!`: execvp(3) and shells give it to /bin/sh.
             Ok(Elf::No) if file != Path::new("/bin/sh") => {
                 file = PathBuf::from("/bin/sh");
                 continue;
             }
-            Ok(Elf::No) => because("is neither a program nor a script".into()),
-            Err(e) => because(format!("has a damaged header ({e})")),
+            Ok(Elf::No) => because(Cause::Unknown, "is neither a program nor a script".into()),
+            Err(e) => because(Cause::Unknown, format!("has a damaged header ({e})")),
         };
     }
     let why = "is a script whose interpreters are scripts, too many of them".to_string();
-    Err(Unmanageable { file, why })
+    Err(Unmanageable { file, why, cause: Cause::Unknown })
 }
 
 /// The interpreter that a file's `#!` line names.

@@ -42,8 +42,8 @@ pub struct Roster<'a> {
     suspects: HashMap<(usize, u32), i32>,
     looked: Option<Instant>,
     audit_due: bool,
-    /// Processes whose engines could not manage them, by their numbers.
-    refused: HashSet<u32>,
+    /// Processes whose engines could not manage them, by their numbers, and why.
+    refused: HashMap<u32, String>,
     /// Children that were killed of late, and when: engines, among others.
     killed: Vec<(u32, Instant)>,
 }
@@ -58,7 +58,7 @@ impl<'a> Roster<'a> {
             suspects: HashMap::new(),
             looked: None,
             audit_due: false,
-            refused: HashSet::new(),
+            refused: HashMap::new(),
             killed: Vec::new(),
         }
     }
@@ -107,7 +107,7 @@ impl<'a> Roster<'a> {
     }
 
     /// The processes whose engines have ended and said why they did not manage them.
-    pub fn refused(&self) -> &HashSet<u32> {
+    pub fn refused(&self) -> &HashMap<u32, String> {
         &self.refused
     }
 
@@ -127,7 +127,7 @@ impl<'a> Roster<'a> {
         for slot in self.memcg.used() {
             self.memcg.collect(slot, |process, words| {
                 if process.state == State::Unmanaged {
-                    self.refused.insert(process.pid);
+                    self.refused.insert(process.pid, words.unwrap_or_default().to_string());
                 }
                 self.ended.push(Entry { process: *process, words: words.map(str::to_string) });
             });
@@ -281,7 +281,7 @@ mod tests {
             "one that is awake stops its program itself"
         );
         assert_eq!((m.managed.load(Relaxed), m.unmanaged.load(Relaxed)), (1, 1));
-        assert!(roster.refused().contains(&own));
+        assert!(roster.refused().contains_key(&own));
         let (entries, _) = roster.finish();
         assert_eq!(entries[0].process.state, State::Unmanaged);
         assert_eq!(entries[0].words.as_deref(), Some("its engine was killed"));

@@ -2,6 +2,7 @@
 
 use crate::accelerator;
 use crate::args::Run;
+use crate::causes::Cause;
 use crate::cgroup::Memory;
 use crate::coordinator::{Coordinator, Ended};
 use crate::dictionary;
@@ -9,14 +10,14 @@ use crate::doctor;
 use crate::file_room::FileRoom;
 use crate::program;
 use crate::progress::Progress;
-use crate::roster::Roster;
+use crate::roster::{Entry, Roster};
 use crate::rundir::{self, RunDir};
 use crate::size::Bytes;
 use crate::summary::Figures;
 use crate::supervise::{self, Watcher};
 use crate::sys::{self, Pid};
 use iaa::setup::Setup;
-use memcg::{COMPRESSOR_BYTES, Memcg, ROOT_BYTES, Settings, Text};
+use memcg::{COMPRESSOR_BYTES, Memcg, ROOT_BYTES, Settings, State, Text};
 use std::ffi::{CString, OsStr};
 use std::fmt::Display;
 use std::fs::File;
@@ -24,8 +25,11 @@ use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use zswap::Choice;
+
+/// Whoever has not ended by then, stopped by `--strict`, is killed.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The command line is wrong.
 const USAGE: u8 = 2;
@@ -60,6 +64,9 @@ struct Watch<'a> {
     roster: Roster<'a>,
     coordinator: Coordinator,
     progress: Option<Progress>,
+    is_strict: bool,
+    /// Since when CMD and its descendants are being stopped for what cannot go out.
+    stopping: Option<Instant>,
 }
 
 impl Watch<'_> {
@@ -71,6 +78,10 @@ impl Watch<'_> {
 
     /// Says what is due to be said while the program runs.
     fn warn(&mut self) {
+        for line in self.coordinator.take_lines() {
+            self.clear();
+            say(format_args!("warning: {line}"));
+        }
         if self.memcg.full_warning.compare_exchange(1, 2, Relaxed, Relaxed).is_ok() {
             self.clear();
             say("warning: the limit is full, and nothing more can go out: the program waits");
@@ -92,12 +103,30 @@ impl Watch<'_> {
     }
 }
 
+impl Watch<'_> {
+    /// Where the run is strict, stops it for what cannot go out. CMD's end ends the run.
+    fn enforce(&mut self) {
+        let now = Instant::now();
+        match self.stopping {
+            None if self.is_strict && self.coordinator.is_too_much() => {
+                self.clear();
+                say("stopped, since more than a sixteenth of the limit cannot go out (--strict)");
+                self.stopping = Some(now);
+                self.coordinator.signal_all(libc::SIGTERM);
+            }
+            Some(since) if now >= since + PATIENCE => self.coordinator.signal_all(libc::SIGKILL),
+            _ => {}
+        }
+    }
+}
+
 impl Watcher for Watch<'_> {
     fn tick(&mut self) {
         // Who has ended gives his share back before it is divided.
         self.roster.tick();
         self.coordinator.tick(self.roster.refused());
         self.warn();
+        self.enforce();
         if let Some(progress) = &mut self.progress {
             progress.tick(self.memcg);
         }
@@ -142,14 +171,14 @@ fn start(args: &Run) -> Result<u8, Refusal> {
     let file = program::find(name, path.as_deref())
         .map_err(|e| Refusal(e.exit_status(), format!("{}: {e}", name.display())))?;
     let obstacle = match program::inspect(&file) {
-        Err(why) => Some(format!("cannot manage {}: {why}", name.display())),
-        Ok(()) => doctor::obstacle(),
+        Err(why) => Some((why.cause, format!("cannot manage {}: {why}", name.display()))),
+        Ok(()) => doctor::obstacle().map(|why| (Cause::User, why)),
     };
     let managed = obstacle.is_none();
     match &obstacle {
         None => {}
-        Some(why) if args.unmanaged_ok => say(format_args!("warning: running without a limit: {why}")),
-        Some(why) => {
+        Some((_, why)) if args.unmanaged_ok => say(format_args!("warning: running without a limit: {why}")),
+        Some((_, why)) => {
             return Err(Refusal(CANNOT, format!("{why}\n  (--unmanaged-ok runs it without a limit)")));
         }
     }
@@ -178,7 +207,8 @@ fn start(args: &Run) -> Result<u8, Refusal> {
     let progress = if args.progress && managed { Progress::new() } else { None };
     let file_room = memory.cgroup.as_ref().and_then(|limit| FileRoom::new(limit, max_bytes));
     let coordinator = Coordinator::new(memcg, dir.library_file(), file_room);
-    let mut watch = Watch { memcg, roster: Roster::new(memcg), coordinator, progress };
+    let (roster, is_strict) = (Roster::new(memcg), args.strict);
+    let mut watch = Watch { memcg, roster, coordinator, progress, is_strict, stopping: None };
     let ended = supervise::run(&file, &arguments, &environment, &inherited, memcg, &mut watch);
     watch.clear();
     let ended = ended.map_err(|e| not_started(name, &e))?;
@@ -191,23 +221,36 @@ fn start(args: &Run) -> Result<u8, Refusal> {
     }
     watch.roster.tick();
     watch.warn();
-    let Ended { small, unmanaged, file_room_peak_bytes } = watch.coordinator.end(watch.roster.refused());
-    let mut figures = Figures::collect(memcg, watch.roster.finish());
+    let is_stopped = watch.stopping.is_some();
+    if is_stopped {
+        watch.coordinator.signal_all(libc::SIGKILL);
+    }
+    let status = if is_stopped { CANNOT } else { ended.status };
+    let Ended { small, unmanaged, file_room_peak_bytes, shared_peak_bytes, unevictable, refused_peaks } =
+        watch.coordinator.end(watch.roster.refused());
+    let (mut processes, unrecorded) = watch.roster.finish();
+    for Entry { process, .. } in processes.iter_mut().filter(|entry| entry.process.state == State::Unmanaged)
+    {
+        let seen = refused_peaks.get(&process.pid).copied().unwrap_or(0);
+        process.footprint_peak_bytes = process.footprint_peak_bytes.max(seen);
+    }
+    let mut figures = Figures::collect(memcg, (processes, unrecorded));
+    (figures.shared_peak_bytes, figures.unevictable) = (shared_peak_bytes, unevictable);
     if managed {
         figures.small = small;
         unmanaged.into_iter().for_each(|group| figures.add_seen(group));
     }
     figures.command = args.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
-    figures.exit_status = ended.status;
+    figures.exit_status = status;
     figures.file_room_peak_bytes = file_room_peak_bytes;
     figures.began_ns = began_ns;
     figures.elapsed_ns = uffd::sys::now_ns() - began_ns;
     let mut text = figures.last_words();
     text += &if managed && !args.quiet { figures.text() } else { figures.unmanaged_warnings() };
-    if let Some(why) = obstacle {
+    if let Some((cause, why)) = obstacle {
         let program = file.file_name().unwrap_or(name).to_string_lossy();
         figures.unmanaged += 1;
-        figures.add_unmanaged(&program, &why, 0);
+        figures.add_unmanaged(&program, &why, cause, 0);
     }
     let _ = std::io::stderr().write_all(text.as_bytes());
     if let Some((path, file)) = json
@@ -215,7 +258,7 @@ fn start(args: &Run) -> Result<u8, Refusal> {
     {
         say(format_args!("--json {}: {e}", path.display()));
     }
-    Ok(ended.status)
+    Ok(status)
 }
 
 fn compressor(args: &Run) -> Result<Choice, Refusal> {

@@ -1,8 +1,10 @@
 //! What a run has to tell at its end: the figures, as text for people and as JSON for programs.
 
 use crate::accelerator::Usage;
+use crate::causes::Cause;
 use crate::roster::Entry;
 use crate::size::Bytes;
+use crate::told::Group;
 use crate::unmanaged::Unmanaged;
 use memcg::hist::Histogram;
 use memcg::{Memcg, ORDERS, Stat, State};
@@ -43,6 +45,10 @@ pub struct Figures {
     pub pool_at_peak_bytes: u64,
     /// The most of the limit that was left to file pages, since the control group was full.
     pub file_room_peak_bytes: u64,
+    /// The most shared memory at a time, which is part of the footprint and stays.
+    pub shared_peak_bytes: u64,
+    /// What could not go out and was told while the program ran.
+    pub unevictable: Vec<Group>,
     /// Processes that an engine managed.
     pub managed: u64,
     /// Processes that needed no engine, because they stayed small; as far as they were seen.
@@ -196,7 +202,7 @@ impl Figures {
             if process.state == State::Unmanaged {
                 let name = String::from_utf8_lossy(process.name());
                 let words = words.as_deref().unwrap_or("its engine ended");
-                figures.add_unmanaged(&name, words, process.footprint_peak_bytes);
+                figures.add_unmanaged(&name, words, Cause::of_words(words), process.footprint_peak_bytes);
             }
         }
         figures.processes = processes;
@@ -212,12 +218,21 @@ impl Figures {
 
     fn write_text(&self, out: &mut String) -> fmt::Result {
         let (peak, max) = (Bytes(self.peak_bytes), Bytes(self.max_bytes));
+        let too_much = self.peak_bytes.saturating_sub(self.max_bytes);
         let nothing_out = self.zswpout.iter().sum::<u64>() + self.same_filled == 0;
         if nothing_out && self.pgdeactivate == 0 {
             match self.peak_bytes {
                 0 => writeln!(out, "zfolio: nothing had to go out; the limit was {max}")?,
+                _ if too_much > 0 => {
+                    writeln!(
+                        out,
+                        "zfolio: nothing could go out; peak {peak}, {} above the limit of {max}",
+                        Bytes(too_much)
+                    )?;
+                }
                 _ => writeln!(out, "zfolio: nothing had to go out; peak {peak}, limit {max}")?,
             }
+            self.write_unevictable(out)?;
             return self.write_unmanaged(out);
         }
         let wanted = Bytes(self.wanted_peak_bytes);
@@ -225,7 +240,8 @@ impl Figures {
         writeln!(out, "zfolio: ran in {peak} instead of {wanted} ({share})")?;
         let mut line =
             |name: &str, text: fmt::Arguments| writeln!(out, "  {name:<width$}{text}", width = INDENT - 2);
-        line("footprint", format_args!("peak {peak} of {max} allowed; wanted {wanted}"))?;
+        let above = if too_much > 0 { format!(", {} too much", Bytes(too_much)) } else { String::new() };
+        line("footprint", format_args!("peak {peak} of {max} allowed{above}; wanted {wanted}"))?;
         if self.file_room_peak_bytes > 0 {
             let files = Bytes(self.file_room_peak_bytes);
             line("files", format_args!("{files} of that left to them, as the control group was full"))?;
@@ -284,6 +300,7 @@ impl Figures {
         }
         line("engine", format_args!("{} of CPU", Time(self.engine_cpu_ns)))?;
         self.write_processes(out)?;
+        self.write_unevictable(out)?;
         self.write_unmanaged(out)
     }
 
@@ -336,6 +353,7 @@ impl Figures {
                 "stored_peak_bytes": self.stored_peak_bytes,
                 "pool_at_peak_bytes": self.pool_at_peak_bytes,
                 "file_room_peak_bytes": self.file_room_peak_bytes,
+                "shared_peak_bytes": self.shared_peak_bytes,
             },
             "tree": {
                 "managed": self.managed,
@@ -396,6 +414,7 @@ impl Figures {
             "events": self.events,
             "processes": self.processes_json(),
             "unmanaged": self.unmanaged_json(),
+            "unevictable": self.unevictable_json(),
         })
     }
 }

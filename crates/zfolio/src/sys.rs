@@ -5,8 +5,9 @@ use std::ffi::{CStr, CString, OsStr};
 use std::fs::File;
 use std::io::{self, Error};
 use std::mem::{MaybeUninit, zeroed};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -100,6 +101,20 @@ pub unsafe fn map_shared<T>(file: &File) -> io::Result<&'static mut T> {
         );
         if at == libc::MAP_FAILED { Err(Error::last_os_error()) } else { Ok(&mut *at.cast::<T>()) }
     }
+}
+
+/// The device, major and minor, of memfds and of what is shared without a file: the kernel has one file system for all of them.
+pub fn memfd_device() -> Option<(u64, u64)> {
+    // SAFETY: the name is a C string; the descriptor is new, and the file's alone.
+    let file = unsafe {
+        let fd = libc::memfd_create(c"zfolio-device".as_ptr(), libc::MFD_CLOEXEC);
+        if fd < 0 {
+            return None;
+        }
+        File::from_raw_fd(fd)
+    };
+    let device = file.metadata().ok()?.dev();
+    Some((libc::major(device).into(), libc::minor(device).into()))
 }
 
 /// Takes the exclusive lock of a file.

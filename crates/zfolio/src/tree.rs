@@ -1,8 +1,10 @@
 //! The part of the summary that tells the processes of a run apart.
 
+use crate::causes::Cause;
 use crate::roster::Entry;
 use crate::size::Bytes;
 use crate::summary::{Count, Figures, INDENT, Time};
+use crate::told::Group;
 use crate::unmanaged::{self, Unmanaged};
 use memcg::{Process, State};
 use serde_json::{Value, json};
@@ -27,9 +29,11 @@ const WIDTH: usize = 80;
 
 impl Figures {
     /// Adds a process that ran without a limit to those of its name and reason. It does not raise [`Figures::unmanaged`].
-    pub fn add_unmanaged(&mut self, name: &str, reason: &str, peak_bytes: u64) {
+    pub fn add_unmanaged(&mut self, name: &str, reason: &str, cause: Cause, peak_bytes: u64) {
+        // Its user is not to be asked for any more.
+        let help = if cause == Cause::User { String::new() } else { cause.help(name, 0) };
         let (name, reason) = (name.into(), reason.into());
-        unmanaged::add(&mut self.unmanaged_as, Unmanaged { name, reason, count: 1, peak_bytes });
+        unmanaged::add(&mut self.unmanaged_as, Unmanaged { name, reason, cause, help, count: 1, peak_bytes });
     }
 
     /// Adds processes that were seen to run without a limit, and of which their engines know nothing.
@@ -84,6 +88,22 @@ impl Figures {
         Ok(())
     }
 
+    /// Writes what could not go out of processes that were managed, and of memory that is nobody's alone.
+    pub(crate) fn write_unevictable(&self, out: &mut impl Write) -> fmt::Result {
+        // Processes of which nothing was managed have their own lines.
+        let groups: Vec<&Group> = self.unevictable.iter().filter(|group| !group.cause.is_process()).collect();
+        let mut lines = String::new();
+        for group in groups.iter().take(LISTED) {
+            let (bytes, name, pid, what) =
+                (Bytes(group.peak_bytes), printable(&group.name), group.pid, group.cause.what());
+            write_wrapped(&mut lines, &format!("{bytes} of {name} ({pid}): {what}; {}", group.help))?;
+        }
+        if !lines.is_empty() {
+            lines.replace_range(..INDENT, &format!("  {:<width$}", "unevictable", width = INDENT - 2));
+        }
+        out.write_str(&lines)
+    }
+
     /// Writes who ran without a limit, and why.
     pub(crate) fn write_unmanaged(&self, out: &mut impl Write) -> fmt::Result {
         if self.unmanaged == 0 {
@@ -101,9 +121,13 @@ impl Figures {
         let mut groups: Vec<&Unmanaged> = self.unmanaged_as.iter().collect();
         groups.sort_by_key(|group| Reverse((group.peak_bytes, group.count)));
         for group in groups.iter().take(LISTED) {
-            let text =
-                format!("{} x {}: {}", Count(group.count), printable(&group.name), printable(&group.reason));
-            write_wrapped(out, &text)?;
+            let (name, reason) = (printable(&group.name), printable(&group.reason));
+            let size = match group.peak_bytes {
+                0 => String::new(),
+                bytes => format!(", {}", Bytes(bytes)),
+            };
+            let help = if group.help.is_empty() { String::new() } else { format!("; {}", group.help) };
+            write_wrapped(out, &format!("{} x {name}{size}: {reason}{help}", Count(group.count)))?;
         }
         let others = groups.iter().skip(LISTED).map(|group| group.count).sum::<u64>();
         if others > 0 {
@@ -153,12 +177,30 @@ impl Figures {
     pub(crate) fn unmanaged_json(&self) -> Value {
         self.unmanaged_as.iter().map(unmanaged_json).collect()
     }
+
+    /// `unevictable` of the JSON.
+    pub(crate) fn unevictable_json(&self) -> Value {
+        self.unevictable.iter().map(unevictable_json).collect()
+    }
 }
 
 fn unmanaged_json(group: &Unmanaged) -> Value {
     json!({
         "name": group.name,
         "reason": group.reason,
+        "cause": group.cause.key(),
+        "remedy": group.help,
+        "count": group.count,
+        "peak_bytes": group.peak_bytes,
+    })
+}
+
+fn unevictable_json(group: &Group) -> Value {
+    json!({
+        "name": group.name,
+        "pid": group.pid,
+        "cause": group.cause.key(),
+        "remedy": group.help,
         "count": group.count,
         "peak_bytes": group.peak_bytes,
     })
@@ -235,7 +277,7 @@ fn write_wrapped(out: &mut impl Write, text: &str) -> fmt::Result {
 }
 
 /// What of a text can be shown in a line of a terminal: what would move the cursor, turn the direction of writing, or worse, is escaped.
-fn printable(text: &str) -> String {
+pub(crate) fn printable(text: &str) -> String {
     let mut shown = String::new();
     for c in text.chars() {
         match c {
@@ -325,13 +367,14 @@ mod tests {
         );
         two.small = 1200;
         two.unmanaged = 3;
-        two.add_unmanaged("busybox", "statically linked", 0);
+        two.add_unmanaged("busybox", "statically linked", Cause::Engine, 0);
         two.add_unmanaged(
             "go",
             "the engine could not be started: clone says EAGAIN (Resource temporarily unavailable)",
+            Cause::Engine,
             0,
         );
-        two.add_unmanaged("busybox", "statically linked", 0);
+        two.add_unmanaged("busybox", "statically linked", Cause::Engine, 0);
         assert!(listing(&two).starts_with("  processes   2 managed, 1,200 small, 3 unmanaged\n"));
         assert!(
             listing(&two).ends_with(
@@ -404,7 +447,7 @@ mod tests {
         let mut all = figures(Vec::new());
         all.unmanaged = 40;
         for n in 1..=30 {
-            all.add_unmanaged(&"名".repeat(n), &"very-long-words".repeat(n), 0);
+            all.add_unmanaged(&"名".repeat(n), &"very-long-words".repeat(n), Cause::Engine, 0);
         }
         let text = listing(&all);
         assert!(text.contains("\n              20 others\n"), "{text}");
@@ -419,8 +462,8 @@ mod tests {
             entry.words = Some(format!("stopped \x1b]0;evil\x07 {}", n.saturating_sub(1)));
         }
         let mut all = figures(entries);
-        all.add_unmanaged("a\nb", "why", 7);
-        all.add_unmanaged("a\nb", "why", 7);
+        all.add_unmanaged("a\nb", "why", Cause::Engine, 7);
+        all.add_unmanaged("a\nb", "why", Cause::Engine, 7);
         let words = all.last_words();
         assert!(words.starts_with("zfolio: stopped \\u{1b}]0;evil\\u{7} 0 (2 times)\n"), "{words}");
         assert!(words.ends_with("zfolio: and 2 messages more; --json has all\n"), "{words}");
@@ -433,7 +476,7 @@ mod tests {
         two.processes[1].words = Some("stopped".into());
         two.processes[1].process.state = State::Stopped;
         two.processes[1].process.ended_ns = 0;
-        two.add_unmanaged("sh", "why", 7);
+        two.add_unmanaged("sh", "why", Cause::Engine, 7);
         let json = two.processes_json();
         assert_eq!(
             json[0],
@@ -453,7 +496,7 @@ mod tests {
         );
         assert_eq!(
             two.unmanaged_json(),
-            json!([{ "name": "sh", "reason": "why", "count": 1, "peak_bytes": 7 }])
+            json!([{ "name": "sh", "reason": "why", "cause": "engine", "remedy": "", "count": 1, "peak_bytes": 7 }])
         );
     }
 }

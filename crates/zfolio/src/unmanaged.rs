@@ -2,7 +2,9 @@
 //!
 //! They are found by looks at /proc every 100 ms: who lives shorter than that may not be seen. The figures of many that have ended are kept in groups.
 
+use crate::causes::Cause;
 use crate::descendants::{Process, Reason, reason};
+use crate::told::Finding;
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 
@@ -13,6 +15,10 @@ pub struct Unmanaged {
     pub name: String,
     /// Why no engine could manage them.
     pub reason: String,
+    /// The kind of that.
+    pub cause: Cause,
+    /// What helps, if anything is known to.
+    pub help: String,
     /// How many.
     pub count: u64,
     /// Most private memory that one of them was seen with, in bytes.
@@ -35,6 +41,9 @@ struct Seen {
     own_pid: u32,
     name: String,
     reason: Reason,
+    /// What helps. It is asked for while the process lives.
+    help: String,
+    bytes: u64,
     peak_bytes: u64,
 }
 
@@ -68,10 +77,15 @@ impl Register {
             // Another program in the same process may be unmanaged for another reason.
             let known = |before: &Seen| before.name == process.name && before.reason != Reason::Loading;
             let seen = match before.filter(known) {
-                Some(before) => Seen { peak_bytes, ..before },
+                Some(before) => Seen { bytes, peak_bytes, ..before },
                 None => {
                     let reason = reason(process.pid, &self.library);
-                    Seen { own_pid: process.own_pid, name: process.name.clone(), reason, peak_bytes }
+                    let help = match &reason {
+                        Reason::Without(cause, _) => cause.help(&process.name, process.pid),
+                        Reason::Small | Reason::Loading => String::new(),
+                    };
+                    let (own_pid, name) = (process.own_pid, process.name.clone());
+                    Seen { own_pid, name, reason, help, bytes, peak_bytes }
                 }
             };
             present.insert(key, seen);
@@ -85,16 +99,24 @@ impl Register {
 
     /// One that is not among those without an engine any more.
     fn count(&mut self, gone: Seen, managed: &HashSet<u32>) {
-        let why = match gone.reason {
-            Reason::Program(why) => why,
-            Reason::Environment => "its environment does not ask for zfolio".to_string(),
+        let (cause, reason) = match gone.reason {
+            Reason::Without(cause, why) => (cause, why),
             Reason::Small | Reason::Loading => {
                 self.small += !managed.contains(&gone.own_pid) as u64;
                 return;
             }
         };
-        let Seen { name, peak_bytes, .. } = gone;
-        add(&mut self.ended, Unmanaged { name, reason: why, count: 1, peak_bytes });
+        let Seen { name, help, peak_bytes, .. } = gone;
+        add(&mut self.ended, Unmanaged { name, reason, cause, help, count: 1, peak_bytes });
+    }
+
+    /// Who runs without an engine now, for a reason.
+    pub fn findings(&self) -> impl Iterator<Item = Finding> {
+        self.present.iter().filter_map(|(&(pid, _), seen)| {
+            let Reason::Without(cause, why) = &seen.reason else { return None };
+            let (name, why) = (seen.name.clone(), why.clone());
+            Some(Finding { name, pid, cause: *cause, why, help: seen.help.clone(), bytes: seen.bytes })
+        })
     }
 
     /// All who had none: how many were small, and the others in groups.
@@ -112,12 +134,13 @@ mod tests {
 
     fn process(pid: u32, name: &str) -> Process {
         let (own_pid, name) = (pid, name.to_string());
-        Process { pid, own_pid, parent: 1, name, start: 1, forked: false, private_bytes: 0 }
+        Process { pid, own_pid, parent: 1, name, start: 1, forked: false, private_bytes: 0, shared_bytes: 0 }
     }
 
     fn group(name: &str, count: u64, peak_bytes: u64) -> Unmanaged {
-        let reason = "its environment does not ask for zfolio".to_string();
-        Unmanaged { name: name.into(), reason, count, peak_bytes }
+        let (cause, name) = (Cause::Environment, name.to_string());
+        let (reason, help) = ("its environment does not ask for zfolio".to_string(), cause.help(&name, 1));
+        Unmanaged { name, reason, cause, help, count, peak_bytes }
     }
 
     /// Own process: the library is not there, and libc is.
