@@ -6,10 +6,14 @@
 //!        waits until the midwife has ended, and reaps it; the engine is now a child of the nearest subreaper (`zfolio run`) or of init
 //! ```
 //!
+//! Where that would be the program itself (wait.rs) the engine is its child from the start, by CLONE_PARENT, and has no exit signal: a wait does not know of such children unless it asks for
+//! them, while an orphan is one like any other, and an init that waits for all of them would wait for its own engine.
+//!
 //! The same way serves for anything that must leave the program's own descriptors alone ([`aside`]).
 
 use crate::arena;
 use crate::loaded;
+use crate::wait;
 use core::cell::UnsafeCell;
 use core::mem::ManuallyDrop;
 use core::ops::Range;
@@ -138,16 +142,20 @@ impl Drop for Unseen {
 /// `entry` must be fit to run in the program's place: no libc, no thread-local storage.
 pub unsafe fn aside(entry: extern "C" fn(usize) -> !, argument: usize) -> Result<(), Errno> {
     // SAFETY: the caller's contract.
-    unsafe { aside_in(0, entry, argument) }
+    unsafe { aside_in(0, Unseen::begin(), entry, argument) }
 }
 
-/// The same in new namespaces, as these flags of clone say.
+/// The same in new namespaces, as these flags of clone say, `unseen` or as a child without an exit signal.
 ///
 /// # Safety
 /// As for [`aside`].
-unsafe fn aside_in(namespaces: u32, entry: extern "C" fn(usize) -> !, argument: usize) -> Result<(), Errno> {
+unsafe fn aside_in(
+    namespaces: u32,
+    unseen: Option<Unseen>,
+    entry: extern "C" fn(usize) -> !,
+    argument: usize,
+) -> Result<(), Errno> {
     let stack = Aside::take()?;
-    let unseen = Unseen::begin();
     // Only children that end with SIGCHLD are reaped by its being ignored.
     let signal = if unseen.is_some() { SIGCHLD } else { 0 };
     // SAFETY: the stack is new, and with CLONE_VFORK we wait until the process is gone.
@@ -192,16 +200,19 @@ impl Helper {
     }
 }
 
-/// Starts `entry(argument)` in a process that shares this one's memory, and whose parent is not this process. All signals must be blocked.
+/// Starts `entry(argument)` in a process that shares this one's memory, and that no wait of the program's finds. All signals must be blocked.
 ///
 /// # Safety
 /// `entry` must be fit to run beside the program: no libc, no thread-local storage.
 pub unsafe fn detached(entry: extern "C" fn(usize) -> !, argument: usize) -> Result<Born, Errno> {
     let stack_top = new_stack()?;
-    let mut order =
-        Order { flags: CLONE_VM, stack_top, entry, argument, result: Err(Errno::ECHILD), may_yield: false };
+    let adopts = wait::adopts();
+    let flags = if adopts { CLONE_VM | CLONE_PARENT } else { CLONE_VM };
+    let mut order = Order { flags, stack_top, entry, argument, result: Err(Errno::ECHILD), may_yield: false };
+    // With CLONE_PARENT the engine has the midwife's exit signal.
+    let unseen = if adopts { None } else { Unseen::begin() };
     // SAFETY: `order` lives until the midwife has ended; the rest is the caller's contract.
-    unsafe { aside(midwife, &raw mut order as usize) }?;
+    unsafe { aside_in(0, unseen, midwife, &raw mut order as usize) }?;
     let Order { result, may_yield, .. } = order;
     result.map(|pid| Born { pid, may_yield })
 }
@@ -223,7 +234,7 @@ pub fn has_rights(namespaces: u32) -> bool {
     }
     let mut result = false;
     // SAFETY: `attempt` uses no libc, and what it writes lives as long as it does.
-    unsafe { aside_in(namespaces, attempt, &raw mut result as usize) }.is_ok() && result
+    unsafe { aside_in(namespaces, Unseen::begin(), attempt, &raw mut result as usize) }.is_ok() && result
 }
 
 /// True when children come to this process's own PID namespace: otherwise after unshare or setns.

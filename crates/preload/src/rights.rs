@@ -10,6 +10,7 @@ use crate::heritage;
 use crate::hook::{self, Call, NO_SUCH_CALL, real};
 use crate::ioctl;
 use crate::looks;
+use crate::wait;
 use core::sync::atomic::Ordering::Relaxed;
 use linux_raw_sys::general as g;
 use uffd::sys;
@@ -137,6 +138,8 @@ extern "C" fn before_syscall(number: i64, first: usize) -> usize {
         Ok(g::__NR_prctl) => return prctl_by_syscall as *const () as usize,
         Ok(g::__NR_madvise) => return madvise_by_syscall as *const () as usize,
         Ok(g::__NR_ioctl) => return ioctl::by_syscall as *const () as usize,
+        Ok(g::__NR_wait4) => return wait::wait4_by_syscall as *const () as usize,
+        Ok(g::__NR_waitid) => return wait::waitid_by_syscall as *const () as usize,
         Ok(number) if gives_up(number) => return followed as *const () as usize,
         Ok(number) => {
             if let Some(read) = looks::by_syscall(number) {

@@ -33,6 +33,8 @@ pub struct Watch {
     rights: Follower,
     /// What was opened before it gave something up.
     keys: Option<Keys>,
+    /// /proc has the program by its number.
+    is_shown: bool,
     /// The engine was born with a filter.
     pub was_filtered: bool,
     cpu_ns: u64,
@@ -67,6 +69,7 @@ impl Watch {
             own_pid,
             rights,
             keys: None,
+            is_shown: seen.is_some(),
             was_filtered: creds::is_filtered(),
             cpu_ns: 0,
         })
@@ -125,8 +128,7 @@ impl Watch {
         }
         let Some((word, value)) = self.order.main_thread else {
             // Nothing tells when it executes another program; where the kernel may not say it goes on.
-            return sys::same_vm(self.own_pid, self.order.pid) == Ok(false)
-                && !has_left_memory(self.order.pid);
+            return sys::same_vm(self.own_pid, self.order.pid) == Ok(false) && !self.has_left_memory();
         };
         // SAFETY: the main thread's control block; its mapping outlives the thread, and is never evicted (a pin).
         if unsafe { (word as *const u32).read_volatile() } == value {
@@ -138,7 +140,16 @@ impl Watch {
             Ok(same) => !same,
             Err(errno) => errno != Errno::ENOSYS,
         };
-        has_another && !has_left_memory(self.order.pid)
+        has_another && !self.has_left_memory()
+    }
+
+    /// True for a process whose main thread has ended, or is about to, and uses no memory any more. In a PID namespace with another's /proc, where its number is another process's, nothing
+    /// is managed, and so nothing is lost where it is taken to have executed a program.
+    fn has_left_memory(&self) -> bool {
+        let (mut path, mut text) = (Line::default(), [0; 2]);
+        let _ = write!(path, "/proc/{}/statm\0", self.order.pid);
+        let file = || sys::open(path.as_str().as_bytes(), O_RDONLY);
+        self.is_shown && file().and_then(|file| sys::read(&file, &mut text)) == Ok(2) && text == *b"0 "
     }
 
     /// Sleeps until the program is gone, or for a time.
@@ -214,12 +225,4 @@ fn open_comm(pid: u32) -> Result<Fd, Errno> {
     let mut path = Line::default();
     let _ = write!(path, "/proc/{pid}/comm\0");
     sys::open(path.as_str().as_bytes(), O_RDONLY)
-}
-
-/// True for a process whose main thread has ended, or is about to, and uses no memory any more.
-fn has_left_memory(pid: u32) -> bool {
-    let (mut path, mut text) = (Line::default(), [0; 2]);
-    let _ = write!(path, "/proc/{pid}/statm\0");
-    let file = sys::open(path.as_str().as_bytes(), O_RDONLY);
-    file.and_then(|file| sys::read(&file, &mut text)) == Ok(2) && text == *b"0 "
 }

@@ -6,7 +6,7 @@ use crate::causes::Cause;
 use crate::{program, sys};
 use std::collections::HashMap;
 use std::fs;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -229,10 +229,10 @@ pub fn shared_bytes(pid: u32) -> Option<(u64, u64)> {
 }
 
 /// Why a process is not managed. `library` is that of the run. One that has ended by now is taken for a small one, and so is one of this user's that hides.
-pub fn reason(pid: u32, library: &Path) -> Reason {
+pub fn reason(pid: u32, library_path: &Path) -> Reason {
     let exe = format!("/proc/{pid}/exe");
     let unmanageable = program::inspect(Path::new(&exe)).err();
-    let library = library.as_os_str().as_encoded_bytes();
+    let library = library_path.as_os_str().as_encoded_bytes();
     let maps = read(&format!("/proc/{pid}/maps")).filter(|maps| is_whole(maps)).unwrap_or_default();
     match unmanageable {
         _ if maps.is_empty() && user(pid).is_some_and(|user| user != sys::effective_user()) => {
@@ -240,6 +240,7 @@ pub fn reason(pid: u32, library: &Path) -> Reason {
         }
         _ if maps.is_empty() || holds(&maps, library) => Reason::Small,
         Some(found) => Reason::Without(found.cause, found.why),
+        None if is_hidden(pid, library_path) => Reason::Without(Cause::Hidden, hidden(library_path)),
         None if has_libc(&maps) => not_loaded(pid),
         None => Reason::Loading,
     }
@@ -253,6 +254,21 @@ fn not_loaded(pid: u32) -> Reason {
         false => (Cause::Environment, "its environment does not ask for zfolio"),
     };
     Reason::Without(cause, why.to_string())
+}
+
+/// True when a process has another root directory, or other mounts, and the library is not in them. Who may not look says no.
+fn is_hidden(pid: u32, library: &Path) -> bool {
+    let there = format!("/proc/{pid}/root{}", library.display());
+    fs::symlink_metadata(there).is_err_and(|e| e.kind() == ErrorKind::NotFound)
+        && fs::exists(format!("/proc/{pid}")).unwrap_or(false)
+}
+
+/// What is said of such a process, with what helps.
+fn hidden(library: &Path) -> String {
+    let place = library.parent().and_then(Path::parent).unwrap_or(library).display();
+    format!(
+        "{place}, where the library is, is hidden from it by a chroot or a mount (bwrap: --bind {place} {place}, after --dev)"
+    )
 }
 
 /// False for a list that broke off, since the process ended or executed another program meanwhile: the stack comes last.
