@@ -83,6 +83,18 @@ pub const PAGE_FILE: &str = "memcg";
 /// Other names of it there end with a digit: a process that is started with such a one has an engine as soon as it has so many MiB of its own.
 pub const PAGE_FILE_GROWN: &str = "memcg-";
 
+/// The name there of the file with what all processes only read.
+pub const FIXED_FILE: &str = "settings";
+
+/// How much of [`Memcg`] that is.
+pub const FIXED_BYTES: usize = offset_of!(Memcg, written);
+
+const _: () =
+    assert!(FIXED_BYTES.is_multiple_of(size_of::<Page>()) && FIXED_BYTES > offset_of!(Memcg, dictionary));
+
+/// The socket's name there, by which `zfolio run` hands to processes of the run what they may not open.
+pub const HANDOVER_FILE: &str = "handover";
+
 /// The library's name, in the directory of the run and in the directories that are in it for loaders.
 pub const LIBRARY_FILE: &str = "libzfolio.so";
 
@@ -277,13 +289,25 @@ pub struct Slot {
     pub start: AtomicU64,
 }
 
-/// The mapped file.
+/// What is mapped by itself begins where this may be.
+#[repr(C, align(4096))]
+struct Page([u8; 4096]);
+
+/// The mapped file. Its first [`FIXED_BYTES`] are in a file of their own, which is written before the first process starts: processes of the run, which may have different rights, map that
+/// to be read, and can change neither what the others are to do nor which files they open.
 #[repr(C)]
 pub struct Memcg {
     /// [`MAGIC`].
     pub magic: AtomicU64,
     /// Limit in bytes for all processes together (`memory.max`).
     pub max_bytes: AtomicU64,
+    /// What the user asked for.
+    pub settings: Settings,
+    /// The user's dictionary: its length, and its bytes.
+    dictionary_bytes: u32,
+    dictionary: [u8; DICTIONARY_MAX_BYTES],
+    /// From here on all processes write.
+    written: [Page; 0],
     /// Highest sum of all footprints (`memory.peak`).
     pub peak_bytes: AtomicU64,
     /// Highest sum of all `wanted_bytes`.
@@ -304,8 +328,6 @@ pub struct Memcg {
     pub unseen_copy: AtomicU32,
     /// Non-zero once `zfolio run` has ended.
     pub closed: AtomicU32,
-    /// What the user asked for.
-    pub settings: Settings,
     /// Counters of processes that have ended.
     pub ended: Stat,
     /// The processes.
@@ -322,9 +344,6 @@ pub struct Memcg {
     pub division: Division,
     /// Until when, on the monotonic clock, the time that a dense compressor took beyond the fast one is paid for by the run's budget; and the same for samples.
     pub paid_ns: [AtomicU64; 2],
-    /// The user's dictionary, written before the first process starts: its length, and its bytes.
-    dictionary_bytes: u32,
-    dictionary: [u8; DICTIONARY_MAX_BYTES],
     /// What devices have done, for all processes.
     pub accelerator: Accelerator,
 }

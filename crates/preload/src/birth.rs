@@ -12,6 +12,8 @@
 //! The same way serves for anything that must leave the program's own descriptors alone ([`aside`]).
 
 use crate::arena;
+use crate::handover;
+use crate::keys;
 use crate::loaded;
 use crate::wait;
 use core::cell::UnsafeCell;
@@ -19,11 +21,10 @@ use core::mem::ManuallyDrop;
 use core::ops::Range;
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicBool, Ordering::*};
-use memcg::Slot;
+use memcg::{Memcg, Slot};
 use uffd::maps::Maps;
 use uffd::pagemap::Pagemap;
 use uffd::sys::{self, Errno, consts::*};
-use uffd::{Features, Userfault};
 
 /// Bytes of stack of the engine and of a worker.
 const STACK: usize = 256 << 10;
@@ -223,7 +224,8 @@ pub fn has_rights(namespaces: u32) -> bool {
     extern "C" fn attempt(result: usize) -> ! {
         sys::close_all();
         sys::want_descriptors(8);
-        let opened = Userfault::open(Features::Events).and_then(|_| Pagemap::open());
+        // What nobody can hand over comes first.
+        let opened = Pagemap::open().and_then(|_| keys::userfault(handover::TRY_NS));
         // SAFETY: `has_rights` waits for the end of this process.
         unsafe { *(result as *mut bool) = opened.is_ok() };
         sys::exit(0)
@@ -290,12 +292,12 @@ pub unsafe fn worker<T>(
 }
 
 /// What a process that was made apart needs: the mappings that hold these addresses, and the library.
-pub struct Kept([usize; 2]);
+pub struct Kept([usize; 3]);
 
 impl Kept {
-    /// The board at `board`, the run's page with `slot` in it, and the stack of whoever calls [`Kept::leave_the_rest`].
-    pub fn new(board: usize, slot: &Slot) -> Kept {
-        Kept([board, core::ptr::from_ref(slot) as usize])
+    /// The board at `board`, the run's page with `slot` in it, its beginning, and the stack of whoever calls [`Kept::leave_the_rest`].
+    pub fn new(board: usize, memcg: &Memcg, slot: &Slot) -> Kept {
+        Kept([board, core::ptr::from_ref(memcg) as usize, core::ptr::from_ref(slot) as usize])
     }
 
     /// Unmaps everything else but the kernel's own; false when there is no telling what that is.

@@ -61,7 +61,7 @@ impl Crew {
             memcg,
             board,
             number,
-            kept: (place == Place::Apart).then(|| Kept::new(board.range().start, slot)),
+            kept: (place == Place::Apart).then(|| Kept::new(board.range().start, memcg, slot)),
             memory: memory.share(),
             choice,
             seed,

@@ -11,6 +11,7 @@ use crate::filter::Stage;
 use crate::footprint::{data, footprint};
 use crate::fork;
 use crate::heritage;
+use crate::keys;
 use crate::live::{self, Live};
 use crate::looks;
 use crate::pool::Means;
@@ -58,7 +59,7 @@ pub extern "C" fn main(_argument: usize) -> ! {
                 // What fails because the program has ended meanwhile is no news.
                 && !watch.gone()
             {
-                unmanaged(&watch.order, format_args!("{what} says {errno}"));
+                unmanaged(&watch.order, format_args!("{what} says {errno}{}", keys::remedy(what, errno)));
                 CONTROL.ahead_bytes.store(0, Relaxed);
                 CONTROL.has_looked();
                 idle(&mut watch);

@@ -39,6 +39,21 @@ pub fn remember(page: &[u8]) {
     }
 }
 
+/// The path, with NUL, of a file in the directory of the run's library. None without a run, or where there is no room for it.
+pub fn beside_library<'a>(name: &str, room: &'a mut [u8]) -> Option<&'a [u8]> {
+    if !RUN.1.load(Acquire) {
+        return None;
+    }
+    // SAFETY: written before the flag was set, and never again.
+    let library = unsafe { &*RUN.0.get() }.file();
+    let dir = &library[..library.iter().rposition(|&byte| byte == b'/')? + 1];
+    let len = dir.len() + name.len();
+    room.get_mut(..dir.len())?.copy_from_slice(dir);
+    room.get_mut(dir.len()..len)?.copy_from_slice(name.as_bytes());
+    *room.get_mut(len)? = 0;
+    Some(&room[..len + 1])
+}
+
 /// Calls with `strings`, or with what they must be for a program that is to be managed, and is this one.
 fn with_environment(strings: Vector, image: Image, call: impl FnOnce(Vector) -> i32) -> i32 {
     if !RUN.1.load(Acquire) {

@@ -146,6 +146,9 @@ const TO_AWAKE: &[u32] = &[
 const TO_OPEN: &[u32] =
     &[g::__NR_openat, g::__NR_userfaultfd, g::__NR_access, g::__NR_stat, g::__NR_newfstatat];
 
+/// To be handed what it may not open (handover.rs); its sockets are of one family.
+const TO_ASK: &[u32] = &[g::__NR_setsockopt, g::__NR_connect, g::__NR_recvmsg];
+
 /// How files are opened that are only read.
 const READS: &[u32] = &[O_RDONLY | O_CLOEXEC, O_RDONLY | O_DIRECTORY | O_CLOEXEC];
 
@@ -257,7 +260,11 @@ fn write(stage: Stage, company: Company) -> Vec<Instruction> {
         }
     }
     match (stage, doors) {
-        (Stage::Born, _) => filter.allow(TO_OPEN),
+        (Stage::Born, _) => {
+            filter.allow(TO_OPEN);
+            filter.allow(TO_ASK);
+            filter.allow_where(g::__NR_socket, 0, [uffd::socket::FAMILY]);
+        }
         (Stage::Works, Some(doors)) => filter.allow_opening(doors),
         _ => filter.allow_where(g::__NR_openat, 2, READS.iter().copied()),
     }
@@ -328,6 +335,11 @@ mod tests {
             (g::__NR_openat, reads, &[Born, Bound, Manages, Works]),
             (g::__NR_openat, writes, &[Born]),
             (g::__NR_mseal, [0; 3], &[Born, Bound]),
+            // To ask `zfolio run`, by a Unix socket.
+            (g::__NR_socket, [1, 0, 0], &[Born]),
+            (g::__NR_socket, [2, 0, 0], &[]),
+            (g::__NR_connect, [0; 3], &[Born]),
+            (g::__NR_sendmsg, [0; 3], &[]),
             (g::__NR_ioctl, [0; 3], &[Born, Bound, Manages]),
             (g::__NR_process_vm_readv, [200, 0, 0], &[Born, Bound, Works]),
             (g::__NR_process_vm_readv, [201, 0, 0], &[]),

@@ -13,19 +13,18 @@
 //! mapped without access (stacks of threads, the reserve of malloc's arenas) is not in the kernel's figure and can be used later without
 //! our being told: it counts for good. What a library's own data takes, or a mapping that libc did not make, is noticed at the next look.
 
-use crate::birth;
 use crate::control::{CONTROL, State, Wish};
 use crate::footprint;
 use crate::hook;
 use crate::loaded::Program;
+use crate::page::{self, PATH_BYTES};
 use crate::patch;
 use crate::relocate;
 use crate::relro;
-use core::ffi::CStr;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering::*};
 use uffd::sites::Site;
-use uffd::sys::{self, Errno, consts::*};
+use uffd::sys::{self, consts::*};
 
 /// A process that can write to so many bytes of its own gets an engine.
 #[unsafe(link_section = ".data.zfolio")]
@@ -33,9 +32,6 @@ static GROWN: AtomicUsize = AtomicUsize::new(0);
 
 /// After a look that found less, the next one comes when at least one part in so many of that was mapped besides.
 const LOOK_PART: usize = 4;
-
-/// The longest path of the run's page that is remembered; with a longer one there is an engine from the start.
-const PATH_BYTES: usize = memcg::PATH_BYTES;
 
 /// The calls that are hooked in every process: each costs a page of libc, 7 us. The others are when a process has a mapping of its own that realloc could
 /// enlarge ([`LARGE_BYTES`]), or calls mremap itself, or has [`SOME_BYTES`] in all; and before it has a second thread, beside which libc's code must not be changed: when
@@ -76,7 +72,7 @@ static OWNER: AtomicU32 = AtomicU32::new(0);
 static GATE: AtomicU32 = AtomicU32::new(0);
 const STARTING: u32 = 1 << 31;
 
-/// The path of the run's page, with NUL. The program may overwrite its environment, to change what ps shows.
+/// The path of the run's page, with NUL; with a longer one there is an engine from the start. The program may overwrite its environment, to change what ps shows.
 #[unsafe(link_section = ".data.zfolio")]
 static PATH: [AtomicU8; PATH_BYTES] = [const { AtomicU8::new(0) }; PATH_BYTES];
 
@@ -263,32 +259,8 @@ fn start() {
     GATE.store(0, SeqCst);
 }
 
-/// What `page_mapper` is to do.
-struct Order {
-    path: [u8; PATH_BYTES],
-    page: Result<usize, Errno>,
-}
-
-/// Opens the page with descriptors of its own: the program may have none left, and counts on which one it gets next.
-extern "C" fn page_mapper(order: usize) -> ! {
-    // SAFETY: `map_page` keeps it until this process has ended.
-    let order = unsafe { &mut *(order as *mut Order) };
-    sys::close_all();
-    if let Ok(path) = CStr::from_bytes_until_nul(&order.path) {
-        order.page = hook::map_page(path.to_bytes_with_nul());
-    }
-    sys::exit(0)
-}
-
 fn map_page() -> Option<usize> {
-    let path = core::array::from_fn(|i| PATH[i].load(Relaxed));
-    let mut order = Order { path, page: Err(Errno::ENOENT) };
-    // SAFETY: it uses nothing but system calls, and the order lives until it has ended.
-    if unsafe { birth::aside(page_mapper, &raw mut order as usize) }.is_err() {
-        // A filter of the program's: there will be no engine either, which can only be said on the page.
-        return hook::map_page(CStr::from_bytes_until_nul(&order.path).ok()?.to_bytes_with_nul()).ok();
-    }
-    order.page.ok()
+    page::map_aside(core::array::from_fn(|i| PATH[i].load(Relaxed))).ok()
 }
 
 /// True when the running process is the one that the memory belongs to; false in a child of vfork, whose parent will grow by itself. A copy that no hook saw, whose

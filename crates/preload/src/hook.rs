@@ -16,6 +16,7 @@ use crate::follow;
 use crate::grow;
 use crate::heritage;
 use crate::looks;
+use crate::page;
 use crate::patch;
 use crate::relocate;
 use crate::rights;
@@ -159,15 +160,19 @@ pub unsafe fn start(envp: *const *const u8) {
         return;
     }
     relocate::finish();
-    if let Ok(page) = map_page(path) {
+    if let Ok(page) = page::map_here(path).or_else(|refused| map_aside(path, refused)) {
         start_with(page);
     }
 }
 
-/// Maps the run's page, in `path`; its address. `path` ends with NUL.
-pub(crate) fn map_page(path: &[u8]) -> Result<usize, Errno> {
-    let file = sys::open(path, O_RDWR)?;
-    arena::map_for_all(size_of::<Memcg>(), PROT_READ | PROT_WRITE, &file)
+/// Where the page could not be opened.
+fn map_aside(path: &[u8], refused: Errno) -> Result<usize, Errno> {
+    let mut text = [0; page::PATH_BYTES];
+    text.get_mut(..path.len()).ok_or(refused)?.copy_from_slice(path);
+    let mask = sys::signal_mask(!0);
+    let page = page::map_aside(text);
+    sys::signal_mask(mask);
+    page
 }
 
 /// Starts an engine for this process, which has none, with the run's page at this address.

@@ -21,6 +21,7 @@
 //!   [`words`]: what is said to the user
 //! - [`crawl`]: whether the program crawls, and what of it cannot go out
 //! - [`relro`]: constants of the executable, which cannot be written to
+//! - [`page`]: how the run's page is mapped; [`handover`]: what `zfolio run` opens for who may not
 //! - [`grow`]: when an engine is started; [`patch`]: libc's system calls that pass us; [`loaded`]: what the loader has loaded
 //! - [`engine`], [`worker`]: the processes; [`watch`]: the program as the engine sees it; [`birth`], [`crew`]: how they are made; [`seat`]: on which CPU they run; [`nap`]: how long they sleep;
 //!   [`share`]: what of the limit is theirs
@@ -57,6 +58,7 @@ pub mod follow;
 pub mod footprint;
 pub mod fork;
 pub mod grow;
+pub mod handover;
 pub mod heads;
 pub mod heap;
 pub mod heritage;
@@ -74,6 +76,7 @@ pub mod locked;
 pub mod looks;
 pub mod meter;
 pub mod nap;
+pub mod page;
 pub mod patch;
 pub mod pool;
 pub mod relocate;

@@ -13,6 +13,7 @@
 //!   vdso       the clock without a system call                                 (vdso.rs)
 //!   sites      where libc makes its system calls                               (sites.rs)
 //!   loader     which loader will start a file                                  (loader.rs)
+//!   socket     descriptors that come from another process                     (socket.rs)
 //!   Mutex      a lock on a futex, for memory that no program's thread sees    (lock.rs)
 //! ```
 
@@ -25,6 +26,7 @@ pub mod maps;
 mod memory;
 pub mod pagemap;
 pub mod sites;
+pub mod socket;
 pub mod sys;
 mod userfault;
 pub mod vdso;

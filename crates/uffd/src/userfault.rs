@@ -82,8 +82,19 @@ impl Userfault {
         // SAFETY: a new descriptor changes no memory.
         let fd = match unsafe { sys::syscall(g::__NR_userfaultfd, [FLAGS as usize, 0, 0, 0, 0, 0]) } {
             Ok(fd) => Fd::own(fd),
-            Err(refused) => Self::from_device().map_err(|_| refused)?,
+            Err(refused) => sys::open(b"/dev/userfaultfd\0", g::O_RDWR)
+                .and_then(|device| Self::from_device(&device))
+                .map_err(|_| refused)?,
         };
+        Self::shake_hands(fd, features)
+    }
+
+    /// The same by an open /dev/userfaultfd, whoever has opened it: the kernel asks for no right any more.
+    pub fn open_by(device: &Fd, features: Features) -> Result<Userfault> {
+        Self::shake_hands(Self::from_device(device)?, features)
+    }
+
+    fn shake_hands(fd: Fd, features: Features) -> Result<Userfault> {
         let wanted = match features {
             Features::Events => {
                 g::UFFD_FEATURE_EVENT_REMAP
@@ -99,8 +110,7 @@ impl Userfault {
         Ok(Userfault { fd })
     }
 
-    fn from_device() -> Result<Fd> {
-        let device = sys::open(b"/dev/userfaultfd\0", g::O_RDWR)?;
+    fn from_device(device: &Fd) -> Result<Fd> {
         // SAFETY: USERFAULTFD_IOC_NEW takes the flags by value and changes no memory.
         unsafe {
             sys::syscall(

@@ -200,9 +200,9 @@ impl Member {
         self.past.quiet_ms = if self.is_busy() { 0 } else { self.past.quiet_ms + ms };
         // Without one there is no distance either.
         let distance = self.distance.checked_div(self.near).unwrap_or(0).max(LEAST_DISTANCE);
-        let mut gain = self.near * 1_000_000 / (ms * distance);
+        let mut gain = self.near.saturating_mul(1_000_000) / ms.saturating_mul(distance);
         // With all that it could have it would still not fit.
-        if self.share + distance * PAGE as u64 > most {
+        if self.share.saturating_add(distance.saturating_mul(PAGE as u64)) > most {
             gain /= 8;
         }
         let part = ms.min(AVERAGE_MS);

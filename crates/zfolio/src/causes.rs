@@ -53,7 +53,12 @@ const TABLE: [(Cause, &str, &str, &str); 17] = [
     (Bits32, "32_bit", "", "a 64-bit build is managed"),
     (Unknown, "unknown_program", "", ""),
     (Environment, "environment", "", "let it inherit LD_PRELOAD and ZFOLIO_MEMCG"),
-    (Hidden, "hidden", "", "let it see the /dev/shm of zfolio run, and map code from there"),
+    (
+        Hidden,
+        "hidden",
+        "",
+        "let it see the /dev/shm of zfolio run, and map code from there (bwrap: --bind /dev/shm /dev/shm, after --dev)",
+    ),
     (User, "user", "", "setfacl -m u:USER:rw /dev/userfaultfd"),
     (Engine, "engine", "", ""),
     (Shared, "shared", "shared memory", "less of it, or a higher limit, helps"),

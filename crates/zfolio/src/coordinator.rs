@@ -369,7 +369,7 @@ impl Coordinator {
         for (_, slot) in self.taken().filter(|(_, slot)| slot.state() == State::Stopped) {
             let stopped = (slot.pid.load(Relaxed), slot.start.load(Relaxed));
             let is_it = |process: &&Process| {
-                process.own_pid != process.pid && (process.own_pid, process.start) == stopped
+                process.own_pid == 1 && process.pid != 1 && (process.own_pid, process.start) == stopped
             };
             for process in self.tree.processes.iter().filter(is_it) {
                 sys::kill(process.pid as sys::Pid, libc::SIGKILL);

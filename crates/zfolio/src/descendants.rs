@@ -22,7 +22,7 @@ const PAGE: u64 = 4096;
 const FORKED: u64 = 0x40;
 
 /// The name of engines.
-const ENGINE: &str = "zfolio-engine";
+pub const ENGINE: &str = "zfolio-engine";
 
 /// Why a process is not managed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -197,6 +197,15 @@ pub fn start(pid: u32) -> Option<u64> {
     process(pid).map(|process| process.start)
 }
 
+/// The parent of a process, also of one that has ended and was not waited for yet.
+pub fn parent(pid: u32) -> Option<u32> {
+    let stat = read(&format!("/proc/{pid}/stat"))?;
+    // The name comes before, and may hold anything, parentheses and blanks included.
+    let after_name = stat.iter().rposition(|&b| b == b')')? + 1;
+    let word = stat[after_name..].split(|&b| b == b' ').nth(2)?;
+    std::str::from_utf8(word).ok()?.parse().ok()
+}
+
 /// True for an engine, until all that it had is the kernel's again. One that is in another namespace has another number here, and counts as gone.
 pub fn is_engine(pid: u32) -> bool {
     process(pid).is_some_and(|process| process.name == ENGINE)
@@ -266,9 +275,7 @@ fn is_hidden(pid: u32, library: &Path) -> bool {
 /// What is said of such a process, with what helps.
 fn hidden(library: &Path) -> String {
     let place = library.parent().and_then(Path::parent).unwrap_or(library).display();
-    format!(
-        "{place}, where the library is, is hidden from it by a chroot or a mount (bwrap: --bind {place} {place}, after --dev)"
-    )
+    format!("{place}, where the library is, is hidden from it by a chroot or a mount")
 }
 
 /// False for a list that broke off, since the process ended or executed another program meanwhile: the stack comes last.

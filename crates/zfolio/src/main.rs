@@ -12,6 +12,7 @@
 //! - [`program`], [`elf`]: CMD, found and looked at before it runs; [`glibc`]: the machine's libc
 //! - [`mod@dictionary`]: the one that the user has in a file
 //! - [`rundir`]: the directory with the library and the shared page; [`blank`]: a library of nothing, for 32-bit descendants
+//! - [`handover`]: what processes of another user are handed
 //! - [`supervise`]: signals, job control, descendants, the end
 //! - [`coordinator`], [`descendants`]: the limit divided among the processes, and which there are; [`unmanaged`]: those without an engine
 //! - [`shared`], [`unevictable`], by [`smaps`]: what cannot go out; [`causes`], [`told`]: why, what helps, and when it is said
@@ -38,6 +39,7 @@ mod elf;
 mod families;
 mod file_room;
 mod glibc;
+mod handover;
 mod probe;
 mod program;
 mod progress;

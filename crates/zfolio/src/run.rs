@@ -61,6 +61,7 @@ fn say(line: impl Display) {
 /// What is done while CMD runs.
 struct Watch<'a> {
     memcg: &'a Memcg,
+    dir: &'a mut RunDir,
     roster: Roster<'a>,
     coordinator: Coordinator,
     progress: Option<Progress>,
@@ -121,6 +122,10 @@ impl Watch<'_> {
 }
 
 impl Watcher for Watch<'_> {
+    fn started(&mut self) {
+        self.dir.serve();
+    }
+
     fn tick(&mut self) {
         // Who has ended gives his share back before it is divided.
         self.roster.tick();
@@ -208,12 +213,12 @@ fn start(args: &Run) -> Result<u8, Refusal> {
     let file_room = memory.cgroup.as_ref().and_then(|limit| FileRoom::new(limit, max_bytes));
     let coordinator = Coordinator::new(memcg, dir.library_file(), file_room);
     let (roster, is_strict) = (Roster::new(memcg), args.strict);
-    let mut watch = Watch { memcg, roster, coordinator, progress, is_strict, stopping: None };
+    let mut watch = Watch { memcg, dir: &mut dir, roster, coordinator, progress, is_strict, stopping: None };
     let ended = supervise::run(&file, &arguments, &environment, &inherited, memcg, &mut watch);
     watch.clear();
     let ended = ended.map_err(|e| not_started(name, &e))?;
     if ended.descendants && managed {
-        dir.keep();
+        watch.dir.keep();
     }
 
     for pid in &ended.stuck {

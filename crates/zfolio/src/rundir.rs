@@ -5,12 +5,21 @@
 //!   x86_64, haswell, xeon_phi -> .     what 64-bit loaders put in the place of $PLATFORM
 //!   i686/libzfolio.so                  the empty object for 32-bit loaders
 //!   i586, i386 -> i686
-//!   memcg, memcg-at-once -> memcg      the shared page
+//!   memcg, memcg-0 ... memcg-8         the shared page, and links to it
+//!   settings                           its beginning, which nobody writes but `zfolio run`
+//!   handover                           the socket by which others get it (handover.rs)
 //! ```
+//!
+//! The library is for every user, since processes of the run may change theirs. The page is this user's alone, and the directory cannot be listed.
+//!
+//! **Whose run is over.** `zfolio run` has a lock on the directory for as long as it lives, and each process that has mapped the page has a shared one on that (preload's page.rs). The
+//! kernel takes a lock away with the last descriptor or mapping of its file, however that goes, and shows it in all namespaces. A run removes the directories that have neither lock, and that no
+//! process has in its environment. It may take the lock of one that is just being made: whose lock was taken, or whose directory is gone, makes another one.
 //!
 //! LD_PRELOAD holds the library's own path where it is known that glibc's 64-bit loader will read it, which costs that loader less, and else the path with
 //! `$PLATFORM` as it is written. A shell that has the text evaluated once too often makes nothing of that, and then the path is still the library's.
 
+use crate::handover::Handover;
 use crate::{blank, sys};
 use anyhow::{Context, Result, bail};
 use memcg::{Memcg, Settings};
@@ -40,6 +49,7 @@ pub struct RunDir {
     path: PathBuf,
     /// The shared page. It stays mapped when the directory is gone.
     pub memcg: &'static Memcg,
+    handover: Option<Handover>,
     /// Holds the lock that says that this run is alive.
     _lock: File,
     kept: bool,
@@ -64,37 +74,40 @@ impl RunDir {
             bail!("not there, or mounted noexec");
         }
         sweep(parent);
-        let random = RandomState::new().hash_one(parent) as u32;
-        let path = parent.join(format!("{PREFIX}{}-{random:08x}", std::process::id()));
-        if page_in(&path, 0).as_os_str().len() >= memcg::PATH_BYTES {
-            bail!("its name is too long");
-        }
-        DirBuilder::new().mode(0o700).create(&path).context("cannot create a directory")?;
-        let fill = || -> Result<(File, &'static mut Memcg)> {
-            // Opened to others by its mode, whatever the umask: processes of the run may have another user's id.
-            fs::set_permissions(&path, Permissions::from_mode(0o755))?;
+        let (path, lock) = make(parent)?;
+        let fill = || -> Result<&'static mut Memcg> {
             write_libraries(&path).context("cannot write libzfolio.so")?;
-            let page = new_file(&path.join(memcg::PAGE_FILE), 0o666)?;
-            // Locked while it is empty, which no sweep takes for a dead run's.
-            sys::lock(&page)?;
-            sys::allocate(&page, size_of::<Memcg>()).context("no room for the run's shared page")?;
+            let page = new_file(&path.join(memcg::PAGE_FILE), 0o600)?;
+            let fixed = new_file(&path.join(memcg::FIXED_FILE), 0o600)?;
+            sys::allocate(&fixed, 0..memcg::FIXED_BYTES)
+                .and_then(|()| sys::allocate(&page, memcg::FIXED_BYTES..size_of::<Memcg>()))
+                .context("no room for the run's shared page")?;
             for mib in 0..=GROWN_MIB {
                 symlink(memcg::PAGE_FILE, page_in(&path, mib))?;
             }
-            // SAFETY: the file has the length of a `Memcg`, which consists of integers and atomics alone.
-            let memcg = unsafe { sys::map_shared::<Memcg>(&page) }?;
-            Ok((page, memcg))
+            // SAFETY: the files have the length of a `Memcg`, which consists of integers and atomics alone.
+            Ok(unsafe { sys::map_shared::<Memcg>(&page, &fixed, memcg::FIXED_BYTES) }?)
         };
         match fill() {
-            Ok((lock, memcg)) => {
+            Ok(memcg) => {
                 memcg.set_dictionary(dictionary);
                 memcg.init(max_bytes, settings);
-                Ok(RunDir { path, memcg, _lock: lock, kept: false })
+                // Where there can be no socket (its path is too long) who may not open the page runs unmanaged.
+                let handover = Handover::new(&path).ok();
+                Ok(RunDir { path, memcg, handover, _lock: lock, kept: false })
             }
             Err(e) => {
                 let _ = fs::remove_dir_all(&path);
                 Err(e)
             }
+        }
+    }
+
+    /// From now on processes of the run are handed what they may not open. It takes a thread.
+    pub fn serve(&mut self) {
+        if let Some(handover) = &mut self.handover {
+            // Without it they run unmanaged, and say so.
+            let _ = handover.serve();
         }
     }
 
@@ -137,10 +150,43 @@ impl RunDir {
 
 impl Drop for RunDir {
     fn drop(&mut self) {
+        self.handover = None;
         if !self.kept {
             let _ = fs::remove_dir_all(&self.path);
         }
     }
+}
+
+/// How often another directory is made because a run that sweeps has got hold of the one before.
+const ATTEMPTS: usize = 100;
+
+/// Makes a directory with a name that nobody else has, and takes its lock.
+fn make(parent: &Path) -> Result<(PathBuf, File)> {
+    for _ in 0..ATTEMPTS {
+        let random = RandomState::new().hash_one(parent) as u32;
+        let path = parent.join(format!("{PREFIX}{}-{random:08x}", std::process::id()));
+        if page_in(&path, 0).as_os_str().len() >= memcg::PATH_BYTES {
+            bail!("its name is too long");
+        }
+        DirBuilder::new().mode(0o700).create(&path).context("cannot create a directory")?;
+        if let Some(lock) = lock(&path)? {
+            // Opened to others by its mode, whatever the umask: processes of the run may have another user's id.
+            fs::set_permissions(&path, Permissions::from_mode(0o711))?;
+            return Ok((path, lock));
+        }
+    }
+    bail!("other runs took it away again and again")
+}
+
+/// Takes the lock of a directory that was just made; none where another run has it, which removes the directory, or has removed it.
+fn lock(path: &Path) -> Result<Option<File>> {
+    let Ok(dir) = File::open(path) else { return Ok(None) };
+    let same =
+        |there: fs::Metadata, mine: fs::Metadata| (there.dev(), there.ino()) == (mine.dev(), mine.ino());
+    // In this order: who has the lock of a directory that is there keeps it from being removed.
+    let is_kept = sys::try_lock(&dir)
+        && fs::symlink_metadata(path).is_ok_and(|m| dir.metadata().is_ok_and(|d| same(m, d)));
+    Ok(is_kept.then_some(dir))
 }
 
 /// A process has an engine when it has so much of its own: one part in so many of the limit, but 1 MiB at least and this at most. With less it costs
@@ -184,7 +230,7 @@ fn write_libraries(dir: &Path) -> std::io::Result<()> {
 
 /// Writes a new file, but for its pages of zeros: there is room for them, so that nobody can find none later, but no fault beside them maps one.
 fn write_pages(file: &File, bytes: &[u8]) -> std::io::Result<()> {
-    sys::allocate(file, bytes.len())?;
+    sys::allocate(file, 0..bytes.len())?;
     let is_zero = |page: &[u8]| page.iter().all(|byte| *byte == 0);
     let pages: Vec<&[u8]> = bytes.chunks(PAGE).collect();
     let mut at = 0;
@@ -204,8 +250,7 @@ fn new_file(path: &Path, mode: u32) -> std::io::Result<File> {
     Ok(file)
 }
 
-/// Removes this user's directories whose run is over and that no process has in its environment: those of runs that were
-/// killed, or that left a daemon behind.
+/// Removes this user's directories whose run is over: those of runs that were killed, or that left a daemon behind which has ended since.
 fn sweep(parent: &Path) {
     let user = sys::effective_user();
     let Ok(entries) = fs::read_dir(parent) else { return };
@@ -214,10 +259,8 @@ fn sweep(parent: &Path) {
         let ours =
             path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(PREFIX.as_bytes()))
                 && fs::symlink_metadata(&path).is_ok_and(|m| m.is_dir() && m.uid() == user);
-        let page = ours.then(|| File::open(path.join(memcg::PAGE_FILE)).ok()).flatten();
-        // Without a page, or with an empty one, the directory is being made or taken down this moment.
-        if page.is_some_and(|page| sys::try_lock(&page) && page.metadata().is_ok_and(|m| m.len() > 0)) {
-            idle.push(path);
+        if let Some(locks) = ours.then(|| locks_of_dead(&path)).flatten() {
+            idle.push((path, locks));
         }
     }
     // Twice, a moment apart: while a process executes a program it has no environment.
@@ -229,14 +272,25 @@ fn sweep(parent: &Path) {
             std::thread::sleep(Duration::from_millis(20));
         }
         let environments = environments_of_all();
-        idle.retain(|path| {
+        idle.retain(|(path, _)| {
             let needle = path.as_os_str().as_encoded_bytes();
             !environments.iter().any(|text| text.windows(needle.len()).any(|part| part == needle))
         });
     }
-    for path in idle {
+    for (path, _locks) in idle {
         let _ = fs::remove_dir_all(&path);
     }
+}
+
+/// The locks of a directory and of its page, if it has one: `None` while a run has them, or a process that one has left behind. With them nobody else removes it.
+fn locks_of_dead(path: &Path) -> Option<[Option<File>; 2]> {
+    let dir = File::open(path).ok().filter(sys::try_lock)?;
+    // One that is killed as it makes or removes the directory leaves no page.
+    let page = File::open(path.join(memcg::PAGE_FILE)).ok();
+    if page.as_ref().is_some_and(|page| !sys::try_lock(page)) {
+        return None;
+    }
+    Some([Some(dir), page])
 }
 
 fn environments_of_all() -> Vec<Vec<u8>> {
@@ -323,30 +377,68 @@ mod tests {
             assert_eq!(library_of(platform), blank::object(), "{platform}");
             assert_eq!(fs::metadata(path.join(platform)).unwrap().mode() & 0o777, 0o755);
         }
-        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o755);
-        assert_eq!(fs::metadata(dir.page(false)).unwrap().mode() & 0o777, 0o666);
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o711);
+        assert_eq!(fs::metadata(dir.page(false)).unwrap().mode() & 0o777, 0o600);
         assert_eq!(fs::canonicalize(dir.page(true)).unwrap(), fs::canonicalize(dir.page(false)).unwrap());
         assert_eq!((dir.memcg.settings.seed, dir.memcg.dictionary()), (7, &b"words"[..]));
         drop(dir);
         assert!(!path.exists());
     }
 
+    /// Sweeps until it is gone: another test's sweep may hold the locks this moment.
+    fn is_swept(path: &Path) -> bool {
+        let is_gone = || {
+            sweep(path.parent().unwrap());
+            !path.exists()
+        };
+        (0..1000).any(|_| {
+            is_gone() || {
+                std::thread::sleep(Duration::from_millis(1));
+                false
+            }
+        })
+    }
+
     #[test]
     fn a_dead_run_is_swept_away_and_a_living_one_is_not() {
         let living = RunDir::create(1 << 28, Settings::default(), &[]).unwrap();
-        // What is left of a run that was killed: nobody has the page's lock, nor the path in the environment.
-        let parent = living.path.parent().unwrap().to_path_buf();
-        let path = parent.join(format!("{PREFIX}{}-dead", std::process::id()));
-        fs::create_dir(&path).unwrap();
-        fs::write(path.join("memcg"), [0]).unwrap();
-        // Another test's sweep may hold the lock this moment.
-        for _ in 0..1000 {
-            sweep(&parent);
-            if !path.exists() {
-                break;
-            }
-            std::thread::sleep(std::time::Duration::from_millis(1));
+        let parent = living.parent().to_path_buf();
+        // What is left of a run that was killed as it began, or as it ran: nobody has the locks, nor the path in the environment.
+        for page in [None, Some(&b""[..]), Some(b"page")] {
+            let path = parent.join(format!("{PREFIX}{}-dead", std::process::id()));
+            fs::create_dir(&path).unwrap();
+            page.iter().for_each(|page| fs::write(path.join(memcg::PAGE_FILE), page).unwrap());
+            assert!(is_swept(&path) && living.path.exists());
         }
-        assert!(!path.exists() && living.path.exists());
+    }
+
+    #[test]
+    fn what_a_process_has_mapped_is_not_swept_away() {
+        let mut dir = RunDir::create(1 << 28, Settings::default(), &[]).unwrap();
+        dir.keep();
+        let (path, page) = (dir.path.clone(), dir.path.join(memcg::PAGE_FILE));
+        let file = File::options().read(true).write(true).open(page).unwrap();
+        assert!(sys::share_lock(&file));
+        // SAFETY: as long as it is.
+        let mapped = unsafe { sys::map_shared::<[u8; PAGE]>(&file, &file, PAGE) }.unwrap();
+        drop((dir, file));
+        for _ in 0..3 {
+            sweep(path.parent().unwrap());
+            assert!(path.exists(), "the mapping has the lock of the descriptor that is closed");
+        }
+        // SAFETY: nobody uses it any more.
+        unsafe { uffd::sys::munmap(std::ptr::from_mut(mapped) as usize, PAGE) }.unwrap();
+        assert!(is_swept(&path));
+    }
+
+    #[test]
+    fn whose_lock_another_has_taken_makes_another_directory() {
+        let parent = std::env::temp_dir();
+        let (path, held) = make(&parent).unwrap();
+        assert!(lock(&path).unwrap().is_none(), "somebody has it");
+        drop(held);
+        let held = File::open(&path).unwrap();
+        fs::remove_dir(&path).unwrap();
+        assert!(sys::try_lock(&held) && lock(&path).unwrap().is_none(), "it is gone");
     }
 }

@@ -3,7 +3,7 @@
 //! CMD stays in zfolio's process group, so that the terminal treats both as one job: Ctrl-C, Ctrl-Z and a resize reach CMD
 //! from the terminal itself. What is sent to zfolio alone is passed on.
 
-use crate::descendants::Tree;
+use crate::descendants::{ENGINE, Tree};
 use crate::sys::{self, Change, Inherited, Pid, Reaped, Signal};
 use memcg::{Memcg, Slot, State};
 use std::ffi::CString;
@@ -33,6 +33,9 @@ pub struct Ended {
 
 /// Who follows the run while it goes on.
 pub trait Watcher {
+    /// Called when CMD has been started. Before, this process must have one thread.
+    fn started(&mut self);
+
     /// Called every 100 ms, whenever a signal came, and after each [`pause`](Watcher::pause).
     fn tick(&mut self);
 
@@ -60,6 +63,7 @@ pub fn run(
 ) -> io::Result<Ended> {
     sys::become_subreaper();
     let cmd = sys::spawn(program, arguments, environment, inherited)?;
+    watcher.started();
     let end = loop {
         match sys::next_signal(watcher.pause().min(TICK)) {
             Some(Signal { number: libc::SIGCHLD, .. }) | None => {}
@@ -172,11 +176,12 @@ fn reap_all(watcher: &mut impl Watcher) -> bool {
     }
 }
 
-/// Kills a slot's engine with its workers: it leads a process group of its own. The page can be written by any process of the
-/// run, so only a child of ours is believed to be an engine.
+/// Kills a slot's engine with its workers. The page can be written by any process of the run, which may have fewer rights than this one: only a child of ours that calls itself an engine and
+/// leads a process group of its own is believed to be one.
 fn end_engine(slot: &Slot) -> bool {
     let engine = slot.engine_pid.load(Acquire) as Pid;
-    let ours = process(engine).is_some_and(|process| process.parent == std::process::id());
+    let ours = process(engine)
+        .is_some_and(|p| p.parent == std::process::id() && p.group == engine && p.name == ENGINE.as_bytes());
     if ours {
         sys::kill(engine, libc::SIGKILL);
         sys::kill(-engine, libc::SIGKILL);
@@ -208,23 +213,45 @@ fn process_state(pid: Pid) -> Option<char> {
 
 /// What /proc/PID/stat says first.
 struct Process {
+    name: Vec<u8>,
     state: char,
     parent: u32,
+    group: Pid,
 }
 
 fn process(pid: Pid) -> Option<Process> {
     let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
     // The name comes before, and may hold anything, parentheses and blanks included.
-    let after_name = stat.iter().rposition(|&b| b == b')')? + 1;
-    let mut fields = stat[after_name..].split(|&b| b == b' ').skip(1);
+    let (open, close) = (stat.iter().position(|&b| b == b'(')?, stat.iter().rposition(|&b| b == b')')?);
+    let name = stat.get(open + 1..close)?.to_vec();
+    let mut fields = stat[close + 1..].split(|&b| b == b' ').skip(1);
     let state = *fields.next()?.first()? as char;
     let parent = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
-    Some(Process { state, parent })
+    let group = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
+    Some(Process { name, state, parent, group })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::process::CommandExt;
+
+    /// Any process of the run can write any number to its slot.
+    #[test]
+    fn only_an_engine_is_ended_as_one() {
+        // SAFETY: every field is an integer or an atomic, for which all zeros is a value.
+        let mut memcg: Box<Memcg> = unsafe { Box::new_zeroed().assume_init() };
+        memcg.init(1 << 30, memcg::Settings::default());
+        let slot = memcg.claim(1).unwrap();
+        let mut child = std::process::Command::new("sleep").arg("100").process_group(0).spawn().unwrap();
+        for number in [0, 1, 2, child.id(), -1i32 as u32, -(child.id() as i32) as u32, std::process::id()] {
+            slot.engine_pid.store(number, Relaxed);
+            assert!(!end_engine(slot), "{number}");
+        }
+        assert!(alive(child.id()));
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
 
     #[test]
     fn states_of_processes() {

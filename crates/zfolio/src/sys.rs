@@ -5,9 +5,11 @@ use std::ffi::{CStr, CString, OsStr};
 use std::fs::File;
 use std::io::{self, Error};
 use std::mem::{MaybeUninit, zeroed};
-use std::os::fd::{AsRawFd, FromRawFd};
+use std::ops::Range;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
@@ -73,23 +75,24 @@ pub fn fill_closed_streams() {
     }
 }
 
-/// Makes an empty file this long, with room for all of it: otherwise a process that touches a part of it for the first time when the file system is full is
+/// Makes a file at least as long as this range, with room for all of that: otherwise a process that touches a part of it for the first time when the file system is full is
 /// killed by SIGBUS.
-pub fn allocate(file: &File, bytes: usize) -> io::Result<()> {
+pub fn allocate(file: &File, range: Range<usize>) -> io::Result<()> {
+    let (from, bytes) = (range.start as libc::off_t, range.len() as libc::off_t);
     // SAFETY: touches no memory.
-    match unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, bytes as libc::off_t) } {
+    match unsafe { libc::posix_fallocate(file.as_raw_fd(), from, bytes) } {
         0 => Ok(()),
         error => Err(Error::from_raw_os_error(error)),
     }
 }
 
-/// Maps the first `size_of::<T>()` bytes of a file, shared, for the rest of the process's life.
+/// Maps the first `size_of::<T>()` bytes of a file, but for the first `first_bytes`, which are those of another; shared, for the rest of the process's life.
 ///
 /// # Safety
-/// `T` must be valid in all bits, and the file at least that long.
-pub unsafe fn map_shared<T>(file: &File) -> io::Result<&'static mut T> {
+/// `T` must be valid in all bits, and the files at least that long; `first_bytes` must be whole pages and no more than `T` has.
+pub unsafe fn map_shared<T>(file: &File, first: &File, first_bytes: usize) -> io::Result<&'static mut T> {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: a new mapping at an address of the kernel's choice; what it holds is the caller's contract.
+    // SAFETY: a new mapping at an address of the kernel's choice, and another over its beginning; what they hold is the caller's contract.
     unsafe {
         let at = libc::mmap(
             std::ptr::null_mut(),
@@ -99,7 +102,14 @@ pub unsafe fn map_shared<T>(file: &File) -> io::Result<&'static mut T> {
             file.as_raw_fd(),
             0,
         );
-        if at == libc::MAP_FAILED { Err(Error::last_os_error()) } else { Ok(&mut *at.cast::<T>()) }
+        if at == libc::MAP_FAILED {
+            return Err(Error::last_os_error());
+        }
+        let flags = libc::MAP_SHARED | libc::MAP_FIXED;
+        if libc::mmap(at, first_bytes, protection, flags, first.as_raw_fd(), 0) == libc::MAP_FAILED {
+            return Err(Error::last_os_error());
+        }
+        Ok(&mut *at.cast::<T>())
     }
 }
 
@@ -117,16 +127,17 @@ pub fn memfd_device() -> Option<(u64, u64)> {
     Some((libc::major(device).into(), libc::minor(device).into()))
 }
 
-/// Takes the exclusive lock of a file.
-pub fn lock(file: &File) -> io::Result<()> {
-    // SAFETY: touches no memory.
-    check(unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) }).map(drop)
-}
-
 /// Takes the exclusive lock of a file without waiting; false when somebody has it.
 pub fn try_lock(file: &File) -> bool {
     // SAFETY: touches no memory.
     unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) == 0 }
+}
+
+/// Takes a lock of a file that others may have too, without waiting; false when somebody has it for himself.
+#[cfg(test)]
+pub fn share_lock(file: &File) -> bool {
+    // SAFETY: touches no memory.
+    unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_SH | libc::LOCK_NB) == 0 }
 }
 
 /// True when a descriptor is this process's terminal, this process is not in its background, and it takes lines and echoes them: nobody
@@ -194,6 +205,60 @@ pub fn next_signal(timeout: Duration) -> Option<Signal> {
         let number = libc::sigtimedwait(&all, &mut info, &timeout);
         (number > 0).then_some(Signal { number, sent: info.si_code <= 0 })
     }
+}
+
+/// Sends descriptors over a socket, with a byte that is not 0, as they need one. It does not wait.
+pub fn send_descriptors(to: &UnixStream, descriptors: &[BorrowedFd]) -> io::Result<()> {
+    const MOST: usize = 4;
+    assert!(descriptors.len() <= MOST);
+    let mut byte = [descriptors.len() as u8];
+    let bytes = size_of_val(descriptors) as libc::c_uint;
+    // Words, so that headers are aligned.
+    let mut control = [0usize; (size_of::<libc::cmsghdr>() + MOST * size_of::<libc::c_int>()) / 8 + 2];
+    // SAFETY: every pointer is to something that outlives the call, with its length; there is room for one header with so many descriptors, each of which is a
+    // number (`BorrowedFd` is one, by its documentation).
+    unsafe {
+        let mut part = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: byte.len() };
+        let mut message: libc::msghdr = zeroed();
+        (message.msg_iov, message.msg_iovlen) = (&raw mut part, 1);
+        message.msg_control = control.as_mut_ptr().cast();
+        message.msg_controllen = libc::CMSG_SPACE(bytes) as usize;
+        let header = libc::CMSG_FIRSTHDR(&message);
+        (*header).cmsg_level = libc::SOL_SOCKET;
+        (*header).cmsg_type = libc::SCM_RIGHTS;
+        (*header).cmsg_len = libc::CMSG_LEN(bytes) as usize;
+        libc::CMSG_DATA(header).copy_from_nonoverlapping(descriptors.as_ptr().cast(), bytes as usize);
+        let sent = libc::sendmsg(to.as_raw_fd(), &message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
+        if sent < 0 { Err(Error::last_os_error()) } else { Ok(()) }
+    }
+}
+
+/// Who has connected: its number, in this process's namespace, and a descriptor of the process.
+pub fn peer(socket: &UnixStream) -> io::Result<(u32, OwnedFd)> {
+    let mut cred = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    socket_option(socket, libc::SO_PEERCRED, &mut cred)?;
+    let mut process: libc::c_int = -1;
+    socket_option(socket, SO_PEERPIDFD, &mut process)?;
+    // SAFETY: the kernel has made it for us.
+    Ok((cred.pid as u32, unsafe { OwnedFd::from_raw_fd(process) }))
+}
+
+/// Since Linux 6.5; libc has no name for it yet.
+const SO_PEERPIDFD: libc::c_int = 77;
+
+fn socket_option<T>(socket: &UnixStream, option: libc::c_int, value: &mut T) -> io::Result<()> {
+    let mut bytes = size_of::<T>() as libc::socklen_t;
+    let at = std::ptr::from_mut(value).cast();
+    // SAFETY: the kernel writes no more than so many bytes, of an option that is one of plain integers.
+    check(unsafe { libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, option, at, &mut bytes) })?;
+    if bytes as usize == size_of::<T>() { Ok(()) } else { Err(io::ErrorKind::InvalidData.into()) }
+}
+
+/// True when the process of this pidfd has not ended.
+pub fn is_running(process: &OwnedFd) -> bool {
+    let mut asked = libc::pollfd { fd: process.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one structure, which the kernel fills.
+    unsafe { libc::poll(&mut asked, 1, 0) == 0 }
 }
 
 /// Makes this process the parent of descendants whose own parent has ended.

@@ -176,7 +176,7 @@ fn who_cannot_be_managed_is_counted_and_named_with_the_reason() {
     }
     if is_root() {
         let root = new_root(&scratch);
-        is_counted(&scratch, &["chroot", &root, "/descend", "grow"], "descend", "");
+        is_counted(&scratch, &["chroot", &root, "/descend", "grow"], "descend", "is hidden from it");
     }
 }
 
@@ -329,17 +329,23 @@ fn a_full_dev_shm_ends_nobody() {
 }
 
 #[test]
-fn another_user_is_managed_where_the_kernel_lets_him() {
+fn another_user_is_managed() {
     if !is_root() {
         return;
     }
     let scratch = Scratch::new("user");
     let descend = scratch.path("descend");
     is_the_same(&[&descend, "as", NOBODY, &descend, "show", "a"]);
-    let managed = is_managed(&[&descend, "as", NOBODY, &descend, "grow"]);
-    let anybody = fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd").is_ok_and(|s| s.trim() == "1")
-        || fs::metadata("/dev/userfaultfd").is_ok_and(|m| m.permissions().mode() & 0o006 == 0o006);
-    assert_eq!(managed, anybody);
+    assert!(is_managed(&[&descend, "as", NOBODY, &descend, "grow"]));
+    let (user, group) = (format!("--reuid={NOBODY}"), format!("--regid={NOBODY}"));
+    assert!(is_managed(&["setpriv", &user, &group, "--clear-groups", &descend, "grow"]));
+    if works(&["runuser", "-u", "nobody", "--", "true"]) {
+        assert!(is_managed(&["runuser", "-u", "nobody", "--", &descend, "grow"]));
+    }
+    if works(&["su", "nobody", "-s", "/bin/sh", "-c", "true"]) {
+        let script = format!("su nobody -s /bin/sh -c '{descend} grow'; true");
+        assert!(is_managed(&["sh", "-c", &script]));
+    }
 }
 
 #[test]
@@ -361,6 +367,12 @@ fn under_a_filter_the_program_runs() {
     for call in ["userfaultfd", "userfaultfd_kill", "ioctl", "ioctl_kill", "clone", "process_vm"] {
         is_the_same(&[&descend, "filter", call, &descend, "show", "a"]);
         is_managed(&[&descend, "filter", call, &descend, "grow"]);
+    }
+    if is_root() {
+        // It may open neither the page nor a userfaultfd, and is not ended by being asked for.
+        let script = format!("{descend} as {NOBODY} {descend} filter socket_kill {descend} grow; true");
+        let output = under_zfolio(&["sh", "-c", &script]);
+        assert_eq!((text(&output.stdout), not_zfolios(&output.stderr)), ("whole\n".into(), String::new()));
     }
 }
 

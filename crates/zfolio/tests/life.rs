@@ -133,6 +133,38 @@ fn killing_zfolio_leaves_the_program_alone_and_its_directory_to_the_next_run() {
     });
 }
 
+/// The page is mapped, which shows in every PID namespace, where no environment says so.
+#[test]
+fn what_a_killed_run_leaves_stays_as_long_as_a_process_has_mapped_the_page() {
+    const PROGRAM: &str =
+        "import os, sys, time; p = os.environ['ZFOLIO_MEMCG']; x = bytearray(os.urandom(1000)) * 20000
+print(os.getpid(), p, flush=True); time.sleep(100)";
+    let mut child = Command::new(ZFOLIO)
+        .args(["run", "--quiet", "--memory", "1G", "--", "python3", "-c", PROGRAM])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    let (pid, page) = line.trim().split_once(' ').unwrap();
+    kill("KILL", child.id());
+    child.wait().unwrap();
+    // From another PID namespace, with a /proc of its own.
+    let elsewhere = ["unshare", "-p", "-f", "-m", "--mount-proc"];
+    let next = || {
+        let mut run = Command::new(elsewhere[0]);
+        run.args(&elsewhere[1..]).args([ZFOLIO, "run", "-q", "--", "true"]).status().unwrap().success()
+    };
+    if Command::new(elsewhere[0]).args(&elsewhere[1..]).arg("true").status().unwrap().success() {
+        assert!(next() && Path::new(page).exists(), "a process has it mapped");
+    }
+    kill("KILL", pid.parse().unwrap());
+    until("the directory is gone", || {
+        Command::new(ZFOLIO).args(["run", "-q", "--", "true"]).status().unwrap().success()
+            && !Path::new(page).exists()
+    });
+}
+
 #[test]
 fn zfolio_stops_with_the_program_and_continues_it() {
     for stop in ["STOP", "TSTP"] {

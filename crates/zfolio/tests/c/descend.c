@@ -296,6 +296,7 @@ static void filter(const char *what)
 	} kinds[] = {
 		{ "userfaultfd", SYS_userfaultfd, SECCOMP_RET_ERRNO | EPERM },
 		{ "userfaultfd_kill", SYS_userfaultfd, SECCOMP_RET_KILL_PROCESS },
+		{ "socket_kill", SYS_socket, SECCOMP_RET_KILL_PROCESS },
 		{ "ioctl", SYS_ioctl, SECCOMP_RET_ERRNO | EPERM },
 		{ "ioctl_kill", SYS_ioctl, SECCOMP_RET_KILL_PROCESS },
 		{ "clone", SYS_clone, SECCOMP_RET_ERRNO | EPERM },

@@ -1,0 +1,159 @@
+//! What a process of the run cannot open by itself is handed to it: the run's page and its settings, to be read alone, which only the user of `zfolio run` may open, and `/dev/userfaultfd`, by which any
+//! user's process makes a userfaultfd.
+//!
+//! ```text
+//!   descendant of another user ── connect ──> DIR/handover ── SO_PEERCRED, SO_PEERPIDFD: one of the tree? ── SCM_RIGHTS ──> descriptors, or the end
+//! ```
+//!
+//! Any user may connect. Who is not a descendant of this process is sent nothing. This is safe because
+//! 1. the kernel says which process has connected, by a pidfd, and that process is found alive after the look at its ancestors: its number was its own all the while;
+//! 2. its ancestors are looked up twice, and are the same both times. A process's parent changes only to one of its ancestors, and never back: so each of them was there
+//!    between the two looks, and no number had come round to another process;
+//! 3. nothing is read from who has connected, and nothing that is sent can wait, so that nobody can hold up the others.
+
+use crate::{descendants, sys};
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// More ancestors than any process has.
+const MOST_ANCESTORS: usize = 10_000;
+
+/// The pause after who was sent nothing: a stranger who connects all the time takes next to nothing of a processor.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// Bytes of the thread's stack: it calls little.
+const STACK: usize = 128 << 10;
+
+/// The socket of a run; its name goes when this is dropped.
+pub struct Handover {
+    path: PathBuf,
+    /// Until it is served.
+    waiting: Option<(UnixListener, [File; 2])>,
+}
+
+impl Handover {
+    /// Makes the socket in the directory of the run, which has its page. Who connects waits until it is served.
+    pub fn new(dir: &Path) -> io::Result<Handover> {
+        let path = dir.join(memcg::HANDOVER_FILE);
+        // Not the descriptor that has the run's lock: whoever is handed that would hold the lock, too.
+        let page = OpenOptions::new().read(true).write(true).open(dir.join(memcg::PAGE_FILE))?;
+        let settings = File::open(dir.join(memcg::FIXED_FILE))?;
+        let listener = UnixListener::bind(&path)?;
+        let handover = Handover { path, waiting: Some((listener, [page, settings])) };
+        fs::set_permissions(&handover.path, Permissions::from_mode(0o666))?;
+        Ok(handover)
+    }
+
+    /// Hands over from now on, in a thread of its own, until the process ends.
+    pub fn serve(&mut self) -> io::Result<()> {
+        let Some((listener, files)) = self.waiting.take() else { return Ok(()) };
+        let serve = move || {
+            loop {
+                match listener.accept() {
+                    Ok((peer, _)) if is_descendant(&peer) => drop(hand(&peer, &files)),
+                    // A stranger; or there are no descriptors left.
+                    _ => std::thread::sleep(PAUSE),
+                }
+            }
+        };
+        std::thread::Builder::new().name("zfolio-handover".into()).stack_size(STACK).spawn(serve).map(drop)
+    }
+}
+
+impl Drop for Handover {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// Sends page and settings, and the device where this process may open it.
+fn hand(peer: &UnixStream, [page, settings]: &[File; 2]) -> io::Result<()> {
+    // Anew each time: who may have it can change.
+    let device = OpenOptions::new().read(true).write(true).open("/dev/userfaultfd").ok();
+    let all: Vec<_> = [Some(page), Some(settings), device.as_ref()]
+        .into_iter()
+        .flatten()
+        .map(|file| file.as_fd())
+        .collect();
+    sys::send_descriptors(peer, &all)
+}
+
+/// True when the process that has connected is a descendant of this one.
+fn is_descendant(peer: &UnixStream) -> bool {
+    let Ok((pid, process)) = sys::peer(peer) else { return false };
+    let before = ancestors(pid);
+    before.is_some() && before == ancestors(pid) && sys::is_running(&process)
+}
+
+/// The ancestors of a process up to this one; none where this one is not among them.
+fn ancestors(pid: u32) -> Option<Vec<u32>> {
+    let own = std::process::id();
+    let mut all = vec![descendants::parent(pid)?];
+    while *all.last()? != own && all.len() < MOST_ANCESTORS {
+        all.push(descendants::parent(*all.last()?)?);
+    }
+    (*all.last()? == own).then_some(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+    use std::process::{Child, Command, Stdio};
+
+    #[test]
+    fn ancestors_are_those_between_a_process_and_this_one() {
+        let own = std::process::id();
+        let mut child = Command::new("sh")
+            .args(["-c", "sleep 100 & echo $!; wait"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut text = [0; 16];
+        let len = child.stdout.as_mut().unwrap().read(&mut text).unwrap();
+        let grandchild: u32 = std::str::from_utf8(&text[..len]).unwrap().trim().parse().unwrap();
+        assert_eq!(ancestors(child.id()), Some(vec![own]));
+        assert_eq!(ancestors(grandchild), Some(vec![child.id(), own]));
+        for stranger in [own, std::os::unix::process::parent_id(), 1, 0, u32::MAX / 2] {
+            assert_eq!(ancestors(stranger), None, "{stranger}");
+        }
+        let mut kill =
+            Command::new("kill").args([&grandchild.to_string(), &child.id().to_string()]).spawn().unwrap();
+        kill.wait().unwrap();
+        child.wait().unwrap();
+        assert_eq!(ancestors(child.id()), None, "it is gone");
+    }
+
+    /// This process has connected itself, and is no descendant of its own; its child is.
+    #[test]
+    fn only_a_descendant_that_lives_is_handed_anything() {
+        let dir = std::env::temp_dir().join(format!("zfolio-handover-{}", std::process::id()));
+        fs::create_dir(&dir).unwrap();
+        fs::write(dir.join(memcg::PAGE_FILE), "page").unwrap();
+        fs::write(dir.join(memcg::FIXED_FILE), "settings").unwrap();
+        let mut handover = Handover::new(&dir).unwrap();
+        handover.serve().unwrap();
+        let path = handover.path.clone();
+        let mut own = UnixStream::connect(&path).unwrap();
+        assert_eq!(own.read(&mut [0; 8]).unwrap(), 0, "it is sent nothing, and is not kept waiting");
+        let ask = || -> Option<Child> {
+            let script = "import socket, sys; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1])
+text, fds, _, _ = socket.recv_fds(s, 8, 4)
+import os; print(len(text), *[open(fd, closefd=False).read() for fd in fds[:2]])
+os.write(fds[0], b'x')
+try: os.write(fds[1], b'x')
+except OSError as e: print('to be read' if e.errno == 9 else e)";
+            Command::new("python3").args(["-c", script]).arg(&path).stdout(Stdio::piped()).spawn().ok()
+        };
+        let said = ask().expect("python3 is needed").wait_with_output().unwrap();
+        assert_eq!(String::from_utf8(said.stdout).unwrap(), "1 page settings\nto be read\n");
+        drop(handover);
+        assert!(!path.exists());
+        fs::remove_dir_all(dir).unwrap();
+    }
+}

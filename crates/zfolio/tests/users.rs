@@ -1,0 +1,135 @@
+//! Whose the run's page is: processes of the run that have another user have it, and are managed; strangers have nothing. They need root, and /dev/userfaultfd.
+
+mod skip;
+
+use serde_json::Value;
+use skip::skip;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+const ZFOLIO: &str = env!("CARGO_BIN_EXE_zfolio");
+
+/// The user whom everybody takes for nobody.
+const NOBODY: u32 = 65534;
+
+const SETPRIV: [&str; 4] = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
+
+/// Python for whom this test's user's own may be hidden.
+const PYTHON: &str = "/usr/bin/python3";
+
+fn can_be_tried() -> bool {
+    let is_root = fs::read_to_string("/proc/self/status").unwrap().contains("Uid:\t0\t0");
+    let can = is_root && File::options().read(true).write(true).open("/dev/userfaultfd").is_ok();
+    if !can {
+        skip("this takes root and /dev/userfaultfd");
+    }
+    can
+}
+
+/// Runs a command of the shell as nobody; true when it succeeds.
+fn nobody_can(script: &str) -> bool {
+    let mut shell = Command::new("/bin/sh");
+    let shell = shell.args(["-c", script]).uid(NOBODY).gid(NOBODY).stderr(Stdio::null());
+    shell.stdout(Stdio::null()).status().unwrap().success()
+}
+
+#[test]
+fn a_stranger_opens_neither_the_page_nor_its_settings_and_is_handed_nothing() {
+    if !can_be_tried() {
+        return;
+    }
+    let mut run = Command::new(ZFOLIO)
+        .args(["run", "--quiet", "--", "sh", "-c", "echo $ZFOLIO_MEMCG; exec sleep 100"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut page = String::new();
+    BufReader::new(run.stdout.as_mut().unwrap()).read_line(&mut page).unwrap();
+    let dir = Path::new(page.trim()).parent().unwrap().to_str().unwrap();
+    assert!(nobody_can(&format!("cat {dir}/libzfolio.so")), "what all load");
+    for name in ["memcg", "memcg-0", "memcg-1", "settings"] {
+        assert!(!nobody_can(&format!("cat {dir}/{name}")), "{name} is read");
+        assert!(!nobody_can(&format!(": >> {dir}/{name}")), "{name} is written");
+    }
+    assert!(!nobody_can(&format!("rm -f {dir}/memcg")) && !nobody_can(&format!("ls {dir}")));
+    // This process has root's rights, and is not of the run.
+    let mut socket = UnixStream::connect(format!("{dir}/handover")).unwrap();
+    assert_eq!(socket.read(&mut [0; 8]).unwrap(), 0);
+    let script = format!(
+        "{PYTHON} -c \"import socket as s; c = s.socket(s.AF_UNIX); c.connect('{dir}/handover'); exit(not s.recv_fds(c, 8, 4)[1])\""
+    );
+    assert!(!nobody_can(&script));
+    let pid = run.id();
+    assert!(Command::new("kill").arg(pid.to_string()).status().unwrap().success());
+    assert_eq!(run.wait().unwrap().code(), Some(143));
+    assert!(!Path::new(dir).exists(), "the socket goes with the directory");
+}
+
+/// Runs a program as nobody under this limit, perhaps by way of a shell that prepares something; its figures.
+fn as_nobody(test: &str, memory: &str, before: &str, program: &str) -> (Output, Value) {
+    let json: PathBuf = std::env::temp_dir().join(format!("zfolio-users-{test}-{}", std::process::id()));
+    let script = format!("{before} exec {ZFOLIO} run --memory {memory} --json {} -- \"$@\"", json.display());
+    let output = Command::new("timeout")
+        .args(["-k", "5", "120", "unshare", "-m", "sh", "-c", &script, "sh"])
+        .args(SETPRIV)
+        .args([PYTHON, "-c", program])
+        .output()
+        .unwrap();
+    let figures = serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
+    fs::remove_file(json).unwrap();
+    (output, figures)
+}
+
+/// The program has more than its limit, forks with much of it out, and parent and children read and write.
+const FORKS: &str = "
+import os
+def ok(x): return sum(map(len, x)) == 300000 * 5 + sum(map(len, map(str, range(300000)))) * 5
+x = [str(i) * 5 + 'abcde' for i in range(300000)]
+children = []
+for k in range(3):
+    child = os.fork()
+    if child == 0:
+        for i in range(0, 300000, 7): x[i] = str(i) * 5 + 'fghij'
+        os._exit(0 if ok(x) else 1)
+    children.append(child)
+print(os.getuid(), [os.waitpid(child, 0)[1] for child in children], ok(x))
+";
+
+#[test]
+fn who_has_given_up_root_is_managed_and_so_are_its_children() {
+    if !can_be_tried() {
+        return;
+    }
+    let (output, figures) = as_nobody("forks", "48M", "", FORKS);
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert_eq!(out, "65534 [0, 0, 0] True\n", "{err}");
+    assert_eq!(figures["tree"]["unmanaged"], 0, "{err}");
+    let took_over =
+        figures["processes"].as_array().unwrap().iter().filter(|p| p["name"] == "python3").count();
+    assert_eq!(took_over, 4, "{figures}");
+    assert!(figures["pages"]["deactivated"].as_u64().unwrap() > 1000, "{err}");
+}
+
+/// `zfolio run` may have a userfaultfd by its capability, and no device to hand over.
+#[test]
+fn where_nothing_can_be_handed_over_the_user_is_told_what_helps() {
+    if !can_be_tried() {
+        return;
+    }
+    let (output, figures) = as_nobody("remedy", "48M", "mount --bind /dev/null /dev/userfaultfd;", FORKS);
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert_eq!(out, "65534 [0, 0, 0] True\n", "{err}");
+    let said = err.split_whitespace().collect::<Vec<_>>().join(" ");
+    for part in [
+        "python3: userfaultfd says EPERM",
+        "setfacl -m u:USER:rw /dev/userfaultfd",
+        "--device /dev/userfaultfd",
+    ] {
+        assert!(said.contains(part), "{part:?} in {err}");
+    }
+    assert!(figures["tree"]["unmanaged"].as_u64().unwrap() > 0, "{figures}");
+}
