@@ -38,7 +38,8 @@ static bool target_is_ours(const void *target, tag_t mark)
 void act_map(struct worker *w)
 {
 	static const enum kind often[] = { PLAIN,    PLAIN,    PLAIN,  PLAIN,  PLAIN, PLAIN, HUGE,    HUGE,
-					   RESERVED, RESERVED, LOCKED, SHARED, MEMFD, WIPED, UNFORKED };
+					   RESERVED, RESERVED, LOCKED, SHARED, MEMFD, WIPED, UNFORKED,
+					   EXECUTABLE, EXECUTABLE };
 	enum kind kind = often[random_below(w, sizeof often / sizeof *often)];
 	unsigned log = random_below(w, 15);
 	size_t pages = ((size_t)1 << log) + random_below(w, (size_t)1 << log);
@@ -108,7 +109,7 @@ void act_fill_hole(struct worker *w)
 			p++;
 			continue;
 		}
-		void *at = mmap(page_at(r, p), n * PAGE, PROT_READ | PROT_WRITE,
+		void *at = mmap(page_at(r, p), n * PAGE, region_flags(r, READ_WRITE),
 				MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
 		if (at == page_at(r, p)) {
 			note(w, " region %u pages %zu+%zu", r->id, p, n);
@@ -134,7 +135,7 @@ void act_map_over(struct worker *w)
 		return;
 	bool inaccessible = one_in(w, 5);
 	note(w, " region %u pages %zu+%zu%s", r->id, first, pages, inaccessible ? " PROT_NONE" : "");
-	void *at = mmap(page_at(r, first), pages * PAGE, inaccessible ? PROT_NONE : PROT_READ | PROT_WRITE,
+	void *at = mmap(page_at(r, first), pages * PAGE, region_flags(r, inaccessible ? NO_ACCESS : READ_WRITE),
 			MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
 	if (at == MAP_FAILED)
 		differs(w, page_at(r, first), "MAP_FIXED: %s", strerror(errno));
@@ -203,7 +204,8 @@ static struct region *pick_whole(struct worker *w, unsigned kinds)
 }
 
 /* Shared memory grown past its object's end has no pages there; dont-fork regions stay in their range. */
-#define GROWABLE (KIND(PLAIN) | KIND(HUGE) | KIND(RESERVED) | KIND(LOCKED) | KIND(WIPED))
+#define GROWABLE \
+	(KIND(PLAIN) | KIND(HUGE) | KIND(RESERVED) | KIND(LOCKED) | KIND(WIPED) | KIND(EXECUTABLE))
 #define MOVABLE (GROWABLE | KIND(SHARED) | KIND(MEMFD))
 
 /* `pages` new ones at the end, all of them zero. */

@@ -22,6 +22,7 @@
 
 const char *const kind_names[KINDS] = {
 	"plain", "huge", "reserved", "locked", "shared", "memfd", "wipe-on-fork", "dont-fork",
+	"executable",
 };
 
 static _Atomic long budget_pages = -1;
@@ -116,6 +117,10 @@ static void *map_kind(struct worker *w, struct region *r, enum kind kind, size_t
 		return p;
 	}
 	flags |= MAP_ANONYMOUS;
+	if (kind == EXECUTABLE)
+		protection |= PROT_EXEC;
+	if (one_in(w, 4))
+		flags |= MAP_POPULATE;
 	if (kind == HUGE) {
 		/* Map more and cut it to a 2 MiB boundary, as allocators do. */
 		size_t more = bytes + HUGE_PAGES * PAGE;
@@ -340,12 +345,17 @@ void region_verify_all(struct worker *w)
 			region_verify(w, &w->regions[i], 0, w->regions[i].pages);
 }
 
-void region_protect(struct worker *w, struct region *r, size_t first, size_t pages,
-		    enum protection protection)
+int region_flags(const struct region *r, enum protection protection)
 {
 	static const int flags[] = { PROT_READ | PROT_WRITE, PROT_READ, PROT_NONE };
 
-	if (mprotect(page_at(r, first), pages * PAGE, flags[protection]) != 0)
+	return flags[protection] | (r->kind == EXECUTABLE && protection != NO_ACCESS ? PROT_EXEC : 0);
+}
+
+void region_protect(struct worker *w, struct region *r, size_t first, size_t pages,
+		    enum protection protection)
+{
+	if (mprotect(page_at(r, first), pages * PAGE, region_flags(r, protection)) != 0)
 		differs(w, page_at(r, first), "mprotect of %zu pages: %s", pages, strerror(errno));
 	for (size_t p = first; p < first + pages; p++)
 		r->cells[p].protection = protection;

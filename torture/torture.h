@@ -58,10 +58,12 @@ enum kind {
 	MEMFD,    /* MAP_SHARED of a memfd */
 	WIPED,    /* MADV_WIPEONFORK */
 	UNFORKED, /* MADV_DONTFORK */
+	EXECUTABLE, /* readable, writable and executable */
 	KINDS,
 };
 #define KIND(k) (1u << (k))
-#define KINDS_PRIVATE (KIND(PLAIN) | KIND(HUGE) | KIND(RESERVED) | KIND(WIPED) | KIND(UNFORKED))
+#define KINDS_PRIVATE (KIND(PLAIN) | KIND(HUGE) | KIND(RESERVED) | KIND(WIPED) | KIND(UNFORKED) | \
+		       KIND(EXECUTABLE))
 #define KINDS_ALL ((1u << KINDS) - 1)
 extern const char *const kind_names[KINDS];
 
@@ -221,6 +223,9 @@ void region_holds(struct region *r, size_t page, tag_t tag);
 void region_drop_head(struct region *r, size_t pages);
 bool region_has_holes(const struct region *r);
 unsigned region_id(void);
+
+/* What mmap and mprotect are told for a protection of the region's. */
+int region_flags(const struct region *r, enum protection protection);
 
 void *page_at(const struct region *r, size_t page);
 /* Reads through a system call: where it is refused there is no signal, only false. */

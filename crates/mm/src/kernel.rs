@@ -71,7 +71,7 @@ pub trait Kernel {
     fn is_mapped(&mut self, range: Range<usize>) -> bool;
     /// The mapping, of any kind, that holds `at`.
     fn mapping(&mut self, at: usize) -> Option<Range<usize>>;
-    /// The first stretch of manageable memory that ends after `at`: private, anonymous, read-write, not the engine's
+    /// The first stretch of manageable memory that ends after `at`: private, anonymous, readable, not the engine's
     /// own. `asks` is less by the mappings that were asked about. Where it comes to 0 before one is found: `Err` with
     /// the address up to which there is none.
     fn area(&mut self, at: usize, asks: &mut usize) -> Result<Option<Range<usize>>, usize>;
@@ -92,7 +92,7 @@ pub trait Kernel {
     fn occupied(&mut self, at: usize, max_pages: usize, runs: &mut [Run]) -> Option<(usize, usize)>;
     /// Pages that must stay, because the kernel writes to them without a fault (thread control blocks, robust lists); sorted.
     fn pins(&mut self, pins: &mut Vec<usize>);
-    /// Moves pages between the program and the engine, either way.
+    /// Moves pages between the program and the engine, either way, whatever their protection.
     fn move_pages(&mut self, dst: usize, src: usize, bytes: usize) -> Moved;
     /// Copies engine memory into holes of the program, over guards too.
     fn copy(&mut self, dst: usize, src: usize, bytes: usize) -> Moved;

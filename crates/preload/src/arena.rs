@@ -365,7 +365,7 @@ mod tests {
             && m.range.start < range.end
         {
             let bytes = m.range.end.min(range.end) - m.range.start.max(at);
-            sums = (sums.0 + bytes, sums.1 + if m.read_write || m.read_only { bytes } else { 0 });
+            sums = (sums.0 + bytes, sums.1 + if m.protection != 0 { bytes } else { 0 });
             at = m.range.end;
         }
         sums

@@ -192,6 +192,12 @@ pub unsafe fn helper(entry: extern "C" fn(usize) -> !, argument: usize) -> Resul
 }
 
 impl Helper {
+    /// True when it has ended.
+    pub fn has_ended(&self) -> bool {
+        let mut status = 0;
+        sys::wait4(self.pid, &mut status, __WALL | WNOHANG) != Ok(0)
+    }
+
     /// Waits for its end.
     pub fn wait(self) {
         let mut status = 0;

@@ -55,6 +55,10 @@ pub struct Control {
     pub guarding: AtomicU32,
     /// 1 while the engine copies a page into the program: guards wait for that.
     pub copying: AtomicU32,
+    /// What the engine is taking of memory that cannot be written to (detach.rs); (0, 0) when nothing.
+    taken: (AtomicUsize, AtomicUsize),
+    /// Calls of mremap under way, during which nothing is taken so.
+    remaps: AtomicU32,
     memcg: AtomicPtr<Memcg>,
     pub(crate) slot: AtomicPtr<Slot>,
     pub(crate) pid: AtomicU32,
@@ -93,6 +97,16 @@ pub struct Control {
     pub constants: (AtomicUsize, AtomicUsize),
     /// What libc says of its threads.
     pub blocks: Layout,
+}
+
+/// See [`Control::taking`].
+pub struct Taking<'a>(&'a Control);
+
+impl Drop for Taking<'_> {
+    fn drop(&mut self) {
+        self.0.taken.1.store(0, SeqCst);
+        self.0.taken.0.store(0, SeqCst);
+    }
 }
 
 /// For how long a thread waits for its new engine, in nanoseconds.
@@ -181,6 +195,8 @@ impl Control {
             held: (AtomicUsize::new(0), AtomicUsize::new(0)),
             guarding: AtomicU32::new(0),
             copying: AtomicU32::new(0),
+            taken: (AtomicUsize::new(0), AtomicUsize::new(0)),
+            remaps: AtomicU32::new(0),
             memcg: AtomicPtr::new(core::ptr::null_mut()),
             slot: AtomicPtr::new(core::ptr::null_mut()),
             pid: AtomicU32::new(0),
@@ -282,6 +298,9 @@ impl Control {
             self.held.1, 0;
             self.guarding, 0;
             self.copying, 0;
+            self.taken.0, 0;
+            self.taken.1, 0;
+            self.remaps, 0;
             self.cradle, 0;
             self.left_cradle, 0;
             self.looked, 0;
@@ -319,6 +338,42 @@ impl Control {
         at < self.held.1.load(SeqCst) && at >= self.held.0.load(SeqCst)
     }
 
+    /// For the engine: it takes pages of this range, which are neither there nor with the pager as long as the result lives. `None` while mappings are moved.
+    pub fn taking(&self, range: Range<usize>) -> Option<Taking<'_>> {
+        // Each of the two says first what it is about to do, and then looks at the other.
+        self.taken.0.store(range.start, SeqCst);
+        self.taken.1.store(range.end, SeqCst);
+        let taking = Taking(self);
+        (self.remaps.load(SeqCst) == 0).then_some(taking)
+    }
+
+    /// A mapping is about to be moved: waits until the engine takes nothing. (A signal handler may leave it for good, and never say that it is done: then nothing is taken any more.)
+    pub fn begin_remap(&self) {
+        loop {
+            self.remaps.fetch_add(1, SeqCst);
+            if self.taken.1.load(SeqCst) == 0 || !self.has_engine() {
+                return;
+            }
+            self.remaps.fetch_sub(1, SeqCst);
+            while self.taken.1.load(SeqCst) != 0 && self.has_engine() {
+                sys::sched_yield();
+            }
+        }
+    }
+
+    /// It has been.
+    pub fn end_remap(&self) {
+        self.remaps.fetch_sub(1, SeqCst);
+    }
+
+    /// Something new was mapped, of which nobody knows yet: waits until the engine does not take it for what was there before.
+    pub fn await_taken(&self, range: Range<usize>) {
+        let is_taken = || self.taken.0.load(SeqCst) < range.end && self.taken.1.load(SeqCst) > range.start;
+        while is_taken() && self.has_engine() {
+            sys::sched_yield();
+        }
+    }
+
     /// For the engine: true when no fork is under way, and the next one finds that not all is home.
     pub fn is_forkless(&self) -> bool {
         // In this order: a thread that is about to fork counts itself first, and then looks whether all is home.
@@ -340,6 +395,14 @@ impl Control {
         let end = sys::now_ns() + LOOK_NS;
         while self.looked.load(Acquire) == 0 && sys::now_ns() < end {
             let _ = sys::futex_wait(self.looked.as_ptr(), 0, Some(LOOK_NS / 4), false);
+        }
+    }
+
+    /// The same for as long as one waits for an engine that sleeps: there is much to be seen to.
+    pub fn await_engine(&self) {
+        let end = sys::now_ns() + ROUSED_NS;
+        while self.looked.load(Acquire) == 0 && self.has_engine() && sys::now_ns() < end {
+            self.await_look();
         }
     }
 

@@ -23,6 +23,7 @@ use crate::relocate;
 use crate::relro;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering::*};
+use uffd::PAGE;
 use uffd::sites::Site;
 use uffd::sys::{self, consts::*};
 
@@ -202,11 +203,56 @@ fn tell(range: Range<usize>, growth: Growth) {
     }
 }
 
+/// Something has come to this place, and is not the program's before this returns: see detach.rs, which may be about what was there before.
+#[unsafe(link_section = ".text.startup.zfolio")]
+pub fn mapped(at: usize, bytes: usize) {
+    if !WATCHING.load(Relaxed) && hook::is_managed() {
+        CONTROL.await_taken(at..at.saturating_add(bytes));
+    }
+}
+
+/// Moves or grows a mapping by `call`.
+#[unsafe(link_section = ".text.startup.zfolio")]
+pub fn remap(call: impl FnOnce() -> usize) -> usize {
+    // What an engine has that is started meanwhile is registered after the call.
+    if WATCHING.load(Relaxed) || !hook::is_managed() {
+        return call();
+    }
+    CONTROL.begin_remap();
+    let result = call();
+    CONTROL.end_remap();
+    result
+}
+
+/// Fewer bytes are filled by the kernel, at once, as MAP_POPULATE asks: mappings that are as small are not managed.
+const FILLED_AT_ONCE: usize = 64 << 10;
+
+/// True when a mapping is to be filled after it was made, where each page is a fault that waits for room like any other, and not by the kernel as it is made (MAP_POPULATE): then
+/// nothing of it is registered yet, and all of it comes at once, whatever the limit is.
+#[unsafe(link_section = ".text.startup.zfolio")]
+pub fn fills_later(bytes: usize) -> bool {
+    bytes > FILLED_AT_ONCE && hook::is_in_run()
+}
+
+/// Fills a new mapping that the engine has been told of ([`grown`]), as MAP_POPULATE does: what cannot be filled is left as it is, and nobody is told.
+#[cold]
+pub fn populate(at: usize, bytes: usize, protection: u32) {
+    let bytes = bytes.next_multiple_of(PAGE);
+    // An engine that was started for this, or a moment ago, may not have looked at anything yet, and so was not asked to see to it.
+    if hook::is_managed() && is_own_memory() {
+        CONTROL.await_engine();
+        tell(at..at + bytes, Growth::Mapping);
+    }
+    let how = if protection & PROT_WRITE != 0 { MADV_POPULATE_WRITE } else { MADV_POPULATE_READ };
+    let _ = sys::madvise_keep(at, bytes, how);
+}
+
 /// brk says that the heap ends here.
 #[unsafe(link_section = ".text.startup.zfolio")]
 pub fn heap_ends(end: usize) {
     let before = HEAP_END.swap(end, Relaxed);
     if before != 0 {
+        mapped(before, end.saturating_sub(before));
         grown(before..end, Growth::Heap);
     }
 }

@@ -430,7 +430,7 @@ mod tests {
         assert_eq!(heard().len(), 2);
         // Nobody else gets its addresses, and another log does.
         let held = maps.query(place.start).unwrap().unwrap();
-        assert!(held.range.start <= place.start && held.range.end >= place.end && !held.read_write);
+        assert!(held.range.start <= place.start && held.range.end >= place.end && !held.is_read_write());
         assert!(arena::first_foreign(place.clone()).is_empty());
         assert!(forget_writer());
         assert!(arena::first_foreign(place.clone()).is_empty());

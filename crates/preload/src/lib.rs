@@ -20,7 +20,7 @@
 //! - [`control`]: what the program's threads and the engine tell each other; [`hull`]: where memory was mapped;
 //!   [`words`]: what is said to the user
 //! - [`crawl`]: whether the program crawls, and what of it cannot go out
-//! - [`relro`]: constants of the executable, which cannot be written to
+//! - [`detach`]: how memory goes out that cannot be written to; [`relro`]: the executable's constants are such memory
 //! - [`page`]: how the run's page is mapped; [`handover`]: what `zfolio run` opens for who may not
 //! - [`grow`]: when an engine is started; [`patch`]: libc's system calls that pass us; [`loaded`]: what the loader has loaded
 //! - [`engine`], [`worker`]: the processes; [`watch`]: the program as the engine sees it; [`birth`], [`crew`]: how they are made; [`seat`]: on which CPU they run; [`nap`]: how long they sleep;
@@ -48,6 +48,7 @@ pub mod control;
 pub mod crawl;
 pub mod creds;
 pub mod crew;
+pub mod detach;
 pub mod dontfork;
 pub mod engine;
 pub mod environment;

@@ -1,10 +1,11 @@
 //! The real kernel, as the pager sees it.
 
 mod children;
-mod constants;
+mod protections;
 
 use crate::arena;
 use crate::control::CONTROL;
+use crate::detach;
 use crate::dontfork;
 use crate::heads::Heads;
 use crate::keys::Keys;
@@ -169,9 +170,11 @@ impl Live {
     }
 
     fn manageable(m: &Mapping) -> bool {
-        (m.read_write || m.read_only && relro::holds(&m.range))
+        let smallest = if m.is_writable() { SMALLEST } else { detach::FEWEST * PAGE };
+        m.protection & PROT_READ != 0
+            && (m.is_writable() || relro::holds(&m.range) || detach::is_possible())
             && !m.foreign
-            && m.range.len() >= SMALLEST
+            && m.range.len() >= smallest
             && m.name[0..6] != *b"[stack"
             && m.name[0..2] != *b"[v"
     }
@@ -354,7 +357,7 @@ impl Kernel for Live {
                         break;
                     }
                     from = part.end;
-                    if part.end == m.range.end {
+                    if part.end == m.range.end && m.is_writable() {
                         part.end -= TAIL;
                     }
                     if part.start < part.end && part.end > at {
@@ -407,8 +410,8 @@ impl Kernel for Live {
     fn move_pages(&mut self, dst: usize, src: usize, bytes: usize) -> Moved {
         // SAFETY: the pager tells where each page is before anything can ask for it (evict.rs, fault.rs of mm).
         let moved = unsafe { self.uffd.move_pages(&self.pagemap, dst, src, bytes) };
-        if moved.stop == Some(Errno::EINVAL) && moved.bytes == 0 && relro::holds(&(src..src + bytes)) {
-            return self.take_constants(dst, src..src + bytes);
+        if moved.stop == Some(Errno::EINVAL) && moved.bytes == 0 {
+            return self.move_unlike(dst, src, bytes);
         }
         moved
     }

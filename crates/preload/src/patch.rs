@@ -134,24 +134,43 @@ extern "C" fn on_clone(arguments: &Arguments) -> usize {
 
 #[unsafe(link_section = ".text.startup.zfolio")]
 extern "C" fn on_mmap(arguments: &Arguments) -> usize {
-    let at = call(Site::Mmap, arguments);
-    let has = |argument, flag: u32| arguments.get(argument) & flag as usize != 0;
+    const OWN: usize = (MAP_PRIVATE | MAP_ANONYMOUS) as usize;
+    // Neither locked memory, which stays, nor huge pages of hugetlbfs.
+    const POPULATE: usize = MAP_POPULATE as usize;
+    const OTHERS: usize = (MAP_LOCKED | MAP_HUGETLB | MAP_NONBLOCK) as usize;
+    let (bytes, flags) = (arguments.get(1), arguments.get(3));
+    let populates = flags & (OWN | POPULATE | OTHERS) == OWN | POPULATE && grow::fills_later(bytes);
+    let at = match arguments {
+        &Arguments([to, _, protection, _, fd, offset]) if populates => {
+            call(Site::Mmap, &Arguments([to, bytes, protection, flags & !POPULATE, fd, offset]))
+        }
+        _ => call(Site::Mmap, arguments),
+    };
+    if at < ERRORS {
+        grow::mapped(at, bytes);
+    }
+    let is_private = flags & MAP_PRIVATE as usize != 0;
     // Pages of a private mapping of a file become the process's own as they are written to.
-    if at < ERRORS && has(3, MAP_PRIVATE) && (has(3, MAP_ANONYMOUS) || has(2, PROT_WRITE)) {
+    let becomes_own = flags & MAP_ANONYMOUS as usize != 0 || arguments.get(2) & PROT_WRITE as usize != 0;
+    if at < ERRORS && is_private && becomes_own {
         let growth = match arguments {
             _ if arguments.get(2) == PROT_NONE as usize => Growth::Reserve,
             _ if arguments.get(3) & MAP_STACK as usize != 0 => Growth::Stack,
             _ => Growth::Mapping,
         };
-        grow::grown(at..at.saturating_add(arguments.get(1)), growth);
+        grow::grown(at..at.saturating_add(bytes), growth);
+    }
+    if at < ERRORS && populates {
+        grow::populate(at, bytes, arguments.get(2) as u32);
     }
     at
 }
 
 #[unsafe(link_section = ".text.startup.zfolio")]
 extern "C" fn on_mremap(arguments: &Arguments) -> usize {
-    let at = call(Site::Mremap, arguments);
+    let at = grow::remap(|| call(Site::Mremap, arguments));
     if at < ERRORS {
+        grow::mapped(at, arguments.get(2));
         let (before, after) = (arguments.get(1), arguments.get(2));
         // What was there before is registered, or was mapped before.
         grow::grown(at + before.min(after)..at + after, Growth::Mapping);

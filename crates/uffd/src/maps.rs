@@ -14,14 +14,24 @@ pub struct Maps(Fd);
 pub struct Mapping {
     /// Addresses.
     pub range: Range<usize>,
-    /// Readable and writable, not executable.
-    pub read_write: bool,
-    /// Readable, and neither writable nor executable.
-    pub read_only: bool,
+    /// What may be done with it: bits of mmap's `prot`.
+    pub protection: u32,
     /// Shared with other processes, or of a file.
     pub foreign: bool,
     /// First bytes of the name as in /proc/PID/maps, without the NUL: `[heap]`, `[stack]`, `[anon:...]`.
     pub name: [u8; 16],
+}
+
+impl Mapping {
+    /// Readable and writable, not executable.
+    pub fn is_read_write(&self) -> bool {
+        self.protection == g::PROT_READ | g::PROT_WRITE
+    }
+
+    /// True when somebody may write to it, whatever else may be done.
+    pub fn is_writable(&self) -> bool {
+        self.protection & g::PROT_WRITE != 0
+    }
 }
 
 impl Maps {
@@ -54,13 +64,14 @@ impl Maps {
         }
         let flag = |f: g::procmap_query_flags| query.vma_flags & f as u64 != 0;
         use g::procmap_query_flags as f;
-        let [reads, writes, executes] =
-            [f::PROCMAP_QUERY_VMA_READABLE, f::PROCMAP_QUERY_VMA_WRITABLE, f::PROCMAP_QUERY_VMA_EXECUTABLE]
-                .map(flag);
+        let protections = [
+            (f::PROCMAP_QUERY_VMA_READABLE, g::PROT_READ),
+            (f::PROCMAP_QUERY_VMA_WRITABLE, g::PROT_WRITE),
+            (f::PROCMAP_QUERY_VMA_EXECUTABLE, g::PROT_EXEC),
+        ];
         Ok(Some(Mapping {
             range: query.vma_start as usize..query.vma_end as usize,
-            read_write: reads && writes && !executes,
-            read_only: reads && !writes && !executes,
+            protection: protections.map(|(f, bit)| if flag(f) { bit } else { 0 }).into_iter().sum(),
             foreign: flag(f::PROCMAP_QUERY_VMA_SHARED) || query.inode != 0,
             name: core::array::from_fn(|i| if query.vma_name_size > 0 { name[i] } else { 0 }),
         }))
@@ -84,7 +95,10 @@ mod tests {
         let heap = text.lines().find(|l| l.ends_with("[heap]")).unwrap();
         let start = usize::from_str_radix(heap.split('-').next().unwrap(), 16).unwrap();
         let found = seen.iter().find(|m| m.range.start == start).unwrap();
-        assert!(found.read_write && !found.foreign && found.name.starts_with(b"[heap]"), "{found:?}");
-        assert!(seen.iter().any(|m| m.foreign && !m.read_write), "the program's text");
+        assert!(found.is_read_write() && !found.foreign && found.name.starts_with(b"[heap]"), "{found:?}");
+        assert!(
+            seen.iter().any(|m| m.foreign && m.protection == g::PROT_READ | g::PROT_EXEC),
+            "the program's text"
+        );
     }
 }

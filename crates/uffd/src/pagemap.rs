@@ -13,6 +13,8 @@ pub const SCAN: u32 = 0xc000_6610 | (size_of::<g::pm_scan_arg>() as u32) << 16;
 pub const PRESENT_BIT: u64 = 1 << 63;
 /// See [`PRESENT_BIT`].
 pub const SWAPPED_BIT: u64 = 1 << 62;
+/// See [`PRESENT_BIT`]. A guard (MADV_GUARD_INSTALL); kernels before 6.15 do not say.
+const GUARD_BIT: u64 = 1 << 58;
 /// See [`PRESENT_BIT`].
 pub const PROTECTED_BIT: u64 = 1 << 57;
 /// See [`PRESENT_BIT`].
@@ -90,9 +92,10 @@ impl Pagemap {
         Ok(self.entry(at)? & PRESENT_BIT != 0)
     }
 
-    /// True when there is a page at `at`: present, or a swap entry of the kernel's own swap. A hole is neither.
+    /// True when there is a page at `at`: present in whatever form, or a swap entry of the kernel's own swap. Neither a hole is one nor a guard.
     pub fn has_page(&self, at: usize) -> Result<bool> {
-        Ok(self.entry(at)? & (PRESENT_BIT | SWAPPED_BIT) != 0)
+        let entry = self.entry(at)?;
+        Ok(entry & (PRESENT_BIT | SWAPPED_BIT) != 0 && entry & GUARD_BIT == 0)
     }
 
     /// The entries of the pages from `at` on, as far as the file has any, which is to the end of user space.
@@ -105,7 +108,7 @@ impl Pagemap {
 
     /// True when the page at `at` is a guard (MADV_GUARD_INSTALL). Kernels before 6.15 do not say.
     pub fn is_guard(&self, at: usize) -> Result<bool> {
-        Ok((self.entry(at)? >> 58) & 1 == 1)
+        Ok(self.entry(at)? & GUARD_BIT != 0)
     }
 
     fn entry(&self, at: usize) -> Result<u64> {

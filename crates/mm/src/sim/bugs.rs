@@ -31,6 +31,8 @@ pub struct Bugs {
     pub unmarked: bool,
     /// What mremap adds to a locked mapping is left unregistered.
     pub seams: bool,
+    /// What is taken from memory that cannot be written to is copied first, and dropped a little later.
+    pub hesitates: bool,
     /// Events that were read and not handed on, and how many calls each still waits.
     late: VecDeque<(Message, usize)>,
 }
@@ -175,4 +177,9 @@ fn wiped_memory_that_is_restored_in_a_child_is_found() {
 #[test]
 fn a_locked_mapping_that_comes_apart_as_it_grows_is_found() {
     is_found(Bugs { seams: true, ..Bugs::default() }, Habit::Locks, &["a seam"]);
+}
+
+#[test]
+fn memory_that_becomes_writable_while_it_is_taken_matters() {
+    is_found(Bugs { hesitates: true, ..Bugs::default() }, Habit::Remaps, STALE);
 }

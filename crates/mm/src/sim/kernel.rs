@@ -106,7 +106,7 @@ impl Kernel for SimKernel {
     fn next(&mut self) -> Option<Message> {
         let mut world = self.0.borrow_mut();
         world.enter();
-        let message = world.next_message();
+        let message = world.early.pop_front().or_else(|| world.next_message());
         if let Some(message) = message.as_ref() {
             let (what, args) = match message {
                 Message::Fault { at, write, protected, .. } => {
@@ -226,13 +226,14 @@ impl Kernel for SimKernel {
     fn area(&mut self, at: usize, asks: &mut usize) -> Result<Option<Range<usize>>, usize> {
         let mut world = self.0.borrow_mut();
         world.enter();
+        let takes_unwritable = world.takes_unwritable();
         let (mut at, mut asked) = (at, 0);
         let found = loop {
             let Some(left) = asks.checked_sub(1) else { break Err(at) };
             (*asks, asked) = (left, asked + 1);
             let next = world.memory.vmas().find(|(range, _)| range.end > at);
             match next {
-                Some((range, vma)) if vma.writable && !vma.engine => {
+                Some((range, vma)) if !vma.engine && (vma.writable || takes_unwritable) => {
                     break Ok(Some(range.start.max(at)..range.end));
                 }
                 Some((range, _)) => at = range.end,
@@ -307,7 +308,10 @@ impl Kernel for SimKernel {
         let mut world = self.0.borrow_mut();
         world.enter();
         let moved = match world.admit(|w| w.movable(dst, src, bytes)) {
-            Err(errno) => stopped(0, errno),
+            Err(errno) => (errno == Errno::EINVAL)
+                .then(|| world.take_unwritable(dst, src..src + bytes))
+                .flatten()
+                .unwrap_or(stopped(0, errno)),
             Ok(()) => world.pages(dst, bytes, |world, offset| {
                 let (to, from) = (dst + offset, src + offset);
                 if world.memory.page(to).is_some() || world.memory.markers.contains_key(&to) {

@@ -9,6 +9,7 @@
 //! ```
 //!
 //! - [`memory`], [`kernel`]: the simulated kernel; [`store`]: the simulated pool and its workers
+//! - [`unwritable`]: how pages leave memory that cannot be written to
 //! - [`program`]: the threads, [`syscall`]: what they call; [`shadow`]: what they must read
 //! - [`run`]: one run from a seed, and what is checked; [`clean`]: runs that must pass
 //! - [`scene`]: short plays, one for each bug that was found
@@ -26,7 +27,9 @@ mod scene;
 mod shadow;
 mod store;
 mod syscall;
+mod unwritable;
 
+use crate::kernel::Message;
 use bugs::Bugs;
 use memory::Memory;
 use program::Program;
@@ -51,6 +54,10 @@ pub struct World {
     scripted: bool,
     /// No page of the engine's can be discarded.
     stubborn: bool,
+    /// Pages are just being taken that cannot be written to, and the hooks of mremap wait for that.
+    is_taking: bool,
+    /// Messages that were read while the engine was about something else.
+    early: VecDeque<Message>,
     /// In a child: what it finds empty.
     wiped: Vec<Range<usize>>,
     /// What must not leave the program.

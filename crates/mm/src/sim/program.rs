@@ -343,7 +343,7 @@ impl World {
                 self.memory.map(range, fresh());
                 self.calling(call)
             }
-            90..94 => self.mremap(thread, range),
+            90..94 if !self.is_taking => self.mremap(thread, range),
             94..96 if !self.held(&range) => {
                 let writable = self.random.one_in(2);
                 self.trace(if writable { "mprotect read-write" } else { "mprotect read-only" }, args);

@@ -1,0 +1,81 @@
+//! Memory that is executable, or cannot be written to, goes out as other memory does, and comes back as it was; what mmap is asked to fill waits for room like a write. The tests run
+//! `tests/c/protections.c`, which checks what it reads. They need the right to userfaultfd, as `zfolio doctor` does.
+
+mod compile;
+
+use compile::compile;
+use serde_json::Value;
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::OnceLock;
+
+/// The test program, compiled once.
+fn program() -> &'static PathBuf {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| compile("protections"))
+}
+
+/// Runs it, which must find all as it should be: what it says before that, and the figures.
+fn run(options: &[&str], arguments: &[&str]) -> (String, Value) {
+    let json = program().with_extension(format!("{}.json", [options, arguments].concat().join("_")));
+    let output = Command::new("timeout")
+        .args(["-k", "5", "300", env!("CARGO_BIN_EXE_zfolio"), "run", "--quiet", "--json"])
+        .arg(&json)
+        .args(options)
+        .arg("--")
+        .arg(program())
+        .args(arguments)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).as_ref()),
+        (Some(0), ""),
+        "{said}"
+    );
+    let figures = serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
+    fs::remove_file(json).unwrap();
+    (said.strip_suffix("right\n").expect("the last it says").to_owned(), figures)
+}
+
+/// The most memory of a run, in MiB.
+fn peak(figures: &Value) -> u64 {
+    figures["memory"]["peak_bytes"].as_u64().unwrap() >> 20
+}
+
+/// How many pages went out.
+fn pages_out(figures: &Value) -> u64 {
+    figures["pages"]["deactivated"].as_u64().unwrap()
+}
+
+#[test]
+fn code_and_data_of_an_executable_heap_go_out() {
+    let (_, figures) = run(&["--memory", "48M"], &["code", "96"]);
+    assert!(peak(&figures) <= 53, "{} MiB", peak(&figures));
+}
+
+#[test]
+fn a_heap_behind_a_write_barrier_goes_out() {
+    let (_, figures) = run(&["--memory", "48M"], &["barrier", "80", "3"]);
+    assert!(peak(&figures) <= 53, "{} MiB", peak(&figures));
+}
+
+#[test]
+fn a_write_barrier_sees_each_write_while_all_goes_out_all_the_time() {
+    let (_, figures) = run(&["--evict-all", "--memory", "64M"], &["barrier", "6", "5"]);
+    // Memory that stayed where it is would go out once, before it is made read-only.
+    assert!(pages_out(&figures) > 4 * (6 << 20) / 4096, "{} pages", pages_out(&figures));
+}
+
+#[test]
+fn protections_change_while_all_goes_out_all_the_time() {
+    run(&["--evict-all", "--memory", "64M"], &["flips", "4", "5"]);
+}
+
+#[test]
+fn what_mmap_fills_waits_for_room() {
+    let (said, _) = run(&["--memory", "64M"], &["populate", "160"]);
+    let peak: u64 = said.trim().strip_prefix("peak ").unwrap().parse().unwrap();
+    assert!(peak <= 72, "the kernel has counted {peak} MiB");
+}
