@@ -24,6 +24,10 @@ use vmscan::{PAGE, WINDOW};
 /// How many pages are looked at between two looks for faults.
 const EVICT_PAGES: usize = 128;
 
+/// So long pages are taken, in nanoseconds, until it is looked for faults all the same: of memory that cannot be
+/// written to each run can take as long as a fault.
+const LONG_NS: u64 = 500_000;
+
 /// Runs shorter than this many pages share slots: what goes out in pieces was left over by accesses here and there.
 const PACKED_BELOW: usize = WINDOW_PAGES / 2;
 
@@ -126,10 +130,11 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 }
                 continue;
             };
-            let (before, mut due) = (got, false);
+            let (before, mut due, began) = (got, false, self.kernel.now_ns());
             self.hand = upto;
             for run in &runs[..found] {
-                if got >= want || due {
+                let is_long = got > before && self.kernel.now_ns() > began + LONG_NS;
+                if got >= want || due || is_long {
                     self.hand = self.hand.min(run.start);
                     break;
                 }

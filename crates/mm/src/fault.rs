@@ -492,7 +492,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         };
         let region = self.regions.iter().find(|r| r.contains(&fault.at)).map_or(fault.at + PAGE, |r| r.end);
         let end = end.min(region).max(fault.at + PAGE);
-        let end = self.index.next_used(fault.at + PAGE, end).map_or(end, |(used, _)| used);
+        let end = self.end_of_zeros(fault.at + PAGE, end);
         if !fault.write {
             let mut moved = self.kernel.zero(fault.at, (end - fault.at).min(WINDOW));
             if moved.stop == Some(Errno::ENOENT) {
@@ -552,6 +552,19 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             at += bytes;
         }
         outcome
+    }
+
+    /// Up to which address, `end` at most, nothing but zeros is known of: memory that was filled at once and never
+    /// written to (MAP_POPULATE) has gone out as pages of zeros.
+    fn end_of_zeros(&self, from: usize, end: usize) -> usize {
+        let mut at = from;
+        while let Some((used, entry)) = self.index.next_used(at, end) {
+            if entry.kind() != Kind::Zero {
+                return used;
+            }
+            at = used + PAGE;
+        }
+        end
     }
 
     fn filled(&mut self, at: usize, to: usize, moved: Moved, new_bytes: usize) -> Outcome {

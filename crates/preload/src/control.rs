@@ -338,7 +338,8 @@ impl Control {
         at < self.held.1.load(SeqCst) && at >= self.held.0.load(SeqCst)
     }
 
-    /// For the engine: it takes pages of this range, which are neither there nor with the pager as long as the result lives. `None` while mappings are moved.
+    /// For the engine: it takes pages of this range, which are neither there nor with the pager as long as the
+    /// result lives. `None` while mappings are moved.
     pub fn taking(&self, range: Range<usize>) -> Option<Taking<'_>> {
         // Each of the two says first what it is about to do, and then looks at the other.
         self.taken.0.store(range.start, SeqCst);
@@ -347,7 +348,8 @@ impl Control {
         (self.remaps.load(SeqCst) == 0).then_some(taking)
     }
 
-    /// A mapping is about to be moved: waits until the engine takes nothing. (A signal handler may leave it for good, and never say that it is done: then nothing is taken any more.)
+    /// A mapping is about to be moved: waits until the engine takes nothing. (A signal handler may leave it for
+    /// good, and never say that it is done: then nothing is taken any more.)
     pub fn begin_remap(&self) {
         loop {
             self.remaps.fetch_add(1, SeqCst);
@@ -366,7 +368,8 @@ impl Control {
         self.remaps.fetch_sub(1, SeqCst);
     }
 
-    /// Something new was mapped, of which nobody knows yet: waits until the engine does not take it for what was there before.
+    /// Something new was mapped, of which nobody knows yet: waits until the engine does not take it for what was
+    /// there before.
     pub fn await_taken(&self, range: Range<usize>) {
         let is_taken = || self.taken.0.load(SeqCst) < range.end && self.taken.1.load(SeqCst) > range.start;
         while is_taken() && self.has_engine() {

@@ -1,22 +1,29 @@
-//! Memory that cannot be written to (a collector's heap behind a write barrier, code of a JIT, the executable's constants): UFFDIO_MOVE takes nothing of it. It cannot be
-//! made writable for a moment either: what another thread says of its protection meanwhile would be undone.
+//! Memory that cannot be written to (a collector's heap behind a write barrier, code of a JIT, the executable's
+//! constants): UFFDIO_MOVE takes nothing of it. It cannot be made writable for a moment either: what another thread
+//! says of its protection meanwhile would be undone.
 //!
 //! ```text
-//!   out: a helper calls mremap(MREMAP_DONTUNMAP), which takes the pages to a landing of the engine's and leaves the mapping, registered as it is; the engine reads the event
+//!   out: a helper calls mremap(MREMAP_DONTUNMAP), which takes the pages to a landing of the engine's and leaves the
+//!        mapping, registered as it is; the engine reads the event
 //!   in:  UFFDIO_COPY, which fills memory of any protection
 //! ```
 //!
 //! This is safe because
-//! 1. the pages leave in one step, as by a move: whoever looks at one afterwards has a fault, and until the event is read nothing can be filled. So it does not matter whether the
-//!    mapping has become writable meanwhile: a write is either in the page that was taken, or a fault;
-//! 2. of messages that are read meanwhile none is lost: faults are handed on afterwards, and for an event's sake all goes back to its place first;
-//! 3. the mapping is registered after the engine has said what it takes (`Control::taking`). Whatever libc maps there from then on is not handed to the program before all
-//!    is done ([`is_possible`], grow.rs): nothing is in it yet that could be taken. What is mapped there past libc in that moment, and written to, is taken without an event, and
-//!    the program is stopped with a message;
-//! 4. nothing is moved meanwhile by mremap (`Control::begin_remap`): of two events that come in any order nobody could say where a page belongs that was taken between them. What
-//!    is moved past libc just then stops the program too;
-//! 5. a page that a device may write to is not copied until it has done so: such a page cannot be moved on from the landing (live/protections.rs). A page that was lent for good
-//!    ([`lends_pages`]) is not taken at all, and nobody can begin to lend a page for writing that cannot be written to.
+//! 1. the pages leave in one step, as by a move: whoever looks at one afterwards has a fault, and until the event
+//!    is read nothing can be filled. So it does not matter whether the mapping has become writable meanwhile: a
+//!    write is either in the page that was taken, or a fault;
+//! 2. of messages that are read meanwhile none is lost: faults are handed on afterwards, and for an event's sake
+//!    all goes back to its place first;
+//! 3. the mapping is registered after the engine has said what it takes (`Control::taking`). Whatever libc maps
+//!    there from then on is not handed to the program before all is done ([`is_possible`], grow.rs): nothing is in
+//!    it yet that could be taken. What is mapped there past libc in that moment, and written to, is taken without
+//!    an event, and the program is stopped with a message;
+//! 4. nothing is moved meanwhile by mremap (`Control::begin_remap`): of two events that come in any order nobody
+//!    could say where a page belongs that was taken between them. What is moved past libc just then stops the
+//!    program too;
+//! 5. a page that a device may write to is not copied until it has done so: such a page cannot be moved on from the
+//!    landing (live/protections.rs). A page that was lent for good ([`lends_pages`]) is not taken at all, and
+//!    nobody can begin to lend a page for writing that cannot be written to.
 
 use crate::arena;
 use crate::birth;
@@ -38,7 +45,8 @@ pub fn is_possible() -> bool {
     [Site::Mmap, Site::Mremap, Site::Brk].into_iter().all(patch::is_active)
 }
 
-/// True when pages of the process are pinned for longer than a call takes (io_uring's buffers, RDMA), or that is not known.
+/// True when pages of the process are pinned for longer than a call takes (io_uring's buffers, RDMA), or that is
+/// not known.
 pub fn lends_pages() -> bool {
     let mut text = [0u8; 4096];
     let read = sys::open(b"/proc/self/status\0", O_RDONLY).and_then(|file| sys::read(&file, &mut text));
@@ -88,28 +96,36 @@ pub enum Removed {
     Foreign,
 }
 
-/// Takes the pages of a registered range, and leaves the mapping. They are at `to` afterwards, engine memory whose place they take, registered and read-only. `read` reads a
-/// message, if there is one, and says whether it was the event about a move to `to`: the helper waits for that.
-pub fn remove(from: Range<usize>, to: usize, mut read: impl FnMut() -> Option<bool>) -> Removed {
+/// Takes the pages of a registered range, and leaves the mapping. They are at `to` afterwards, engine memory whose
+/// place they take, registered and read-only. `read` reads a message, if there is one, and says whether it was the
+/// event about a move to `to`: the helper waits for that. `wait` returns when there is one, or after a while.
+pub fn remove(
+    from: Range<usize>,
+    to: usize,
+    wait: impl Fn(),
+    mut read: impl FnMut() -> Option<bool>,
+) -> Removed {
     let order = Order { from: from.start, bytes: from.len(), to, result: AtomicU32::new(PENDING) };
     // SAFETY: it makes a system call and ends, and the order is here until then.
     let Ok(helper) = (unsafe { birth::helper(mover, &raw const order as usize) }) else {
         return Removed::Refused;
     };
     let mut is_told = false;
-    let result = loop {
-        // In this order: what is done has told, and who has ended has done what he did. (A filter of the program's may have ended him.)
+    loop {
+        // In this order: who has ended has told. (A filter of the program's may have ended the helper.)
         let has_ended = helper.has_ended();
-        let result = order.result.load(SeqCst);
         while let Some(ours) = read() {
             is_told |= ours;
         }
-        if result != PENDING || has_ended {
-            break result;
+        if is_told || has_ended {
+            break;
         }
-        sys::sched_yield();
-    };
+        // Asleep, and not by turns with whoever else wants the CPU.
+        wait();
+    }
     helper.wait();
+    while read().is_some() {}
+    let result = order.result.load(SeqCst);
     match result {
         DONE if is_told => Removed::All,
         DONE => Removed::Foreign,
@@ -169,7 +185,7 @@ mod tests {
         uffd.register(from.clone()).unwrap();
         let to = landing.range().start;
         let read = || uffd.next().map(|message| message == Message::Remap { from: from.clone(), to });
-        assert_eq!(remove(from.clone(), to, read), Removed::All);
+        assert_eq!(remove(from.clone(), to, sys::sched_yield, read), Removed::All);
         let pagemap = Pagemap::open().unwrap();
         assert_eq!([from.start, to].map(|at| pagemap.is_present(at).unwrap()), [false, true]);
         uffd.unregister(landing.range()).unwrap();
@@ -184,9 +200,9 @@ mod tests {
     #[test]
     fn what_nobody_has_registered_is_noticed() {
         let (from, landing) = (constants(), Landing::new(PAGES * PAGE).unwrap());
-        assert_eq!(remove(from.clone(), landing.range().start, || None), Removed::Foreign);
+        assert_eq!(remove(from.clone(), landing.range().start, sys::sched_yield, || None), Removed::Foreign);
         let askew = from.start + 1..from.end + 1;
-        assert_eq!(remove(askew, landing.range().start, || None), Removed::Refused);
+        assert_eq!(remove(askew, landing.range().start, sys::sched_yield, || None), Removed::Refused);
     }
 
     #[test]

@@ -203,7 +203,8 @@ fn tell(range: Range<usize>, growth: Growth) {
     }
 }
 
-/// Something has come to this place, and is not the program's before this returns: see detach.rs, which may be about what was there before.
+/// Something has come to this place, and is not the program's before this returns: see detach.rs, which may be
+/// about what was there before.
 #[unsafe(link_section = ".text.startup.zfolio")]
 pub fn mapped(at: usize, bytes: usize) {
     if !WATCHING.load(Relaxed) && hook::is_managed() {
@@ -227,18 +228,21 @@ pub fn remap(call: impl FnOnce() -> usize) -> usize {
 /// Fewer bytes are filled by the kernel, at once, as MAP_POPULATE asks: mappings that are as small are not managed.
 const FILLED_AT_ONCE: usize = 64 << 10;
 
-/// True when a mapping is to be filled after it was made, where each page is a fault that waits for room like any other, and not by the kernel as it is made (MAP_POPULATE): then
-/// nothing of it is registered yet, and all of it comes at once, whatever the limit is.
+/// True when a mapping is to be filled after it was made, where each page is a fault that waits for room like any
+/// other, and not by the kernel as it is made (MAP_POPULATE): then nothing of it is registered yet, and all of it
+/// comes at once, whatever the limit is.
 #[unsafe(link_section = ".text.startup.zfolio")]
 pub fn fills_later(bytes: usize) -> bool {
     bytes > FILLED_AT_ONCE && hook::is_in_run()
 }
 
-/// Fills a new mapping that the engine has been told of ([`grown`]), as MAP_POPULATE does: what cannot be filled is left as it is, and nobody is told.
+/// Fills a new mapping that the engine has been told of ([`grown`]), as MAP_POPULATE does: what cannot be filled is
+/// left as it is, and nobody is told.
 #[cold]
 pub fn populate(at: usize, bytes: usize, protection: u32) {
     let bytes = bytes.next_multiple_of(PAGE);
-    // An engine that was started for this, or a moment ago, may not have looked at anything yet, and so was not asked to see to it.
+    // An engine that was started for this, or a moment ago, may not have looked at anything yet, and so was not
+    // asked to see to it.
     if hook::is_managed() && is_own_memory() {
         CONTROL.await_engine();
         tell(at..at + bytes, Growth::Mapping);

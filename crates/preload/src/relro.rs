@@ -6,7 +6,8 @@
 //!   later: as all memory that cannot be written to (detach.rs)
 //! ```
 //!
-//! This is safe because the process has one thread, which is here, and the loader is done with what it has made read-only.
+//! This is safe because the process has one thread, which is here, and the loader is done with what it has made
+//! read-only.
 
 use crate::control::CONTROL;
 use crate::loaded;

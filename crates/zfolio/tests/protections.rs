@@ -1,5 +1,6 @@
-//! Memory that is executable, or cannot be written to, goes out as other memory does, and comes back as it was; what mmap is asked to fill waits for room like a write. The tests run
-//! `tests/c/protections.c`, which checks what it reads. They need the right to userfaultfd, as `zfolio doctor` does.
+//! Memory that is executable, or cannot be written to, goes out as other memory does, and comes back as it was;
+//! what mmap is asked to fill waits for room like a write. The tests run `tests/c/protections.c`, which checks what
+//! it reads. They need the right to userfaultfd, as `zfolio doctor` does.
 
 mod compile;
 
@@ -71,6 +72,11 @@ fn a_write_barrier_sees_each_write_while_all_goes_out_all_the_time() {
 #[test]
 fn protections_change_while_all_goes_out_all_the_time() {
     run(&["--evict-all", "--memory", "64M"], &["flips", "4", "5"]);
+}
+
+#[test]
+fn what_a_ring_has_for_good_stays_where_it_is_when_it_cannot_be_written_to() {
+    run(&["--evict-all", "--memory", "64M"], &["lent", "2", "3"]);
 }
 
 #[test]

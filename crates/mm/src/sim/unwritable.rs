@@ -1,5 +1,6 @@
-//! Pages that leave a mapping that cannot be written to: no move takes them, so the real kernel's side (`detach` in the preload crate) takes them out in one step, looks whether an event
-//! came meanwhile, and puts them back if so. The program runs on all the while.
+//! Pages that leave a mapping that cannot be written to: no move takes them, so the real kernel's side (`detach` in
+//! the preload crate) takes them out in one step, looks whether an event came meanwhile, and puts them back if so.
+//! The program runs on all the while.
 
 use super::World;
 use super::memory::{Content, Page};
@@ -35,7 +36,7 @@ impl World {
         self.is_taking = true;
         let contents = read(self);
         if self.bugs.hesitates {
-            self.run_on(3);
+            self.run_on(60);
         }
         for at in src.clone().step_by(PAGE) {
             self.memory.remove(at);

@@ -2,11 +2,13 @@
 //!
 //! ```text
 //!   out, writable but executable: UFFDIO_MOVE to a landing of the same protection, a copy from there to the stage
-//!   out, not writable:            mremap to a landing (detach.rs), UFFDIO_MOVE from there to the drop zone, a copy from there to the stage
+//!   out, not writable:            mremap to a landing (detach.rs), UFFDIO_MOVE from there to the drop zone, a copy from
+//!                                 there to the stage
 //!   in:                           UFFDIO_COPY, mapping by mapping
 //! ```
 //!
-//! A landing is there only while it is needed, and has no other protection than the program has given such memory itself.
+//! A landing is there only while it is needed, and has no other protection than the program has given such memory
+//! itself.
 
 use super::{Copying, DROP_ZONE, Live};
 use crate::control::CONTROL;
@@ -27,6 +29,9 @@ const _: () = assert!(detach::PIECE <= DROP_ZONE);
 const PINNED_NS: u64 = 10_000_000_000;
 const PINNED_LOOK_NS: u64 = 20_000;
 
+/// How long the engine sleeps until it looks whether the helper lives, in nanoseconds.
+const EVENT_NS: u64 = 1_000_000;
+
 fn stopped(errno: Errno) -> Moved {
     Moved { bytes: 0, stop: Some(errno) }
 }
@@ -41,7 +46,8 @@ fn is_event(message: &Message) -> bool {
 }
 
 impl Live {
-    /// Does what a move has refused with EINVAL, as far as it can be done otherwise: it has the same effect, and stops for the same reasons.
+    /// Does what a move has refused with EINVAL, as far as it can be done otherwise: it has the same effect, and
+    /// stops for the same reasons.
     pub(super) fn move_unlike(&mut self, dst: usize, src: usize, bytes: usize) -> Moved {
         let is_out = self.registered.contains(&dst);
         let theirs = if is_out { src } else { dst };
@@ -86,7 +92,8 @@ impl Live {
         }
     }
 
-    /// Moves pages of a mapping that is writable, and executable, to the stage. Where a policy refuses such memory (SELinux' execmem) the program has none itself.
+    /// Moves pages of a mapping that is writable, and executable, to the stage. Where a policy refuses such memory
+    /// (SELinux' execmem) the program has none itself.
     fn move_by_landing(&mut self, dst: usize, src: Range<usize>, mapping: &Mapping) -> Moved {
         let bytes = src.len().min(detach::PIECE);
         let Some(landing) = Landing::new(bytes) else { return stopped(Errno::ENOMEM) };
@@ -122,8 +129,9 @@ impl Live {
         let wanted = src.len();
         let src = src.start..src.end.min(src.start + detach::PIECE);
         let Some(landing) = Landing::new(src.len()) else { return stopped(Errno::ENOMEM) };
-        // No guard is made meanwhile: it would be taken for a page, and lost.
-        let Some(_copying) = Copying::begin() else { return Moved::NOTHING_YET };
+        // No guard is made meanwhile: it would be taken for a page, and lost. Nobody waits here for a thread of the
+        // program's: there is other memory to take.
+        let Some(_copying) = Copying::begin() else { return stopped(Errno::EINVAL) };
         if CONTROL.guards.load(SeqCst) != 0 && self.has_guard(src.clone()) {
             return stopped(Errno::ENOENT);
         }
@@ -133,7 +141,7 @@ impl Live {
 
     /// The same by way of the landing at `to`.
     fn take_to(&mut self, dst: usize, src: &Range<usize>, to: &Range<usize>) -> Moved {
-        let Some(_taking) = CONTROL.taking(src.clone()) else { return Moved::NOTHING_YET };
+        let Some(_taking) = CONTROL.taking(src.clone()) else { return stopped(Errno::EINVAL) };
         // All of it is registered, and no event is under way. (What a fork has protected is about to be a copy.)
         match self.uffd.unprotect(src.clone()) {
             Ok(()) => {}
@@ -172,7 +180,8 @@ impl Live {
             Moved { bytes: src.len(), stop: None }
         } else {
             self.put_back(&zone, src);
-            // What was read by now is to be known before anything else moves. Without an event some pages had gone before they could be taken.
+            // What was read by now is to be known before anything else moves. Without an event some pages had gone
+            // before they could be taken.
             if is_due || self.is_behind() { Moved::NOTHING_YET } else { stopped(Errno::ENOENT) }
         };
         // SAFETY: the zone holds nothing else, and that is elsewhere now.
@@ -192,7 +201,10 @@ impl Live {
     /// Calls for the pages, and reads what comes meanwhile.
     fn remove(&mut self, src: &Range<usize>, to: usize) -> Removed {
         let (uffd, early) = (&self.uffd, &mut self.early);
-        detach::remove(src.clone(), to, || {
+        let wait = || {
+            let _ = sys::poll([uffd.fd()], EVENT_NS);
+        };
+        detach::remove(src.clone(), to, wait, || {
             let mut is_ours = false;
             let message = Live::read(uffd, |message| {
                 is_ours = matches!(message, Message::Remap { to: at, .. } if *at == to);
@@ -204,8 +216,9 @@ impl Live {
         })
     }
 
-    /// Moves what was taken from its landing to the drop zone: a page that a device may write to is refused until that is over, and waited for. What is read meanwhile is kept, since
-    /// somebody may have to run on for that. False when it takes too long.
+    /// Moves what was taken from its landing to the drop zone: a page that a device may write to is refused until
+    /// that is over, and waited for. What is read meanwhile is kept, since somebody may have to run on for that.
+    /// False when it takes too long.
     fn await_devices(&mut self, from: &Range<usize>, zone: &Range<usize>) -> bool {
         // SAFETY: the landing is the engine's, and nobody else knows of it.
         let protected = unsafe { sys::mprotect(from.start, from.len(), PROT_READ | PROT_WRITE) };
@@ -244,7 +257,8 @@ impl Live {
         };
         for offset in (0..from.len()).step_by(PAGE) {
             let (src, dst) = (from.start + offset, to.start + offset);
-            // These were so after the page had been taken: of what was unmapped before nothing was there, nor of what is mapped since, and nobody moves anything.
+            // These were so after the page had been taken: of what was unmapped before nothing was there, nor of
+            // what is mapped since, and nobody moves anything.
             let is_gone = |message: &Message| match message {
                 Message::Remove(range) | Message::Unmap(range) => range.contains(&dst),
                 _ => false,

@@ -1,13 +1,17 @@
 /*
- * Memory of other protections than reading and writing, which goes out all the same. The first argument says what is tried, the second how many MiB there are of it:
+ * Memory of other protections than reading and writing, which goes out all the same. The first argument says what
+ * is tried, the second how many MiB there are of it:
  *
  *   code      readable, writable and executable: each page holds a function that returns its number, and data
- *   barrier   read-only but where a handler of SIGSEGV lets a page be written: threads write, and the memory is made read-only again and again (for the third argument's seconds)
- *   flips     made executable, read-only and writable again by one thread, page by page, while others read it and map memory (for the third argument's seconds)
- *   populate  filled by mmap (MAP_POPULATE), in each way that it can be
+ *   barrier   read-only but where a handler of SIGSEGV lets a page be written: threads write, and the memory is
+ *   made read-only again and again (for the third argument's seconds) flips     made executable, read-only and
+ *   writable again by one thread, page by page, while others read it and map memory (for the third argument's
+ *   seconds) lent      made read-only while io_uring has it for good, and written to later: what is sent from there
+ *   is what was written populate  filled by mmap (MAP_POPULATE), in each way that it can be
  */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <linux/io_uring.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -16,6 +20,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -241,6 +247,59 @@ static void flips(double seconds)
 		pthread_join(threads[i], NULL);
 }
 
+/* ---- lent --------------------------------------------------------------------------------------- */
+
+/* Has the kernel write a buffer that it was lent to a pipe, and reads that. */
+static void send(int ring, const struct io_uring_params *p, void *queue, struct io_uring_sqe *entry, uint64_t *to)
+{
+	int ends[2];
+	uint32_t *tail = (uint32_t *)((uint8_t *)queue + p->sq_off.tail);
+
+	if (pipe(ends) != 0)
+		fail("pipe", 0);
+	*entry = (struct io_uring_sqe){ .opcode = IORING_OP_WRITE_FIXED, .fd = ends[1], .off = -1, .len = PAGE,
+					.addr = (uintptr_t)memory };
+	((uint32_t *)((uint8_t *)queue + p->sq_off.array))[*tail % p->sq_entries] = 0;
+	__atomic_store_n(tail, *tail + 1, __ATOMIC_RELEASE);
+	if (syscall(SYS_io_uring_enter, ring, 1, 1, IORING_ENTER_GETEVENTS, NULL, 0) != 1 || read(ends[0], to, PAGE) != PAGE)
+		fail("what io_uring does", 0);
+	close(ends[0]);
+	close(ends[1]);
+}
+
+static void lent(double seconds)
+{
+	struct io_uring_params p = { 0 };
+	uint64_t sent[WORDS];
+	double end = now() + seconds;
+	int ring = syscall(SYS_io_uring_setup, 4, &p);
+
+	memory = map(bytes, PROT_READ | PROT_WRITE, 0);
+	if (ring < 0 || syscall(SYS_io_uring_register, ring, IORING_REGISTER_BUFFERS, &(struct iovec){ memory, PAGE }, 1) != 0) {
+		puts("skipped: io_uring is refused");
+		return;
+	}
+	void *queue = mmap(NULL, p.sq_off.array + p.sq_entries * 4, PROT_READ | PROT_WRITE, MAP_SHARED, ring, IORING_OFF_SQ_RING);
+	void *entries = mmap(NULL, p.sq_entries * sizeof(struct io_uring_sqe), PROT_READ | PROT_WRITE, MAP_SHARED, ring,
+			     IORING_OFF_SQES);
+	if (queue == MAP_FAILED || entries == MAP_FAILED)
+		fail("a ring", 0);
+	for (uint64_t round = 1; now() < end; round++) {
+		for (size_t page = 0; page < pages; page++)
+			words_of(page)[0] = round * pages + page;
+		protect(0, pages, PROT_READ);
+		usleep(50000);
+		send(ring, &p, queue, entries, sent);
+		if (sent[0] != round * pages)
+			fail("what was sent from memory that cannot be written to", 0);
+		protect(0, pages, PROT_READ | PROT_WRITE);
+		words_of(0)[0] = ~round;
+		send(ring, &p, queue, entries, sent);
+		if (sent[0] != ~round)
+			fail("what was sent from memory that can be written to again", 0);
+	}
+}
+
 /* ---- populate ----------------------------------------------------------------------------------- */
 
 /* How many pages of a range are there. */
@@ -310,6 +369,7 @@ int main(int count, char **arguments)
 	case 'c': code(); break;
 	case 'b': barrier(seconds); break;
 	case 'f': flips(seconds); break;
+	case 'l': lent(seconds); break;
 	default: populate(); break;
 	}
 	puts("right");
