@@ -118,6 +118,9 @@ fn link(archive: &Path, map: &Path, order: &Path, library: &Path) {
         "-znodelete",
         "--gc-sections",
         "-soname,libzfolio.so",
+        // Found by name in the table of symbols alone, by `zfolio run`.
+        "--undefined=zfolio_attach",
+        "--undefined=zfolio_attachment",
     ] {
         cc.arg(format!("-Wl,{option}"));
     }

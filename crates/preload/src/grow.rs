@@ -11,8 +11,9 @@
 //!
 //! What is unmapped is not subtracted, since nobody knows what it was; instead the kernel is asked when the sum reaches the mark. What is
 //! mapped without access (stacks of threads, the reserve of malloc's arenas) is not in the kernel's figure and can be used later without
-//! our being told: it counts for good. What a library's own data takes, or a mapping that libc did not make, is noticed at the next look.
+//! our being told: it counts for good. What a library's own data takes, or a mapping that libc did not make, is noticed at the next look, or by `zfolio run` (attach.rs).
 
+use crate::attach::Outcome;
 use crate::control::{CONTROL, State, Wish};
 use crate::footprint;
 use crate::hook;
@@ -288,6 +289,23 @@ pub fn before_it_cannot() {
         start();
         sys::signal_mask(mask);
     }
+}
+
+/// The process has grown past every hook, and `zfolio run` has noticed: gives it an engine now. All signals are blocked (attach.rs).
+pub fn start_from_outside() -> Outcome {
+    relocate::finish();
+    if !WATCHING.load(Acquire) {
+        return Outcome::Settled;
+    }
+    if !is_own_memory() {
+        return Outcome::Foreign;
+    }
+    // All that there may be has not been seen by the engine: where the limit may be passed meanwhile the thread waits for its first look.
+    if let Ok(statm) = sys::open(b"/proc/self/statm\0", O_RDONLY) {
+        MAPPED.fetch_max(footprint::data(&statm), Relaxed);
+    }
+    start();
+    if WATCHING.load(Acquire) { Outcome::Busy } else { Outcome::Settled }
 }
 
 /// Starts the engine, unless somebody does or there is one. All signals must be blocked: a handler would find the gate taken by its own

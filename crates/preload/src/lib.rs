@@ -22,7 +22,7 @@
 //! - [`crawl`]: whether the program crawls, and what of it cannot go out
 //! - [`detach`]: how memory goes out that cannot be written to; [`relro`]: the executable's constants are such memory
 //! - [`page`]: how the run's page is mapped; [`handover`]: what `zfolio run` opens for who may not
-//! - [`grow`]: when an engine is started; [`patch`]: libc's system calls that pass us; [`loaded`]: what the loader has loaded
+//! - [`grow`]: when an engine is started; [`attach`]: how it is from outside; [`patch`]: libc's system calls that pass us; [`loaded`]: what the loader has loaded
 //! - [`engine`], [`worker`]: the processes; [`watch`]: the program as the engine sees it; [`birth`], [`crew`]: how they are made; [`seat`]: on which CPU they run; [`nap`]: how long they sleep;
 //!   [`share`]: what of the limit is theirs
 //! - [`fork`]: how a child takes over; [`clone`]: the calls that make one; [`unseen`]: those that nobody saw; [`smaps`]: what it finds empty;
@@ -41,6 +41,7 @@ extern crate alloc;
 
 pub mod answer;
 pub mod arena;
+pub mod attach;
 pub mod birth;
 pub mod board;
 pub mod clone;
