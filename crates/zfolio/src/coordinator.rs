@@ -15,6 +15,7 @@ mod findings;
 use crate::descendants::{self, Process, Tree};
 use crate::families::{self, Families, Kin};
 use crate::file_room::FileRoom;
+use crate::growth::Growth;
 use crate::shared::Shared;
 use crate::sys;
 use crate::told::{Group, Told};
@@ -90,6 +91,8 @@ pub struct Coordinator {
     departed: Vec<Tenant>,
     /// Until then those that hold more than they know wait for these.
     waits: Option<(Instant, Vec<Publisher>)>,
+    /// Who has grown past the hooks, and gets an engine from outside.
+    pub growth: Growth,
 }
 
 /// A process that is to publish that it holds less: its slot and number, and how often it had published.
@@ -141,6 +144,7 @@ impl Coordinator {
             file_room,
             divided: now,
             next: now,
+            growth: Growth::new(memcg.max_bytes.load(Relaxed), library.clone()),
             unmanaged: Register::new(library),
             shared: Shared::new(max_bytes),
             shared_peak_bytes: 0,
@@ -161,12 +165,17 @@ impl Coordinator {
 
     /// How long it is until the next tick.
     pub fn pause(&self) -> Duration {
-        self.next.saturating_duration_since(Instant::now())
+        self.next.min(self.growth.due()).saturating_duration_since(Instant::now())
     }
 
     /// Divides, if it is time to. The engines of `refused` have said themselves why they do not manage them; who has ended has no slot any more.
     pub fn tick(&mut self, refused: &HashMap<u32, String>) {
         let now = Instant::now();
+        if now >= self.growth.due() {
+            let (room, managed) = (self.memcg.division.pot_bytes(), self.managed());
+            self.growth
+                .tick(now, &self.tree, room, |pid| managed.contains(&pid) || refused.contains_key(&pid));
+        }
         if now < self.next {
             return;
         }
@@ -174,6 +183,7 @@ impl Coordinator {
             // Who ends while the tree is looked at is in it, and has given its slot back.
             let managed = self.managed();
             self.tree.look(now);
+            self.growth.note(now, &self.tree, |pid| managed.contains(&pid) || refused.contains_key(&pid));
             let board = |(_, slot): (usize, &Slot)| {
                 (slot.pid.load(Relaxed), slot.share.board_bytes.load(Relaxed).min(BOARD_MOST))
             };
@@ -346,6 +356,9 @@ impl Coordinator {
             self.memcg.used().iter().filter(is_refused).map(|slot| (slot.pid.load(Relaxed), words(slot)));
         let refused: HashMap<u32, String> = refused.clone().into_iter().chain(late).collect();
         self.unmanaged.look(&others, &managed, &refused.keys().copied().collect());
+        for (key, why) in self.growth.refusals() {
+            self.unmanaged.explain(key, why);
+        }
         let refused = others
             .iter()
             .filter_map(|(process, bytes)| Some((*process, *bytes, refused.get(&process.own_pid)?.clone())));

@@ -84,10 +84,21 @@ impl Tree {
     /// Looks.
     pub fn look(&mut self, now: Instant) {
         let began = sys::cpu_time();
-        self.processes = if self.lists_children { self.walk() } else { self.scan() };
-        self.processes.retain(|p| !matches!(p.name.as_str(), ENGINE | "zfolio-worker"));
-        self.learn_own_pids();
+        let processes = self.find();
+        self.own_pids = processes.iter().map(|p| ((p.pid, p.start), p.own_pid)).collect();
+        self.processes = processes;
         self.next = now + PACE.max((sys::cpu_time() - began) * PART);
+    }
+
+    /// Who is there now.
+    pub fn find(&self) -> Vec<Process> {
+        let mut processes = if self.lists_children { self.walk() } else { self.scan() };
+        processes.retain(|p| !matches!(p.name.as_str(), ENGINE | "zfolio-worker"));
+        for process in &mut processes {
+            let known = self.own_pids.get(&(process.pid, process.start));
+            process.own_pid = known.copied().unwrap_or_else(|| own_pid(process.pid));
+        }
+        processes
     }
 
     /// From parent to children. Those of an engine are its workers.
@@ -117,15 +128,6 @@ impl Tree {
             }
         }
         found
-    }
-
-    fn learn_own_pids(&mut self) {
-        let known = std::mem::take(&mut self.own_pids);
-        for process in &mut self.processes {
-            let key = (process.pid, process.start);
-            process.own_pid = known.get(&key).copied().unwrap_or_else(|| own_pid(process.pid));
-            self.own_pids.insert(key, process.own_pid);
-        }
     }
 
     /// Those that may share memory with another since a fork: children that have executed nothing, and their parents.
@@ -182,6 +184,11 @@ fn process(pid: u32) -> Option<Process> {
         private_bytes,
         shared_bytes,
     })
+}
+
+/// Private memory of a process, in bytes; none of one that has ended.
+pub fn private_bytes(pid: u32) -> Option<u64> {
+    resident_bytes(pid).map(|(private, _)| private)
 }
 
 /// Private and shared pages that a process has in its page tables, in bytes.

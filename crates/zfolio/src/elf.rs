@@ -1,9 +1,9 @@
 //! What kind of program a file is, read from its ELF header and program headers.
 
-use object::LittleEndian;
 use object::elf::{self, FileHeader64};
 use object::read::ReadCache;
-use object::read::elf::{FileHeader, ProgramHeader};
+use object::read::elf::{ElfFile64, FileHeader, ProgramHeader};
+use object::{LittleEndian, Object, ObjectSegment, ObjectSymbol};
 use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::path::Path;
@@ -62,6 +62,27 @@ fn kind(file: &ReadCache<File>) -> object::read::Result<Elf> {
         }
     }
     Ok(if is_go { Elf::StaticGo } else { Elf::Static })
+}
+
+/// A function or variable of a library.
+pub struct Symbol {
+    /// Its address, from where the library begins.
+    pub at: u64,
+    /// Its bytes in memory.
+    pub size: u64,
+    /// The file from its first byte on, as far as that is mapped with it.
+    pub bytes: Vec<u8>,
+}
+
+/// Finds one by its name in the file's table of all symbols.
+pub fn symbol(file: &[u8], name: &str) -> Option<Symbol> {
+    /// So many bytes are enough to know a function by.
+    const BYTES: u64 = 64;
+    let elf = ElfFile64::<LittleEndian>::parse(file).ok()?;
+    let symbol = elf.symbols().find(|symbol| symbol.name() == Ok(name))?;
+    let (at, size) = (symbol.address(), symbol.size());
+    let bytes = elf.segments().find_map(|segment| segment.data_range(at, BYTES).ok()?);
+    Some(Symbol { at, size, bytes: bytes.unwrap_or_default().to_vec() })
 }
 
 #[cfg(test)]

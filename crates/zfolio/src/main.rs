@@ -27,6 +27,7 @@
 
 mod accelerator;
 mod args;
+mod attach;
 mod bench;
 mod blank;
 mod causes;
@@ -39,10 +40,12 @@ mod elf;
 mod families;
 mod file_room;
 mod glibc;
+mod growth;
 mod handover;
 mod probe;
 mod program;
 mod progress;
+mod ptrace;
 mod roster;
 mod run;
 mod rundir;

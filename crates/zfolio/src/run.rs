@@ -141,6 +141,14 @@ impl Watcher for Watch<'_> {
         self.coordinator.pause()
     }
 
+    fn has_stopped(&mut self, tid: Pid, status: i32) -> bool {
+        self.coordinator.growth.has_stopped(tid, status)
+    }
+
+    fn has_ended(&mut self, tid: Pid) {
+        self.coordinator.growth.has_ended(tid);
+    }
+
     fn stops(&mut self) {
         self.clear();
         self.coordinator.stopped(true);

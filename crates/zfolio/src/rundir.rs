@@ -34,7 +34,7 @@ use std::time::Duration;
 use uffd::PAGE;
 
 /// The library, built by build.rs from the crate `preload`.
-static LIBRARY: &[u8] = include_bytes!(env!("ZFOLIO_LIBRARY"));
+pub static LIBRARY: &[u8] = include_bytes!(env!("ZFOLIO_LIBRARY"));
 
 const PREFIX: &str = "zfolio-";
 
@@ -137,8 +137,8 @@ impl RunDir {
     /// The shared page's path, by that of its names by which processes have an engine as soon as there is something to win by it; or from their
     /// start, if `at_once`.
     pub fn page(&self, at_once: bool) -> PathBuf {
-        let part_mib = self.memcg.max_bytes.load(Relaxed) / GROWN_PART / (1 << 20);
-        page_in(&self.path, if at_once { 0 } else { part_mib.clamp(1, GROWN_MIB) })
+        let grown_mib = grown_bytes(self.memcg.max_bytes.load(Relaxed)) >> 20;
+        page_in(&self.path, if at_once { 0 } else { grown_mib })
     }
 
     /// Leaves the directory to processes of the run that live on: each program that they start still loads the library.
@@ -193,6 +193,11 @@ fn lock(path: &Path) -> Result<Option<File>> {
 /// more than it brings; but many that start together must not fill the limit before one of them has an engine.
 const GROWN_PART: u64 = 128;
 const GROWN_MIB: u64 = 8;
+
+/// How much a process has of its own when it gets an engine, by the limit of the run.
+pub fn grown_bytes(max_bytes: u64) -> u64 {
+    (max_bytes / GROWN_PART / (1 << 20)).clamp(1, GROWN_MIB) << 20
+}
 
 /// The page of the run in `dir`, by the name for so many MiB.
 fn page_in(dir: &Path, mib: u64) -> PathBuf {

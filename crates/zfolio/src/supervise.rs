@@ -42,6 +42,12 @@ pub trait Watcher {
     /// How long it is until it has something to do.
     fn pause(&self) -> Duration;
 
+    /// Called for a child or a traced thread that has stopped, with its status; true where that was the watcher's own doing.
+    fn has_stopped(&mut self, tid: Pid, status: i32) -> bool;
+
+    /// Called for a child or a traced thread that has ended.
+    fn has_ended(&mut self, tid: Pid);
+
     /// Called before zfolio stops, because CMD was stopped.
     fn stops(&mut self);
 
@@ -80,7 +86,7 @@ pub fn run(
     let status = match end {
         Change::Killed(signal) => 128 + signal as u8,
         Change::Exited(status) => status,
-        Change::Stopped => unreachable!("a stop is no end"),
+        Change::Stopped(_) => unreachable!("a stop is no end"),
     };
     Ok(Ended { status, descendants, stuck })
 }
@@ -105,13 +111,27 @@ fn pass_on(signal: Signal, cmd: Pid) {
     }
 }
 
+/// Asks about any child, and about any thread that is traced; the watcher sees to its own.
+fn reap(watcher: &mut impl Watcher) -> Reaped {
+    loop {
+        match sys::reap() {
+            Reaped::Child(tid, Change::Stopped(status)) if watcher.has_stopped(tid, status) => {}
+            Reaped::Child(tid, change @ (Change::Exited(_) | Change::Killed(_))) => {
+                watcher.has_ended(tid);
+                return Reaped::Child(tid, change);
+            }
+            other => return other,
+        }
+    }
+}
+
 /// Reaps every child that has ended, and tells of those that were killed; returns CMD's end when it was among them. Stops with CMD, so that a shell sees the job
 /// stopped.
 fn reap_until(cmd: Pid, watcher: &mut impl Watcher) -> Option<Change> {
     let mut end = None;
     loop {
-        match sys::reap() {
-            Reaped::Child(pid, Change::Stopped) if pid == cmd => {
+        match reap(watcher) {
+            Reaped::Child(pid, Change::Stopped(_)) if pid == cmd => {
                 watcher.stops();
                 sys::stop();
                 watcher.continues();
@@ -167,7 +187,7 @@ fn wait_for_engines(watcher: &mut impl Watcher) -> bool {
 /// Reaps every child that has ended, and tells of those that were killed; returns true when there are others.
 fn reap_all(watcher: &mut impl Watcher) -> bool {
     loop {
-        match sys::reap() {
+        match reap(watcher) {
             Reaped::Child(pid, Change::Killed(_)) => watcher.killed(pid),
             Reaped::Child(..) => {}
             Reaped::Living => return true,

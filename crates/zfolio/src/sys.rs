@@ -1,4 +1,4 @@
-//! The system calls that std has no words for. All `unsafe` of the command is here and in `probe.rs`, but for the mapping of the
+//! The system calls that std has no words for. All `unsafe` of the command is here, in `probe.rs` and in `ptrace.rs`, but for what `attach.rs` writes and the mapping of the
 //! shared page in `rundir.rs`.
 
 use std::ffi::{CStr, CString, OsStr};
@@ -293,8 +293,8 @@ pub enum Change {
     Exited(u8),
     /// It was killed by this signal.
     Killed(i32),
-    /// It was stopped.
-    Stopped,
+    /// It was stopped, or is traced by us and has stopped for that: its status.
+    Stopped(i32),
 }
 
 /// Children, as [`reap`] finds them.
@@ -321,7 +321,7 @@ pub fn reap() -> Reaped {
                 Reaped::Child(pid, Change::Exited(libc::WEXITSTATUS(status) as u8))
             }
             pid if libc::WIFSIGNALED(status) => Reaped::Child(pid, Change::Killed(libc::WTERMSIG(status))),
-            pid if libc::WIFSTOPPED(status) => Reaped::Child(pid, Change::Stopped),
+            pid if libc::WIFSTOPPED(status) => Reaped::Child(pid, Change::Stopped(status)),
             _ => continue,
         };
     }

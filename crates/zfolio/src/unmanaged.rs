@@ -97,6 +97,13 @@ impl Register {
         }
     }
 
+    /// Takes note of why a process cannot be managed that was taken for a small one.
+    pub fn explain(&mut self, process: (u32, u64), why: &str) {
+        if let Some(seen) = self.present.get_mut(&process).filter(|seen| seen.reason == Reason::Small) {
+            seen.reason = Reason::Without(Cause::Engine, why.to_string());
+        }
+    }
+
     /// One that is not among those without an engine any more.
     fn count(&mut self, gone: Seen, managed: &HashSet<u32>) {
         let (cause, reason) = match gone.reason {
