@@ -74,7 +74,7 @@ fn own_number(number: u32) -> Option<u32> {
     let _ = write!(path, "/proc/{number}/status\0");
     let mut lines = read(&path, &mut text).ok()?.split(|&byte| byte == b'\n');
     let line = lines.find_map(|line| line.strip_prefix(b"NSpid:"))?;
-    line.split(|byte| byte.is_ascii_whitespace()).filter_map(tasks::parse_tid).last()
+    line.split(|byte| byte.is_ascii_whitespace()).filter_map(tasks::parse_tid).next_back()
 }
 
 /// Calls `each` with the number of every child, as /proc has it, until it says false. An error where it does not tell.
@@ -329,17 +329,17 @@ pub extern "C" fn wait4_by_syscall(
     wait4(pid, status, options, usage) as i64
 }
 
-/// The same of waitid, which has an argument more than libc's.
+/// The same of waitid, which has an argument more than libc's: where that is used the call is made as it is. The program's addresses are numbers here.
 pub extern "C" fn waitid_by_syscall(
     number: i64,
     kind: i32,
     id: u32,
-    info: *mut u32,
+    info: usize,
     options: i32,
-    usage: *mut c_void,
+    usage: usize,
 ) -> i64 {
-    if usage.is_null() {
-        return waitid(kind, id, info, options) as i64;
+    if usage == 0 {
+        return waitid(kind, id, info as *mut u32, options) as i64;
     }
     // SAFETY: the type of syscall(2).
     let real = unsafe { real::<unsafe extern "C" fn(i64, ...) -> i64>(Call::Syscall) };

@@ -572,7 +572,9 @@ mod tests {
         let pid = unsafe { uffd::sys::clone(libc::CLONE_VM as u32, top, rest, 0) }.unwrap();
         let bytes_of = |parent, forked| {
             let name = "child".to_string();
-            let child = Process { pid, own_pid: pid, parent, name, start: 0, forked, private_bytes: 3 * MIB };
+            let (private_bytes, shared_bytes) = (3 * MIB, 0);
+            let child =
+                Process { pid, own_pid: pid, parent, name, start: 0, forked, private_bytes, shared_bytes };
             coordinator.bytes_of(&child)
         };
         let own = std::process::id();

@@ -272,11 +272,11 @@ fn not_loaded(pid: u32) -> Reason {
     Reason::Without(cause, why.to_string())
 }
 
-/// True when a process has another root directory, or other mounts, and the library is not in them. Who may not look says no.
+/// True when the library is there for this process and not for that one, which has another root directory or other mounts. Who may not look says no.
 fn is_hidden(pid: u32, library: &Path) -> bool {
+    let is_missing = |path: &Path| fs::symlink_metadata(path).is_err_and(|e| e.kind() == ErrorKind::NotFound);
     let there = format!("/proc/{pid}/root{}", library.display());
-    fs::symlink_metadata(there).is_err_and(|e| e.kind() == ErrorKind::NotFound)
-        && fs::exists(format!("/proc/{pid}")).unwrap_or(false)
+    is_missing(Path::new(&there)) && !is_missing(library) && Path::new(&format!("/proc/{pid}")).exists()
 }
 
 /// What is said of such a process, with what helps.

@@ -242,6 +242,7 @@ mod tests {
             start: 1,
             forked: false,
             private_bytes,
+            shared_bytes: 0,
         };
         let mut growth = Growth::new(100 * MIB, "/no/such/library.so".into());
         assert_eq!(growth.grown_bytes, 2 * MIB);

@@ -50,8 +50,8 @@ pub struct RunDir {
     /// The shared page. It stays mapped when the directory is gone.
     pub memcg: &'static Memcg,
     handover: Option<Handover>,
-    /// Holds the lock that says that this run is alive.
-    _lock: File,
+    /// The directory and the page, with the locks that say that this run is alive.
+    _locked: [File; 2],
     kept: bool,
 }
 
@@ -75,9 +75,11 @@ impl RunDir {
         }
         sweep(parent);
         let (path, lock) = make(parent)?;
-        let fill = || -> Result<&'static mut Memcg> {
+        let fill = || -> Result<(File, &'static mut Memcg)> {
             write_libraries(&path).context("cannot write libzfolio.so")?;
             let page = new_file(&path.join(memcg::PAGE_FILE), 0o600)?;
+            // While it is empty: who looks for dead runs by the page's lock alone leaves an empty one be.
+            sys::share_lock(&page);
             let fixed = new_file(&path.join(memcg::FIXED_FILE), 0o600)?;
             sys::allocate(&fixed, 0..memcg::FIXED_BYTES)
                 .and_then(|()| sys::allocate(&page, memcg::FIXED_BYTES..size_of::<Memcg>()))
@@ -86,15 +88,16 @@ impl RunDir {
                 symlink(memcg::PAGE_FILE, page_in(&path, mib))?;
             }
             // SAFETY: the files have the length of a `Memcg`, which consists of integers and atomics alone.
-            Ok(unsafe { sys::map_shared::<Memcg>(&page, &fixed, memcg::FIXED_BYTES) }?)
+            let memcg = unsafe { sys::map_shared::<Memcg>(&page, &fixed, memcg::FIXED_BYTES) }?;
+            Ok((page, memcg))
         };
         match fill() {
-            Ok(memcg) => {
+            Ok((page, memcg)) => {
                 memcg.set_dictionary(dictionary);
                 memcg.init(max_bytes, settings);
                 // Where there can be no socket (its path is too long) who may not open the page runs unmanaged.
                 let handover = Handover::new(&path).ok();
-                Ok(RunDir { path, memcg, handover, _lock: lock, kept: false })
+                Ok(RunDir { path, memcg, handover, _locked: [lock, page], kept: false })
             }
             Err(e) => {
                 let _ = fs::remove_dir_all(&path);
@@ -413,7 +416,8 @@ mod tests {
             let path = parent.join(format!("{PREFIX}{}-dead", std::process::id()));
             fs::create_dir(&path).unwrap();
             page.iter().for_each(|page| fs::write(path.join(memcg::PAGE_FILE), page).unwrap());
-            assert!(is_swept(&path) && living.path.exists());
+            assert!(is_swept(&path), "{page:?}");
+            assert!(living.path.exists(), "{page:?}");
         }
     }
 
@@ -424,6 +428,9 @@ mod tests {
         let (path, page) = (dir.path.clone(), dir.path.join(memcg::PAGE_FILE));
         let file = File::options().read(true).write(true).open(page).unwrap();
         assert!(sys::share_lock(&file));
+        // What `zfolio run` has mapped itself goes with it.
+        // SAFETY: it is not used any more.
+        unsafe { uffd::sys::munmap(std::ptr::from_ref(dir.memcg) as usize, size_of::<Memcg>()) }.unwrap();
         // SAFETY: as long as it is.
         let mapped = unsafe { sys::map_shared::<[u8; PAGE]>(&file, &file, PAGE) }.unwrap();
         drop((dir, file));

@@ -134,7 +134,6 @@ pub fn try_lock(file: &File) -> bool {
 }
 
 /// Takes a lock of a file that others may have too, without waiting; false when somebody has it for himself.
-#[cfg(test)]
 pub fn share_lock(file: &File) -> bool {
     // SAFETY: touches no memory.
     unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_SH | libc::LOCK_NB) == 0 }
