@@ -123,17 +123,21 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
 
     /// Brings one page home whatever it takes: before a fork, or because the kernel needs it there.
     pub(crate) fn bring_home(&mut self, at: usize, entry: Entry) {
+        self.bring_contents(at, entry);
+        // It is in place, or will be a hole of an unregistered range, which is zeros by itself.
+        let entry = self.index.set(at, Entry::NONE);
+        self.drop_entry(entry);
+    }
+
+    /// Brings what a page holds home whatever it takes. A page of zeros, which the compressors may have found it to be
+    /// meanwhile, stays out.
+    pub(crate) fn bring_contents(&mut self, at: usize, entry: Entry) {
         let (mut entry, mut pauses) = (entry, 0);
         loop {
             let outcome = match entry.kind() {
                 Kind::Staged => self.activate(at, entry, Extent::Window),
                 Kind::Stored => self.load(at, entry, Extent::Window, pauses == 0),
-                // It is in place, or will be a hole of an unregistered range, which is zeros by itself.
-                Kind::None | Kind::Clean | Kind::Zero => {
-                    self.index.set(at, Entry::NONE);
-                    self.drop_entry(entry);
-                    return;
-                }
+                Kind::None | Kind::Clean | Kind::Zero => return,
             };
             if let Outcome::Again = outcome {
                 self.wait_for_events(&mut pauses);

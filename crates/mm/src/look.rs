@@ -50,10 +50,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             at = page;
             // As much may come with it.
             came += WINDOW;
-            match self.index.get(page) {
-                entry if entry.kind() == Kind::Zero => self.bring_zeros(page),
-                entry => self.bring_home(page, entry),
-            }
+            self.bring_contents(page, self.index.get(page));
+            self.bring_zeros(page);
         }
         if self.shares {
             self.bare(range.start..end);

@@ -416,7 +416,9 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
             let mut at = range.start;
             while let Some((page, entry)) = self.index.next_used(at, range.end) {
                 at = page + PAGE;
-                self.bring_home(page, entry);
+                self.bring_contents(page, entry);
+                let entry = self.index.set(page, Entry::NONE);
+                self.drop_entry(entry);
                 // To whoever has the range next a hole is not a page of zeros.
                 while entry.kind() == Kind::Zero
                     && self.kernel.zero(page, PAGE).stop == Some(uffd::Errno::EAGAIN)

@@ -18,6 +18,7 @@
 mod bugs;
 mod clean;
 mod kernel;
+mod look;
 mod memory;
 mod moves;
 mod program;
