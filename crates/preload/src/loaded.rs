@@ -98,13 +98,14 @@ pub fn symbol_behind_us(name: &[u8]) -> Option<usize> {
     let base = &raw const __ehdr_start as usize;
     let end = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
     let (mut map, mut is_behind) = (first(), false);
-    // SAFETY: the loader's list; objects that are loaded.
+    // SAFETY: the loader's list.
     while let Some(object) = unsafe { map.as_ref() } {
-        if is_behind
-            && let Some(object) = unsafe { Object::read(object) }
-            && let Some((at, _)) = object.symbol(&name[..end])
-        {
-            return Some(at);
+        if is_behind {
+            // SAFETY: an object that is loaded.
+            let found = unsafe { Object::read(object) }.and_then(|object| object.symbol(&name[..end]));
+            if let Some((at, _)) = found {
+                return Some(at);
+            }
         }
         is_behind |= object.base == base;
         map = object.next;

@@ -34,7 +34,7 @@ use core::fmt::Write;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
 use linux_raw_sys::general as g;
-use uffd::pagemap::{PRESENT_BIT, PROTECTED_BIT, SOFT_DIRTY_BIT, SWAPPED_BIT};
+use uffd::pagemap::{self, PRESENT_BIT, PROTECTED_BIT, SOFT_DIRTY_BIT, SWAPPED_BIT};
 use uffd::{PAGE, sys};
 
 /// Not 0 while memory may be out: the calls pass us.
@@ -194,15 +194,15 @@ macro_rules! readv {
     ($($(#[$doc:meta])* $name:ident($($argument:ident: $kind:ty),*) => $call:ident, $offset:expr;)*) => {
         $(
             $(#[$doc])*
-            pub extern "C" fn $name(fd: i32, pieces: *const Piece, count: i32 $(, $argument: $kind)*) -> isize {
-                type Readv = extern "C" fn(i32, *const Piece, i32 $(, $kind)*) -> isize;
+            pub extern "C" fn $name(fd: i32, pieces: usize, count: i32 $(, $argument: $kind)*) -> isize {
+                type Readv = extern "C" fn(i32, usize, i32 $(, $kind)*) -> isize;
                 // SAFETY: libc's function of this name, and the program's own call.
                 let done = unsafe { real::<Readv>(Call::$call) }(fd, pieces, count $(, $argument)*);
                 if done <= 0 {
                     return done;
                 }
                 // SAFETY: the kernel has just read so many of them there.
-                let pieces = unsafe { core::slice::from_raw_parts(pieces, count as usize) };
+                let pieces = unsafe { core::slice::from_raw_parts(pieces as *const Piece, count as usize) };
                 complete(fd, pieces, $offset, done)
             }
         )*
@@ -245,25 +245,19 @@ extern "C" fn pread_by_syscall(_number: i64, fd: i32, at: *mut c_void, bytes: us
     pread64(fd, at, bytes, offset, 0)
 }
 
-extern "C" fn readv_by_syscall(_number: i64, fd: i32, pieces: *const Piece, count: i32) -> isize {
+extern "C" fn readv_by_syscall(_number: i64, fd: i32, pieces: usize, count: i32) -> isize {
     readv(fd, pieces, count)
 }
 
 /// The upper half of the offset, the sixth argument, is of no use where a register holds all of it.
-extern "C" fn preadv_by_syscall(
-    _number: i64,
-    fd: i32,
-    pieces: *const Piece,
-    count: i32,
-    offset: i64,
-) -> isize {
+extern "C" fn preadv_by_syscall(_number: i64, fd: i32, pieces: usize, count: i32, offset: i64) -> isize {
     preadv64(fd, pieces, count, offset)
 }
 
 extern "C" fn preadv2_by_syscall(
     _number: i64,
     fd: i32,
-    pieces: *const Piece,
+    pieces: usize,
     count: i32,
     offset: i64,
     _high: i64,
@@ -344,7 +338,7 @@ impl Words<'_> {
 
 /// A call has read `done` bytes, or failed: returns the same when what they say is right.
 fn complete(fd: i32, pieces: &[Piece], offset: i64, done: isize) -> isize {
-    if done <= 0 || done as usize % ENTRY != 0 || IS_AWAKE.load(Relaxed) == 0 {
+    if done <= 0 || !(done as usize).is_multiple_of(ENTRY) || IS_AWAKE.load(Relaxed) == 0 {
         return done;
     }
     let words = Words { pieces, bytes: done as usize };
@@ -352,7 +346,7 @@ fn complete(fd: i32, pieces: &[Piece], offset: i64, done: isize) -> isize {
         return done;
     }
     let offset = match offset {
-        HERE => sys::stands_at(fd).map_or(0, |end| end.saturating_sub(done as usize)),
+        HERE => pagemap::stands_at(fd).map_or(0, |end| end.saturating_sub(done as usize)),
         offset => offset as usize,
     };
     let (mut places, first) = (words.places(), offset / ENTRY);
@@ -405,9 +399,7 @@ pub fn is_own(fd: i32) -> bool {
     if IS_BOUND.load(Relaxed) != 0 {
         return false;
     }
-    // A regular file that its owner alone may read, without a size: others need not be asked for by name, which takes
-    // long.
-    if sys::mode_and_size(fd) != Ok((g::S_IFREG | g::S_IRUSR, 0)) {
+    if !pagemap::may_be(fd) {
         return false;
     }
     let (mut link, mut path) = (Line::default(), [0; 96]);

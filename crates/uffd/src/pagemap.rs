@@ -39,6 +39,22 @@ pub struct Run {
     pub huge: bool,
 }
 
+/// False for a descriptor of another file than page tables, as its mode and size say: they are a regular file without a
+/// size, that its owner alone may read. Where its path leads takes longer to ask.
+pub fn may_be(fd: i32) -> bool {
+    // SAFETY: plain integers, of any value.
+    let mut stat: g::stat = unsafe { core::mem::zeroed() };
+    // SAFETY: the kernel writes the structure.
+    let told = unsafe { sys::syscall(g::__NR_fstat, [fd as usize, &raw mut stat as usize, 0, 0, 0, 0]) };
+    told.is_ok() && stat.st_mode == g::S_IFREG | g::S_IRUSR && stat.st_size == 0
+}
+
+/// Where a descriptor stands, in bytes.
+pub fn stands_at(fd: i32) -> Result<usize> {
+    // SAFETY: changes nothing.
+    unsafe { sys::syscall(g::__NR_lseek, [fd as usize, 0, g::SEEK_CUR as usize, 0, 0, 0]) }
+}
+
 impl Pagemap {
     /// Opens the calling process's page tables.
     pub fn open() -> Result<Pagemap> {
@@ -133,6 +149,8 @@ mod tests {
         // SAFETY: inside the mapping; a read maps the shared zero page, which is not to be reported.
         unsafe { ((at + 30 * PAGE) as *const u8).read_volatile() };
         let pagemap = Pagemap::open().unwrap();
+        let maps = sys::open(b"/proc/self/maps\0", O_RDONLY).unwrap();
+        assert!(may_be(pagemap.0.raw()) && !may_be(maps.raw()) && !may_be(-1));
         let mut runs = [Run::default(); 8];
         let (found, end) = pagemap.present(at..at + 64 * PAGE, 64, &mut runs).unwrap();
         let pages: Vec<_> =

@@ -109,14 +109,6 @@ pub fn links(path: &[u8]) -> Result<usize> {
     Ok(stat.st_nlink as usize)
 }
 
-/// The mode and the size of the file that the descriptor of this number is of.
-pub fn mode_and_size(fd: i32) -> Result<(u32, u64)> {
-    // SAFETY: plain integers, of any value.
-    let mut stat: g::stat = unsafe { core::mem::zeroed() };
-    call!(__NR_fstat, fd, &raw mut stat)?;
-    Ok((stat.st_mode, stat.st_size as u64))
-}
-
 /// Where a symbolic link leads; the length. `path` must end with NUL.
 pub fn readlink(path: &[u8], to: &mut [u8]) -> Result<usize> {
     assert!(path.last() == Some(&0), "a path for the kernel ends with NUL");
@@ -475,11 +467,6 @@ pub unsafe fn poke(pid: u32, at: usize, bytes: &[u8]) -> Result<usize> {
 /// Goes back to the beginning of a file or directory.
 fn rewind(fd: &Fd) -> Result<()> {
     call!(__NR_lseek, fd.0, 0, 0).map(drop)
-}
-
-/// Where the descriptor of this number stands.
-pub fn stands_at(fd: i32) -> Result<usize> {
-    call!(__NR_lseek, fd, 0, g::SEEK_CUR)
 }
 
 /// Entries of a directory: calls `each` with every name.
