@@ -251,7 +251,7 @@ fn told(watch: &Watch, pager: &Engine, pace: Pace, stuck: &Stuck) -> Line {
     let mut line = Line::default();
     let _ = write!(
         line,
-        "process {} has waited for memory for {} % of the last {} s: the run wants some {wanted} MiB, and may hold {limit}; {}",
+        "process {} has waited for memory for {} % of its time in the last {} s: the run wants some {wanted} MiB, and may hold {limit}; {}",
         watch.order.pid,
         pace.waited_percent(),
         pace.over_ns / 1_000_000_000,
@@ -266,7 +266,7 @@ fn stopped(watch: &Watch, pager: &Engine, why: Why, pace: Option<Pace>, stuck: &
     let _ = match (why, pace) {
         (Why::Slow, Some(pace)) => write!(
             line,
-            "process {pid} was stopped (--stop-when-slow {}): it has waited for memory for {} % of the last {} s, and takes {} times as long as without; {}",
+            "process {pid} was stopped (--stop-when-slow {}): it has waited for memory for {} % of its time in the last {} s, and takes {} times as long as without; {}",
             memcg.settings.stop_when_slow,
             pace.waited_percent(),
             pace.over_ns / 1_000_000_000,
