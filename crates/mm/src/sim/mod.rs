@@ -19,6 +19,7 @@ mod bugs;
 mod clean;
 mod kernel;
 mod look;
+mod many;
 mod memory;
 mod moves;
 mod program;
