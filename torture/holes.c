@@ -1,6 +1,7 @@
 /*
- * Holes: a range of which a part is unmapped, moved away or kept out of children, and then the program maps something of its own there, or unmaps the whole. No other action
- * runs meanwhile, so that what is in the hole then is nobody's.
+ * Holes: a range of which a part is unmapped, moved away or kept out of children, and then the program maps
+ * something of its own there, or unmaps the whole. No other action runs meanwhile, so that what is in the hole
+ * then is nobody's.
  */
 #include "torture.h"
 

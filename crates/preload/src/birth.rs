@@ -29,7 +29,8 @@ use uffd::sys::{self, Errno, consts::*};
 /// Bytes of stack of the engine and of a worker.
 const STACK: usize = 256 << 10;
 
-/// The stack of a process that the program waits for ([`aside`]): nothing is mapped for it, and no lock of the engine's taken.
+/// The stack of a process that the program waits for ([`aside`]): nothing is mapped for it, and no lock of the engine's
+/// taken.
 #[repr(align(4096))]
 struct AsideStack(UnsafeCell<[u8; 32 << 10]>);
 
@@ -39,7 +40,8 @@ unsafe impl Sync for AsideStack {}
 static ASIDE_STACK: AsideStack = AsideStack(UnsafeCell::new([0; 32 << 10]));
 static IS_TAKEN: AtomicBool = AtomicBool::new(false);
 
-/// A stack for such a process: that one, or, where two threads want one or a process has ended while it had it, a new one.
+/// A stack for such a process: that one, or, where two threads want one or a process has ended while it had it, a new
+/// one.
 enum Aside {
     Taken,
     Mapped(usize),

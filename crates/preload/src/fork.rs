@@ -31,6 +31,7 @@ use crate::words::{self, Line};
 use alloc::vec::Vec;
 use core::cell::UnsafeCell;
 use core::fmt::Write;
+use core::iter::once;
 use core::sync::atomic::{AtomicU32, Ordering::*};
 use memcg::{Memcg, Slot};
 use mm::fork::Late;
@@ -88,7 +89,8 @@ const _: () = assert!(size_of::<Cradle>() <= PAGE);
 const CRADLE: usize = PAGE;
 
 impl Cradle {
-    /// For the engine: a new one; `None` without memory. In the parent it goes when both thread and engine have left it, in the child with the engine.
+    /// For the engine: a new one; `None` without memory. In the parent it goes when both thread and engine have left
+    /// it, in the child with the engine.
     pub fn map() -> Option<&'static Cradle> {
         let left = CONTROL.left_cradle.swap(0, Relaxed);
         if left != 0 {
@@ -103,7 +105,8 @@ impl Cradle {
         Some(unsafe { &*(at as *const Cradle) })
     }
 
-    /// The thread is through with it. The engine unmaps it: of engine memory there is a table, with a lock that no thread of the program's takes.
+    /// The thread is through with it. The engine unmaps it: of engine memory there is a table, with a lock that no
+    /// thread of the program's takes.
     fn leave(&'static self) {
         CONTROL.cradle_users.fetch_sub(1, AcqRel);
     }
@@ -351,7 +354,7 @@ fn be_born(memcg: &'static Memcg, slot: &'static Slot, exit_word: usize) {
     let (cradle, pager) = (CONTROL.cradle.load(Relaxed), CONTROL.pager.load(Relaxed));
     // SAFETY: a child of fork has one thread, and its parent's engine stood still: nothing of the engine's is in use.
     unsafe {
-        arena::take_over(hook::childrens().chain([cradle..cradle + CRADLE]));
+        arena::take_over(hook::childrens().chain(once(cradle..cradle + CRADLE)));
         dontfork::reset();
     }
     birth::free_aside_stack();

@@ -58,7 +58,8 @@ pub unsafe fn reset() {
     unsafe { (&raw const HEAP).cast_mut().write(Mutex::new(new_heap())) }
 }
 
-/// From this size on an allocation is a mapping of its own: a table that grows moves its pages instead of copying them, and leaves nothing
+/// From this size on an allocation is a mapping of its own: a table that grows moves its pages instead of copying them,
+/// and leaves nothing
 /// behind that dlmalloc would keep.
 const LARGE_BYTES: usize = 256 << 10;
 

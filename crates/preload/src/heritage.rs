@@ -229,7 +229,8 @@ pub fn seal(pid: u32) {
     close();
 }
 
-/// Nothing can be written to the log any more. Its addresses stay reserved, and the engine gives them back: its table, which has them, has a lock that no thread of the program's may
+/// Nothing can be written to the log any more. Its addresses stay reserved, and the engine gives them back: its table,
+/// which has them, has a lock that no thread of the program's may
 /// take.
 fn close() {
     let (at, bytes) = (WRITABLE.swap(0, SeqCst), WRITER.1.load(SeqCst));

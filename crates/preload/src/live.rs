@@ -160,7 +160,8 @@ impl Live {
 
     /// False when a mapping is registered with another userfaultfd or none. Where the engine's own memory is part of it nothing is asked.
     fn has(&self, whole: Range<usize>) -> bool {
-        // What is ours may not come there between the look and the question, which registers: a worker that shares the memory maps some too.
+        // What is ours may not come there between the look and the question, which registers: a worker that shares the
+        // memory maps some too.
         let _still = arena::still();
         arena::first_foreign(whole.clone()) != whole || is_registered(&self.uffd, &self.quiet, whole)
     }

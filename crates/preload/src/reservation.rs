@@ -1,22 +1,26 @@
 //! The engine's reservation: the addresses that are the engine's, and never the program's.
 //!
-//! Engine memory where the kernel puts it lies in holes of the program's. A program unmaps a range of which it has unmapped the middle before, maps memory into a hole of its own with
-//! MAP_FIXED, or counts on a hole in a child that it keeps memory out of. So the engine reserves addresses, and all of its memory lies there:
+//! Engine memory where the kernel puts it lies in holes of the program's. A program unmaps a range of which it has
+//! unmapped the middle before, maps memory into a hole of its own with MAP_FIXED, or counts on a hole in a child that
+//! it keeps memory out of. So the engine reserves addresses, and all of its memory lies there:
 //!
 //! ```text
 //!   0x4000_0000_0000 + some GiB
 //!   [ used | used | -- reserved -- | used | ---- reserved ---- ] ──> grows here, a step at a time
 //! ```
 //!
-//! The kernel chooses no address there before 20 TiB are mapped, and few programs do. (Below: V8, PartitionAlloc, mimalloc, Go, ZGC and what TSan and ASan map to find their metadata; above:
-//! heaps of sanitizers, executables, and from the end of user space down what the kernel chooses.) MSan and TSan take the addresses between theirs: beside them the kernel chooses, as it
-//! does where all that is tried is taken.
+//! The kernel chooses no address there before 20 TiB are mapped, and few programs do. (Below: V8, PartitionAlloc,
+//! mimalloc, Go, ZGC and what TSan and ASan map to find their metadata; above: heaps of sanitizers, executables, and
+//! from the end of user space down what the kernel chooses.) MSan and TSan take the addresses between theirs: beside
+//! them the kernel chooses, as it does where all that is tried is taken.
 //!
-//! What is reserved has no access, so that it takes no memory, counts for no limit but that of addresses (RLIMIT_AS), and mlockall does not fill it. It grows with what is used, since a program may
-//! limit its own addresses later. Memory becomes reserved again in one step, so that there is no moment at which something else could come there.
+//! What is reserved has no access, so that it takes no memory, counts for no limit but that of addresses (RLIMIT_AS),
+//! and mlockall does not fill it. It grows with what is used, since a program may limit its own addresses later.
+//! Memory becomes reserved again in one step, so that there is no moment at which something else could come there.
 //!
-//! A child may be copied at any instruction of this file. That is safe because a range is entered when it is reserved, its start before its end, and is never taken out but by
-//! a store to its end: each range that a child finds was reserved in its parent.
+//! A child may be copied at any instruction of this file. That is safe because a range is entered when it is reserved,
+//! its start before its end, and is never taken out but by a store to its end: each range that a child finds was
+//! reserved in its parent.
 
 use core::ops::Range;
 use core::sync::atomic::{AtomicUsize, Ordering::*};
@@ -126,7 +130,8 @@ fn begin(bytes: usize) -> bool {
     is_entered
 }
 
-/// Maps memory without access. Where mlockall(MCL_FUTURE) has locked it that is undone: it would count for RLIMIT_MEMLOCK.
+/// Maps memory without access. Where mlockall(MCL_FUTURE) has locked it that is undone: it would count for
+/// RLIMIT_MEMLOCK.
 fn reserve(at: usize, bytes: usize, how: u32) -> Result<(), Errno> {
     // SAFETY: `give_back` alone replaces something, of which it knows that nobody uses it.
     unsafe { sys::mmap_at(at, bytes, PROT_NONE, NOTHING | how, None) }?;
@@ -157,7 +162,8 @@ pub unsafe fn give_back(range: Range<usize>) {
     }
 }
 
-/// Has a part reserved again that mremap has left unmapped. What has come there meanwhile stays: it can be the program's only where the kernel chose the addresses.
+/// Has a part reserved again that mremap has left unmapped. What has come there meanwhile stays: it can be the
+/// program's only where the kernel chose the addresses.
 pub fn close_hole(range: Range<usize>) {
     if reserve(range.start, range.len(), MAP_FIXED_NOREPLACE).is_err() {
         give_up(range);
@@ -176,7 +182,8 @@ fn give_up(part: Range<usize>) {
     }
 }
 
-/// In a child: reserves all of it anew but `kept`, which is in order. What the parent kept out of children has left holes, and the rest is nobody's here.
+/// In a child: reserves all of it anew but `kept`, which is in order. What the parent kept out of children has left
+/// holes, and the rest is nobody's here.
 ///
 /// # Safety
 /// Nobody may use what is there besides.

@@ -1,6 +1,8 @@
 //! Raw system calls of x86-64 Linux. Each function is the call of its name; pointers are checked by the kernel, and what
 //! a call may do to the caller's memory is the caller's to know, hence `unsafe` where memory can change.
 
+pub mod consts;
+
 use core::arch::asm;
 use core::ffi::CStr;
 use core::fmt;
@@ -650,40 +652,6 @@ pub unsafe fn clone(
         );
     }
     if ret > -4096isize as usize { Err(Errno(ret.wrapping_neg() as u32)) } else { Ok(ret as u32) }
-}
-
-/// Constants of the calls above, under their kernel names.
-pub mod consts {
-    pub use linux_raw_sys::general::__NR_clone as NR_CLONE;
-    pub use linux_raw_sys::general::__NR_clone3 as NR_CLONE3;
-    pub use linux_raw_sys::general::{
-        __WALL, __WCLONE, CLONE_CHILD_CLEARTID, CLONE_CHILD_SETTID, CLONE_FILES, CLONE_FS, CLONE_NEWPID,
-        CLONE_NEWUSER, CLONE_PARENT, CLONE_PARENT_SETTID, CLONE_PIDFD, CLONE_VFORK, CLONE_VM, MADV_DODUMP,
-        MADV_DOFORK, MADV_DONTDUMP, MADV_DONTFORK, MADV_DONTNEED, MADV_FREE, MADV_HUGEPAGE, MADV_NOHUGEPAGE,
-        MADV_NORMAL, MADV_POPULATE_READ, MADV_POPULATE_WRITE, MADV_RANDOM, MADV_REMOVE, MAP_ANONYMOUS,
-        MAP_FIXED, MAP_FIXED_NOREPLACE, MAP_HUGETLB, MAP_LOCKED, MAP_NONBLOCK, MAP_NORESERVE, MAP_POPULATE,
-        MAP_PRIVATE, MAP_SHARED, MAP_STACK, MREMAP_DONTUNMAP, MS_INVALIDATE, O_APPEND, O_CLOEXEC,
-        O_DIRECTORY, O_NOCTTY, O_NONBLOCK, O_RDONLY, O_RDWR, O_WRONLY, PROT_EXEC, PROT_NONE, PROT_READ,
-        PROT_WRITE, SCHED_IDLE, SIGBUS, SIGCHLD, SIGKILL, WNOHANG,
-    };
-    /// The scheduling policy of nearly all programs, in the kernel's headers SCHED_NORMAL.
-    pub const SCHED_OTHER: u32 = 0;
-    /// prctl's PR_SET_NAME.
-    pub const PR_SET_NAME: u32 = 15;
-    /// prctl's PR_GET_NAME.
-    pub const PR_GET_NAME: u32 = 16;
-    /// prctl's PR_SET_THP_DISABLE.
-    pub const PR_SET_THP_DISABLE: u32 = 41;
-    /// prctl's PR_GET_THP_DISABLE.
-    pub const PR_GET_THP_DISABLE: u32 = 42;
-    /// prctl's PR_GET_CHILD_SUBREAPER.
-    pub const PR_GET_CHILD_SUBREAPER: u32 = 37;
-    /// waitid's P_ALL.
-    pub const P_ALL: u32 = 0;
-    /// waitid's WEXITED.
-    pub const WEXITED: u32 = 4;
-    /// waitid's WNOWAIT: the child stays to be waited for.
-    pub const WNOWAIT: u32 = 0x0100_0000;
 }
 
 #[cfg(test)]

@@ -15,7 +15,8 @@ fn holes() -> &'static PathBuf {
     PATH.get_or_init(|| compile("holes"))
 }
 
-/// Squeezed, with `mib` MiB of the program's own and as much beside the hole and in it; and with everything going out all the time.
+/// Squeezed, with `mib` MiB of the program's own and as much beside the hole and in it; and with everything going out
+/// all the time.
 fn is_right(way: &str, limit: &str) {
     for (options, mib, rounds) in
         [(&["--memory", limit][..], "32", "3"), (&["--evict-all", "--memory", "96M"][..], "8", "10")]

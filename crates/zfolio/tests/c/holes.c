@@ -1,8 +1,10 @@
 /*
- * A program with holes in its memory, and what it does there: holes WAY MIB ROUNDS. Memory beside the hole, and other memory, is verified word by word.
+ * A program with holes in its memory, and what it does there: holes WAY MIB ROUNDS. Memory beside the hole, and
+ * other memory, is verified word by word.
  *
- * unmap: unmaps the whole range. map: maps memory into the hole by MAP_FIXED. move: moves a part away, and unmaps the whole. keep: has no hole itself, but
- * its children have, since it keeps the part out of them; they map something there. child: its children have the hole, and map there or unmap the whole.
+ * unmap: unmaps the whole range. map: maps memory into the hole by MAP_FIXED. move: moves a part away, and unmaps
+ * the whole. keep: has no hole itself, but its children have, since it keeps the part out of them; they map
+ * something there. child: its children have the hole, and map there or unmap the whole.
  */
 #define _GNU_SOURCE
 #include <stdint.h>
