@@ -298,7 +298,8 @@ fn timespec(ns: u64) -> Timespec {
     Timespec { sec: (ns / 1_000_000_000) as i64, nsec: (ns % 1_000_000_000) as i64 }
 }
 
-fn clock(id: u32) -> u64 {
+/// Nanoseconds on a clock of clock_gettime(2); 0 where there is no such clock.
+pub fn clock(id: u32) -> u64 {
     let mut now = Timespec { sec: 0, nsec: 0 };
     let _ = call!(__NR_clock_gettime, id, &mut now as *mut Timespec);
     now.ns()
@@ -333,15 +334,6 @@ pub fn now_ns() -> u64 {
 /// CPU nanoseconds of the calling process (all its threads).
 pub fn process_cpu_ns() -> u64 {
     clock(g::CLOCK_PROCESS_CPUTIME_ID)
-}
-
-/// CPU nanoseconds of another process (all its threads, ended ones too); `None` where there is none.
-pub fn cpu_ns_of(pid: u32) -> Option<u64> {
-    // The clock of a process, as clock_getcpuclockid(3) makes its number.
-    const SCHED: u32 = 2;
-    let mut now = Timespec { sec: 0, nsec: 0 };
-    let id = !pid << 3 | SCHED;
-    call!(__NR_clock_gettime, id, &mut now as *mut Timespec).ok().map(|_| now.ns())
 }
 
 /// Writes to a word as it is, and says whether that took a page fault.
