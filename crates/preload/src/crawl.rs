@@ -6,7 +6,6 @@
 
 use crate::answer::Engine;
 use crate::arena;
-use crate::relro;
 use crate::watch::Watch;
 use crate::words::Line;
 use core::fmt::{self, Write};
@@ -123,7 +122,7 @@ impl Reading {
 fn count(entry: &Entry, stuck: &mut Stuck, (file, file_bytes): (&mut Line, &mut usize)) {
     let (kind, bytes) = (entry.kind(), entry.bytes());
     let is_ours = arena::first_foreign(entry.range.clone()).is_empty();
-    if bytes == 0 || is_ours || kind == Kind::ReadOnly && relro::holds(&entry.range) {
+    if bytes == 0 || is_ours {
         return;
     }
     stuck.bytes[kind as usize] += bytes;

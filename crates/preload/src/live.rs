@@ -22,7 +22,7 @@ use core::ops::Range;
 use core::sync::atomic::Ordering::{Release, SeqCst};
 use memcg::Slot;
 use mm::kernel::{Birthmarks, Filled, Kernel, Message, Moved, Run, WINDOW_PAGES};
-use uffd::kinds::SMALLEST;
+use uffd::kinds::{SMALLEST, SMALLEST_UNWRITABLE};
 use uffd::maps::{Mapping, Maps};
 use uffd::pagemap::Pagemap;
 use uffd::sys::{self, consts::*};
@@ -171,7 +171,7 @@ impl Live {
     }
 
     fn manageable(m: &Mapping) -> bool {
-        let smallest = if m.is_writable() { SMALLEST } else { detach::FEWEST * PAGE };
+        let smallest = if m.is_writable() { SMALLEST } else { SMALLEST_UNWRITABLE };
         m.protection & PROT_READ != 0
             && (m.is_writable() || relro::holds(&m.range) || detach::is_possible())
             && !m.foreign

@@ -8,6 +8,10 @@ use core::ops::Range;
 /// has a page or two in each.
 pub const SMALLEST: usize = 64 << 10;
 
+/// The same of what cannot be written to: it lies in small pieces between pages that a collector's write barrier has let
+/// through, and its last pages need not stay.
+pub const SMALLEST_UNWRITABLE: usize = 16 << 10;
+
 /// What a mapping is to whoever would move its pages out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -17,13 +21,11 @@ pub enum Kind {
     Locked,
     /// Shared with other processes: memfd, shm, a file.
     Shared,
-    /// It may be executed.
-    Executable,
     /// Pages of a private mapping of a file that were written to.
     Copies,
-    /// It cannot be written to.
-    ReadOnly,
-    /// Smaller than [`SMALLEST`].
+    /// It cannot be read.
+    NoAccess,
+    /// Smaller than [`SMALLEST`], or [`SMALLEST_UNWRITABLE`].
     Small,
     /// The main thread's stack, and what the kernel has mapped.
     Special,
@@ -31,16 +33,8 @@ pub enum Kind {
 
 impl Kind {
     /// All kinds; each is at the place of its number.
-    pub const ALL: [Kind; 8] = [
-        Kind::Managed,
-        Kind::Locked,
-        Kind::Shared,
-        Kind::Executable,
-        Kind::Copies,
-        Kind::ReadOnly,
-        Kind::Small,
-        Kind::Special,
-    ];
+    pub const ALL: [Kind; 7] =
+        [Kind::Managed, Kind::Locked, Kind::Shared, Kind::Copies, Kind::NoAccess, Kind::Small, Kind::Special];
 
     /// What it is called after "so many MiB are".
     pub fn phrase(self) -> &'static str {
@@ -48,9 +42,8 @@ impl Kind {
             Kind::Managed => "memory that can go out",
             Kind::Locked => "locked",
             Kind::Shared => "shared memory",
-            Kind::Executable => "executable",
             Kind::Copies => "private copies of file pages",
-            Kind::ReadOnly => "read-only",
+            Kind::NoAccess => "memory without access (PROT_NONE)",
             Kind::Small => "mappings below 64 KiB",
             Kind::Special => "the main thread's stack",
         }
@@ -106,16 +99,16 @@ impl Entry {
 
     /// Its kind.
     pub fn kind(&self) -> Kind {
-        let [_, writes, executes] = self.rights;
+        let [reads, writes, _] = self.rights;
+        let smallest = if writes { SMALLEST } else { SMALLEST_UNWRITABLE };
         let is_named = |prefix: &[u8]| self.name.starts_with(prefix);
         match self {
             _ if self.is_shared => Kind::Shared,
             _ if self.is_locked => Kind::Locked,
             _ if self.is_file => Kind::Copies,
             _ if is_named(b"[stack") || is_named(b"[v") => Kind::Special,
-            _ if executes => Kind::Executable,
-            _ if !writes => Kind::ReadOnly,
-            _ if self.range.len() < SMALLEST => Kind::Small,
+            _ if !reads => Kind::NoAccess,
+            _ if self.range.len() < smallest => Kind::Small,
             _ => Kind::Managed,
         }
     }
@@ -254,7 +247,8 @@ mod tests {
             mapping("7f0000200000-7f0000300000 rw-p 00000000 00:00 0 ", 7, "mr lo"),
             mapping("7f0000300000-7f0000301000 rw-p 00000000 00:00 0 ", 4, "mr"),
             mapping("7f0000400000-7f0000500000 rwxp 00000000 00:00 0 ", 8, "mr"),
-            mapping("7f0000500000-7f0000600000 r--p 00000000 00:00 0 ", 9, "mr"),
+            mapping("7f0000500000-7f0000504000 r--p 00000000 00:00 0 ", 9, "mr"),
+            mapping("7f0000600000-7f0000700000 ---p 00000000 00:00 0 ", 9, "mr"),
             mapping("7ffc00000000-7ffc00100000 rw-p 00000000 00:00 0       [stack]", 9, "gd"),
             mapping(&format!("7f0001000000-7f0002000000 rw-p 00000000 08:01 9 {long}"), 1, ""),
         ]
@@ -265,12 +259,12 @@ mod tests {
             let kinds: Vec<Kind> = found.iter().map(Entry::kind).collect();
             assert_eq!(
                 kinds,
-                [Managed, Copies, Shared, Locked, Small, Executable, ReadOnly, Special, Copies]
+                [Managed, Copies, Shared, Locked, Small, Managed, Managed, NoAccess, Special, Copies]
             );
             assert_eq!(found[1].range, 0x7f0000000000..0x7f0000100000);
             assert_eq!((found[1].short_name(), found[1].bytes()), (&b"my file.bin"[..], 100 << 10));
             assert_eq!((found[2].bytes(), found[3].bytes()), (4 << 10, 7 << 10));
-            assert_eq!((found[3].short_name(), found[8].short_name()), (&b""[..], &b"f.bin"[..]));
+            assert_eq!((found[3].short_name(), found[9].short_name()), (&b""[..], &b"f.bin"[..]));
         }
     }
 
@@ -286,6 +280,6 @@ mod tests {
         assert!(
             found.iter().any(|entry| entry.kind() == Kind::Copies && entry.short_name().starts_with(b"libc"))
         );
-        assert_eq!(Kind::ALL.map(|kind| kind as usize), [0, 1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!(Kind::ALL.map(|kind| kind as usize), [0, 1, 2, 3, 4, 5, 6]);
     }
 }
