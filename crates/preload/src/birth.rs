@@ -12,6 +12,7 @@
 //! The same way serves for anything that must leave the program's own descriptors alone ([`aside`]).
 
 use crate::arena;
+use crate::footprint;
 use crate::handover;
 use crate::keys;
 use crate::loaded;
@@ -226,7 +227,8 @@ pub unsafe fn detached(entry: extern "C" fn(usize) -> !, argument: usize) -> Res
     result.map(|pid| Born { pid, may_yield })
 }
 
-/// True when the engine of a child that is born now, in new `namespaces` (flags of clone) or not, could open what it needs. All signals must be blocked, and the caller be
+/// True when the engine of a child that is born now, in new `namespaces` (flags of clone) or not, could open and map
+/// what it needs. All signals must be blocked, and the caller be
 /// on a stack that is always there.
 pub fn has_rights(namespaces: u32) -> bool {
     extern "C" fn attempt(result: usize) -> ! {
@@ -235,7 +237,7 @@ pub fn has_rights(namespaces: u32) -> bool {
         // What nobody can hand over comes first.
         let opened = Pagemap::open().and_then(|_| keys::userfault(handover::TRY_NS));
         // SAFETY: `has_rights` waits for the end of this process.
-        unsafe { *(result as *mut bool) = opened.is_ok() };
+        unsafe { *(result as *mut bool) = opened.is_ok() && has_room() };
         sys::exit(0)
     }
     // In another PID namespace /proc shows others (tasks.rs). And the first process there must be the program's: when that ends there can be no more.
@@ -245,6 +247,22 @@ pub fn has_rights(namespaces: u32) -> bool {
     let mut result = false;
     // SAFETY: `attempt` uses no libc, and what it writes lives as long as it does.
     unsafe { aside_in(namespaces, Unseen::begin(), attempt, &raw mut result as usize) }.is_ok() && result
+}
+
+/// How much an engine maps at most beyond what its parent's had mapped at the fork: stacks, and tables that grow.
+const ROOM: u64 = 16 << 20;
+
+/// True when the engine of a child could map as much as its parent's, and a little more. Of a program that limits its
+/// addresses after its engine has started the engine is not limited, and its child's is.
+fn has_room() -> bool {
+    let room = |limit: u64| {
+        let statm = sys::open(b"/proc/self/statm\0", O_RDONLY)?;
+        Ok(limit.saturating_sub(footprint::sizes(&statm).0 as u64) >= ROOM)
+    };
+    match sys::address_space_limit() {
+        Ok(u64::MAX) => true,
+        limit => limit.and_then(room).unwrap_or(false),
+    }
 }
 
 /// True when children come to this process's own PID namespace: otherwise after unshare or setns.

@@ -36,10 +36,11 @@ const PLACE: usize = 1 << 30;
 const TRIES: usize = 8;
 
 /// So much is reserved at a time, where the program may map as much as it likes.
-const STEP: usize = 16 << 20;
+const STEP: usize = 4 << 20;
 
-/// The most ranges: there is a second one only where something else is behind the first.
-const RANGES: usize = 64;
+/// The most ranges: more than there are ranges in use. There is a second one only where something else is behind the
+/// first, or a child may not have what is between them.
+const RANGES: usize = 1024;
 
 /// A range that is reserved; its end is 0 where there is none.
 struct Entry {
@@ -170,37 +171,47 @@ pub fn close_hole(range: Range<usize>) {
     }
 }
 
-/// A part is not reserved any more.
+/// A part is not reserved any more, but where too many ranges would be left.
 fn give_up(part: Range<usize>) {
     let holds = |entry: &&Entry| entry.range().start <= part.start && part.end <= entry.range().end;
     let Some(entry) = entries().find(holds) else { return };
     let Range { start, end } = entry.range();
     entry.end.store(if start < part.start { part.start } else { 0 }, Release);
-    if part.end < end {
-        // Where there is no room for it, it stays mapped, and nobody uses it.
-        enter(part.end..end);
+    if part.end < end && !enter(part.end..end) {
+        entry.set(start..end);
     }
 }
 
 /// In a child: reserves all of it anew but `kept`, which is in order. What the parent kept out of children has left
-/// holes, and the rest is nobody's here.
+/// holes, and the rest is nobody's here. A child that may not map as much as it likes (RLIMIT_AS, which the parent's
+/// engine does not have where its program has set it later) gives the rest up, since it may have no more than its
+/// parent.
 ///
 /// # Safety
 /// Nobody may use what is there besides.
 pub unsafe fn renew<'a>(kept: impl Iterator<Item = &'a (usize, usize)> + Clone) {
+    let is_limited = sys::is_address_space_limited();
+    let renew = |gap: Range<usize>| {
+        if is_limited {
+            // SAFETY: the caller's contract.
+            let _ = unsafe { sys::munmap(gap.start, gap.len()) };
+            give_up(gap);
+        } else {
+            // SAFETY: as above.
+            unsafe { give_back(gap) };
+        }
+    };
     for entry in entries() {
         let Range { start, end } = entry.range();
         let mut at = start;
         for &(start, stop) in kept.clone().filter(|kept| kept.1 > start && kept.0 < end) {
             if at < start {
-                // SAFETY: the caller's contract.
-                unsafe { give_back(at..start) };
+                renew(at..start);
             }
             at = stop;
         }
         if at < end {
-            // SAFETY: as above.
-            unsafe { give_back(at..end) };
+            renew(at..end);
         }
     }
 }

@@ -208,10 +208,15 @@ pub fn ftruncate(fd: &Fd, bytes: usize) -> Result<()> {
     call!(__NR_ftruncate, fd.0, bytes).map(drop)
 }
 
-/// True when the process may not map as much as it likes (RLIMIT_AS).
-pub fn is_address_space_limited() -> bool {
+/// How many bytes the process may map (RLIMIT_AS), `u64::MAX` for as much as it likes.
+pub fn address_space_limit() -> Result<u64> {
     let mut limits = [u64::MAX; 2];
-    call!(__NR_prlimit64, 0, g::RLIMIT_AS, 0, limits.as_mut_ptr()).is_err() || limits[0] != u64::MAX
+    call!(__NR_prlimit64, 0, g::RLIMIT_AS, 0, limits.as_mut_ptr()).map(|_| limits[0])
+}
+
+/// True when the process may not map as much as it likes.
+pub fn is_address_space_limited() -> bool {
+    address_space_limit() != Ok(u64::MAX)
 }
 
 /// Unmaps a range.

@@ -188,6 +188,17 @@ fn it_grows_within_the_program_s_limits() {
     let len = sys::pread(&file, &mut statm, 0).unwrap();
     let text = core::str::from_utf8(&statm[..len]).unwrap();
     let size = text.split(' ').next().unwrap().parse::<usize>().unwrap() * PAGE;
+    // A child whose parent's engine was not limited has no more than it has use for.
+    let kept = map(PAGE, PAGE).unwrap();
+    let_in(true);
+    assert!(in_a_copy(|| {
+        let is_limited = limit(AS, size + (64 << 20));
+        // SAFETY: the copy has one thread, and uses nothing else.
+        unsafe { begin_anew(core::iter::once(kept..kept + PAGE)) };
+        let is_left = reservation::bytes() == PAGE && mapped(kept..kept + PAGE) == (PAGE, PAGE);
+        is_limited && is_left && map(40 << 20, PAGE).is_some() && reservation::bytes() == PAGE + (40 << 20)
+    }));
+    let_in(false);
     assert!(in_a_copy(|| {
         let was = reservation::bytes();
         limit(AS, size + (64 << 20))
