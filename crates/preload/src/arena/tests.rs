@@ -8,8 +8,11 @@ static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
 /// True when a copy of this process, in which `test` runs, ends well.
 fn in_a_copy(test: impl FnOnce() -> bool) -> bool {
+    // No other thread of this process holds it then: it would be held in the copy for ever.
+    let held = OWN.lock();
     // SAFETY: the copy runs the test, which allocates nothing, and ends.
     let pid = unsafe { sys::syscall(NR_CLONE, [SIGCHLD as usize, 0, 0, 0, 0, 0]) }.unwrap();
+    drop(held);
     if pid == 0 {
         let passes = test();
         // SAFETY: the process ends; the number of exit_group.
@@ -183,16 +186,15 @@ fn it_grows_within_the_program_s_limits() {
         // SAFETY: a limit of the copy alone.
         unsafe { sys::syscall(SETRLIMIT, [what, limits.as_ptr() as usize, 0, 0, 0, 0]) }.is_ok()
     };
-    let mut statm = [0u8; 100];
-    let file = sys::open(b"/proc/self/statm\0", O_RDONLY).unwrap();
-    let len = sys::pread(&file, &mut statm, 0).unwrap();
-    let text = core::str::from_utf8(&statm[..len]).unwrap();
-    let size = text.split(' ').next().unwrap().parse::<usize>().unwrap() * PAGE;
+    let size = || {
+        let statm = sys::open(b"/proc/self/statm\0", O_RDONLY).unwrap();
+        crate::footprint::sizes(&statm).0
+    };
     // A child whose parent's engine was not limited has no more than it has use for.
     let kept = map(PAGE, PAGE).unwrap();
     let_in(true);
     assert!(in_a_copy(|| {
-        let is_limited = limit(AS, size + (64 << 20));
+        let is_limited = limit(AS, size() + (64 << 20));
         // SAFETY: the copy has one thread, and uses nothing else.
         unsafe { begin_anew(core::iter::once(kept..kept + PAGE)) };
         let is_left = reservation::bytes() == PAGE && mapped(kept..kept + PAGE) == (PAGE, PAGE);
@@ -201,7 +203,7 @@ fn it_grows_within_the_program_s_limits() {
     let_in(false);
     assert!(in_a_copy(|| {
         let was = reservation::bytes();
-        limit(AS, size + (64 << 20))
+        limit(AS, size() + (64 << 20))
             && map(40 << 20, PAGE).is_some()
             && reservation::bytes() - was <= 40 << 20
             && map(40 << 20, PAGE).is_none()
