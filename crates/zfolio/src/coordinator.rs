@@ -44,7 +44,7 @@ const SHRINKS: [u64; 2] = [3, 4];
 const LEFT: u64 = 10;
 
 /// What is kept for what nobody counts: one part in so many of the limit.
-const RESERVE: u64 = 256;
+pub const RESERVE: u64 = 256;
 
 /// What is remembered of a slot.
 #[derive(Clone, Copy, Default)]

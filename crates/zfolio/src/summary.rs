@@ -2,6 +2,7 @@
 
 use crate::accelerator::Usage;
 use crate::causes::Cause;
+use crate::coordinator::RESERVE;
 use crate::roster::Entry;
 use crate::size::Bytes;
 use crate::told::Group;
@@ -12,10 +13,14 @@ use serde_json::{Value, json};
 use std::fmt::{self, Write};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
+use vmscan::watermark::Watermarks;
 use zswap::{Auto, Choice};
 
 /// Columns before a line's text.
 pub(crate) const INDENT: usize = 14;
+
+/// A limit that falls short by no more than one part in so many is worth a word.
+const LITTLE: u64 = 4;
 
 /// Version of the JSON: raised when a field changes its meaning or goes; new fields may come at any time.
 const SCHEMA: u32 = 2;
@@ -216,6 +221,14 @@ impl Figures {
         text
     }
 
+    /// A limit with which nothing would have gone out, in bytes; none where it is larger than this one by more than a part in [`LITTLE`].
+    fn enough_bytes(&self) -> Option<u64> {
+        let wanted = self.wanted_peak_bytes;
+        let enough = wanted + wanted / RESERVE + Watermarks::kept_free(wanted as usize, 1) as u64;
+        let enough = enough.next_multiple_of(1 << 20);
+        (enough <= self.max_bytes + self.max_bytes / LITTLE).then_some(enough)
+    }
+
     fn write_text(&self, out: &mut String) -> fmt::Result {
         let (peak, max) = (Bytes(self.peak_bytes), Bytes(self.max_bytes));
         let too_much = self.peak_bytes.saturating_sub(self.max_bytes);
@@ -242,6 +255,10 @@ impl Figures {
             |name: &str, text: fmt::Arguments| writeln!(out, "  {name:<width$}{text}", width = INDENT - 2);
         let above = if too_much > 0 { format!(", {} too much", Bytes(too_much)) } else { String::new() };
         line("footprint", format_args!("peak {peak} of {max} allowed{above}; wanted {wanted}"))?;
+        if let Some(enough) = self.enough_bytes() {
+            let mib = enough >> 20;
+            line("headroom", format_args!("with --memory {mib}M nothing would have had to go out"))?;
+        }
         if self.file_room_peak_bytes > 0 {
             let files = Bytes(self.file_room_peak_bytes);
             line("files", format_args!("{files} of that left to them, as the control group was full"))?;
@@ -567,6 +584,20 @@ zfolio: ran in 255 MiB instead of 1.21 GiB (21 %)
         for size in ["4K", "8K", "16K", "32K", "64K", "128K", "256K", "512K", "1M", "2M"] {
             assert_eq!(text.matches(&format!(" {size} 123,456,789")).count(), 2, "{size}: {text}");
         }
+    }
+
+    #[test]
+    fn a_limit_that_is_a_little_too_small_is_said_to_be() {
+        let enough = |wanted_mib: u64| {
+            Figures { max_bytes: 84 << 20, wanted_peak_bytes: wanted_mib << 20, ..figures() }.enough_bytes()
+        };
+        assert_eq!(enough(85), Some(95 << 20));
+        assert_eq!(enough(96), None);
+        let text = Figures { max_bytes: 84 << 20, wanted_peak_bytes: 85 << 20, ..figures() }.text();
+        assert!(
+            text.contains("\n  headroom    with --memory 95M nothing would have had to go out\n"),
+            "{text}"
+        );
     }
 
     #[test]
