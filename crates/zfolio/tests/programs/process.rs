@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::hash::{DefaultHasher, Hasher};
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -29,13 +29,34 @@ impl Output {
         let (mut hasher, mut output) = (DefaultHasher::new(), Output::default());
         let mut buffer = vec![0; 1 << 16];
         while let Ok(count @ 1..) = source.read(&mut buffer) {
-            hasher.write(&buffer[..count]);
-            output.bytes += count as u64;
-            let shown = SHOWN.saturating_sub(output.head.len()).min(count);
-            output.head.extend_from_slice(&buffer[..shown]);
+            output.add(&buffer[..count], &mut hasher);
         }
         output.hash = hasher.finish();
         output
+    }
+
+    /// The same without what zfolio says of a program that is slow, which a program at half of its memory may be.
+    pub fn of_errors(source: impl Read) -> Output {
+        let (mut hasher, mut output) = (DefaultHasher::new(), Output::default());
+        let (mut source, mut line) = (BufReader::new(source), Vec::new());
+        while let Ok(1..) = source.read_until(b'\n', &mut line) {
+            let text = String::from_utf8_lossy(&line);
+            let is_ours =
+                text.starts_with("zfolio: warning: process ") && text.contains(" has waited for memory for ");
+            if !is_ours {
+                output.add(&line, &mut hasher);
+            }
+            line.clear();
+        }
+        output.hash = hasher.finish();
+        output
+    }
+
+    fn add(&mut self, bytes: &[u8], hasher: &mut DefaultHasher) {
+        hasher.write(bytes);
+        self.bytes += bytes.len() as u64;
+        let shown = SHOWN.saturating_sub(self.head.len()).min(bytes.len());
+        self.head.extend_from_slice(&bytes[..shown]);
     }
 }
 
@@ -77,7 +98,7 @@ pub fn run(
     let (stdout, stderr) = (group.0.stdout.take().unwrap(), group.0.stderr.take().unwrap());
     thread::scope(|scope| {
         let stdout = scope.spawn(|| Output::of(stdout));
-        let stderr = scope.spawn(|| Output::of(stderr));
+        let stderr = scope.spawn(|| Output::of_errors(stderr));
         let client = client.map(|client| {
             let failed = &failed;
             scope.spawn(move || client().inspect_err(|_| failed.store(true, Relaxed)))
