@@ -1,7 +1,8 @@
 //! What of the memory of managed processes cannot go out, by cause, from /proc/PID/smaps.
 //!
 //! The engine registers with userfaultfd all that it manages, and the kernel says so of each mapping (VmFlags: `um`). Anonymous pages elsewhere stay.
-//! While an engine sleeps nothing is registered, and nothing has to go out. Its own memory is kept out of children (`dc`).
+//! While an engine sleeps nothing is registered, and nothing has to go out. Its own memory lies in addresses of its own (reservation.rs of the preload crate) or,
+//! where these are taken, is kept out of children (`dc`).
 
 use crate::causes::Cause;
 use crate::smaps::{self, Mapping};
@@ -96,12 +97,21 @@ impl Unevictable {
     }
 }
 
+/// Where engines reserve addresses: 8 TiB from 64 TiB on.
+const RESERVED: std::ops::Range<u64> = 1 << 46..(1 << 46) + (8 << 40);
+
+fn is_engines(mapping: &Mapping) -> bool {
+    RESERVED.contains(&mapping.range.0) || mapping.has("dc") && !mapping.has("um")
+}
+
 /// Why the anonymous pages of a mapping stay; none where they do not, or are the engine's.
 fn cause(mapping: &Mapping) -> Option<Cause> {
     let size = mapping.range.1 - mapping.range.0;
     match mapping {
-        m if m.anonymous_bytes == 0 || m.has("um") || m.has("dc") => None,
+        m if m.anonymous_bytes == 0 || is_engines(m) => None,
+        // Also where it was registered before it was locked.
         m if m.has("lo") => Some(Cause::Locked),
+        m if m.has("um") => None,
         m if m.object.1 != 0 => Some(Cause::FileCopies),
         m if m.may('x') => Some(Cause::Executable),
         m if !m.may('w') => Some(Cause::ReadOnly),
@@ -130,7 +140,9 @@ mod tests {
         let large = 1 << 20;
         assert_eq!(of("rw-p", 0, large, "rd wr um"), None);
         assert_eq!(of("rw-p", 0, large, "rd wr dc"), None, "the engine's");
-        assert_eq!(of("rw-p", 0, large, "rd wr lo"), Some(Cause::Locked));
+        for flags in ["rd wr lo", "rd wr lo dc um"] {
+            assert_eq!(of("rw-p", 0, large, flags), Some(Cause::Locked), "{flags}");
+        }
         assert_eq!(of("rw-p", 7, large, "rd wr"), Some(Cause::FileCopies));
         assert_eq!(of("rwxp", 0, large, "rd wr ex"), Some(Cause::Executable));
         assert_eq!(of("r--p", 0, large, "rd"), Some(Cause::ReadOnly));

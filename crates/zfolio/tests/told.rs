@@ -206,7 +206,10 @@ fn a_strict_run_is_stopped_with_the_same_line() {
     let program = Program::new("strict", &[]);
     let shell = format!("{} shared 60; echo went on", program.path());
     let mut run = program.run(&["--memory", "64M", "--strict"], &["sh", "-c", &shell]);
+    // Whose input ends would end by itself.
+    let input = run.child.stdin.take();
     let status = run.child.wait().unwrap();
+    drop(input);
     assert_eq!(status.code(), Some(125));
     let mut stdout = String::new();
     run.child.stdout.take().unwrap().read_to_string(&mut stdout).unwrap();

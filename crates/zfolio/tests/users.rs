@@ -125,7 +125,7 @@ fn where_nothing_can_be_handed_over_the_user_is_told_what_helps() {
     assert_eq!(out, "65534 [0, 0, 0] True\n", "{err}");
     let said = err.split_whitespace().collect::<Vec<_>>().join(" ");
     for part in [
-        "python3: userfaultfd says EPERM",
+        "cannot go out: userfaultfd says EPERM",
         "setfacl -m u:USER:rw /dev/userfaultfd",
         "--device /dev/userfaultfd",
     ] {
