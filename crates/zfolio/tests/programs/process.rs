@@ -35,14 +35,15 @@ impl Output {
         output
     }
 
-    /// The same without what zfolio says of a program that is slow, which a program at half of its memory may be.
+    /// The same without what zfolio says of a program that is slow, as one at half of its memory may be, or of memory that cannot go out.
     pub fn of_errors(source: impl Read) -> Output {
         let (mut hasher, mut output) = (DefaultHasher::new(), Output::default());
         let (mut source, mut line) = (BufReader::new(source), Vec::new());
         while let Ok(1..) = source.read_until(b'\n', &mut line) {
             let text = String::from_utf8_lossy(&line);
+            let told = ["has waited for memory for", "cannot go out"];
             let is_ours =
-                text.starts_with("zfolio: warning: process ") && text.contains(" has waited for memory for ");
+                text.starts_with("zfolio: warning: ") && told.iter().any(|part| text.contains(part));
             if !is_ours {
                 output.add(&line, &mut hasher);
             }
