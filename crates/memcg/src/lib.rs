@@ -46,6 +46,7 @@ pub use text::Text;
 
 use accelerator::Accelerator;
 use core::mem::offset_of;
+use core::ops::Range;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 use hist::Histogram;
 use share::{Division, Share};
@@ -55,6 +56,9 @@ pub const MAGIC: u64 = 0x7a66_6f6c_696f_0006;
 
 /// How many processes of a run can be managed at the same time. There is room in the file for all of them before the first begins, so that none can find none later.
 pub const SLOTS: usize = 512;
+
+/// The addresses where engines reserve their memory, 64 TiB to 72 TiB: `zfolio run` knows an engine's mappings by them.
+pub const ENGINE_ADDRESSES: Range<usize> = 1 << 46..9 << 43;
 
 /// Bytes of a process's name, its NUL included, as the kernel keeps it (TASK_COMM_LEN).
 pub const NAME_BYTES: usize = 16;

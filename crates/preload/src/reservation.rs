@@ -24,13 +24,13 @@
 
 use core::ops::Range;
 use core::sync::atomic::{AtomicUsize, Ordering::*};
+use memcg::ENGINE_ADDRESSES;
 use uffd::PAGE;
 use uffd::sys::{self, Errno, consts::*};
 
-/// The first address that is tried, and how many there are, a GiB one from the next.
-const FIRST: usize = 1 << 46;
-const PLACES: usize = 8 << 10;
+/// The addresses that are tried lie so far apart, and there are so many.
 const PLACE: usize = 1 << 30;
+const PLACES: usize = (ENGINE_ADDRESSES.end - ENGINE_ADDRESSES.start) / PLACE;
 
 /// How many of them are tried.
 const TRIES: usize = 8;
@@ -113,7 +113,7 @@ fn extend(bytes: usize) -> bool {
 
 /// Reserves a range elsewhere.
 fn begin(bytes: usize) -> bool {
-    let places = (0..TRIES).map(|_| FIRST + random() % PLACES * PLACE);
+    let places = (0..TRIES).map(|_| ENGINE_ADDRESSES.start + random() % PLACES * PLACE);
     let at = places.map(|at| reserve(at, bytes, MAP_FIXED_NOREPLACE).map(|()| at));
     // Another error says that there is no such memory anywhere.
     let mut tried = at.skip_while(|at| *at == Err(Errno::EEXIST));

@@ -7,8 +7,10 @@
 use crate::causes::Cause;
 use crate::smaps::{self, Mapping};
 use crate::sys;
+use memcg::ENGINE_ADDRESSES;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
+use uffd::kinds::SMALLEST;
 
 /// smaps is read for at most one part in so many of the time.
 const PART: u32 = 50;
@@ -19,9 +21,6 @@ const LATER: Duration = Duration::from_secs(4);
 
 /// A process with less than this part of the limit is not looked at, and nor is one that has changed by less than half of that.
 const PART_OF_LIMIT: u64 = 16;
-
-/// Mappings below this are not registered, in bytes.
-const SMALLEST: u64 = 64 << 10;
 
 /// What was found, in bytes.
 type Sizes = HashMap<Cause, u64>;
@@ -97,11 +96,8 @@ impl Unevictable {
     }
 }
 
-/// Where engines reserve addresses: 8 TiB from 64 TiB on.
-const RESERVED: std::ops::Range<u64> = 1 << 46..(1 << 46) + (8 << 40);
-
 fn is_engines(mapping: &Mapping) -> bool {
-    RESERVED.contains(&mapping.range.0) || mapping.has("dc") && !mapping.has("um")
+    ENGINE_ADDRESSES.contains(&(mapping.range.0 as usize)) || mapping.has("dc") && !mapping.has("um")
 }
 
 /// Why the anonymous pages of a mapping stay; none where they do not, or are the engine's.
@@ -115,7 +111,7 @@ fn cause(mapping: &Mapping) -> Option<Cause> {
         m if m.object.1 != 0 => Some(Cause::FileCopies),
         m if m.may('x') => Some(Cause::Executable),
         m if !m.may('w') => Some(Cause::ReadOnly),
-        _ if size < SMALLEST => Some(Cause::Small),
+        _ if size < SMALLEST as u64 => Some(Cause::Small),
         _ => Some(Cause::Unregistered),
     }
 }
