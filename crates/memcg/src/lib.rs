@@ -99,6 +99,12 @@ const _: () =
 /// The socket's name there, by which `zfolio run` hands to processes of the run what they may not open.
 pub const HANDOVER_FILE: &str = "handover";
 
+/// Bits of the byte that comes with the descriptors. Page and settings come first, then /dev/userfaultfd where this is set.
+pub const HANDS_DEVICE: u8 = 1;
+
+/// See [`HANDS_DEVICE`]: last, /proc/PID/pagemap, twice, and /proc/PID/mem of who asks.
+pub const HANDS_MEMORY: u8 = 2;
+
 /// The library's name, in the directory of the run and in the directories that are in it for loaders.
 pub const LIBRARY_FILE: &str = "libzfolio.so";
 

@@ -283,14 +283,13 @@ impl fmt::Display for Miscarriage {
 fn take_over(watch: &mut Watch) -> Result<(Box<Engine>, Board, Crew), Miscarriage> {
     let slot = watch.order.slot;
     let parts = Parts::open(watch, CONTROL.seed.load(Relaxed));
-    // Its pool is its parent's, and has means of its own.
-    let Parts { live, config, means: _, board, crew, limit } =
+    let Parts { live, config, means, board, crew, limit } =
         parts.map_err(|(what, e)| Miscarriage::Refused(what, e))?;
     let late = fork::cradle().and_then(|cradle| cradle.told()).ok_or(Miscarriage::Untold)?;
     let parents = CONTROL.pager.load(Acquire) as *mut Engine;
     // SAFETY: the parent's pager, in the child's copy of its heap, as it was when its engine stood still; it is used here, and never again.
     let (store, estate) = unsafe {
-        (Counter::take_over(&raw const (*parents).store, board, &slot.stat), (*parents).bequeath())
+        (Counter::take_over(&raw const (*parents).store, means, board, &slot.stat), (*parents).bequeath())
     };
     let pager = Pager::inherit(live, store, &slot.stat, config, limit, estate, &late);
     let pager = pager.map_err(Miscarriage::Misfit)?;

@@ -20,6 +20,16 @@ pub struct Handed {
     pub settings: Fd,
     /// /dev/userfaultfd, where `zfolio run` may open it.
     pub device: Option<Fd>,
+    /// Page tables and memory of who asks, where the kernel keeps them from it and `zfolio run` may open them.
+    pub own: Option<Own>,
+}
+
+/// What each process may open of itself, but one that has given up root, or is not dumpable: these files are root's then. Each is there until it is taken.
+pub struct Own {
+    /// /proc/self/pagemap, once and once more.
+    pub pagemaps: [Option<Fd>; 2],
+    /// /proc/self/mem.
+    pub memory: Option<Fd>,
 }
 
 /// Asks, and waits for no longer than `ns`. EACCES: this process is not of the tree.
@@ -27,7 +37,12 @@ pub fn ask(ns: u64) -> Result<Handed> {
     let mut path = [0; memcg::PATH_BYTES];
     let path = exec::beside_library(memcg::HANDOVER_FILE, &mut path).ok_or(Errno::ENOENT)?;
     let socket = socket::connect(path, ns)?;
-    let [page, settings, device] = socket::receive(&socket)?;
-    let (page, settings) = page.zip(settings).ok_or(Errno::EACCES)?;
-    Ok(Handed { page, settings, device })
+    let (what, files) = socket::receive::<6>(&socket)?;
+    let mut files = files.into_iter().flatten();
+    let mut next = || files.next().ok_or(Errno::EACCES);
+    let (page, settings) = (next()?, next()?);
+    let device = (what & memcg::HANDS_DEVICE != 0).then(&mut next).transpose()?;
+    let mut own = || Ok(Own { pagemaps: [Some(next()?), Some(next()?)], memory: Some(next()?) });
+    let own = (what & memcg::HANDS_MEMORY != 0).then(&mut own).transpose()?;
+    Ok(Handed { page, settings, device, own })
 }

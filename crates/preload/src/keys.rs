@@ -29,47 +29,66 @@ pub struct Keys {
 impl Keys {
     /// Opens what can be had.
     pub fn open() -> Keys {
-        let mut maker = Maker::new(handover::NEED_NS);
-        let events = maker.open(Features::Events);
-        let quiet = maker.open(Features::Quiet);
-        let pool = maker.open(Features::Quiet);
+        let mut opener = Opener::new(handover::NEED_NS);
+        let events = opener.userfault(Features::Events);
+        let quiet = opener.userfault(Features::Quiet);
+        let pool = opener.userfault(Features::Quiet);
         Keys {
             events,
             quiet,
-            pool: pool.and_then(|quiet| Pagemap::open().map(|pagemap| (quiet, pagemap))),
-            pagemap: Pagemap::open(),
+            pool: pool.and_then(|quiet| opener.pagemap(0).map(|pagemap| (quiet, pagemap))),
+            pagemap: opener.pagemap(1),
             maps: Maps::open(),
-            memory: Memory::own(),
+            memory: opener.memory(),
             smaps: sys::open(b"/proc/self/smaps\0", O_RDONLY),
         }
     }
 }
 
-/// Makes userfaultfds: with the process's own right, else by the device that `zfolio run` hands over.
-struct Maker {
+/// Opens with the process's own right, or has what `zfolio run` hands over. Each error is what the process was refused with.
+struct Opener {
     ns: u64,
     /// Asked for once.
-    device: Option<Result<Fd>>,
+    handed: Option<Result<Handed>>,
 }
 
-impl Maker {
-    fn new(ns: u64) -> Maker {
-        Maker { ns, device: None }
+impl Opener {
+    fn new(ns: u64) -> Opener {
+        Opener { ns, handed: None }
     }
 
-    /// The error is what the process was refused with.
-    fn open(&mut self, features: Features) -> Result<Userfault> {
+    fn handed(&mut self) -> Option<&mut Handed> {
+        let ns = self.ns;
+        self.handed.get_or_insert_with(|| handover::ask(ns)).as_mut().ok()
+    }
+
+    fn userfault(&mut self, features: Features) -> Result<Userfault> {
         Userfault::open(features).or_else(|refused| {
-            let ask = || handover::ask(self.ns).and_then(|Handed { device, .. }| device.ok_or(Errno::ENOENT));
-            let device = self.device.get_or_insert_with(ask).as_ref().map_err(|_| refused)?;
+            let device = self.handed().and_then(|handed| handed.device.as_ref()).ok_or(refused)?;
             Userfault::open_by(device, features).map_err(|_| refused)
+        })
+    }
+
+    /// Each of two.
+    fn pagemap(&mut self, index: usize) -> Result<Pagemap> {
+        Pagemap::open().or_else(|refused| {
+            let own = self.handed().and_then(|handed| handed.own.as_mut()).ok_or(refused)?;
+            own.pagemaps[index].take().map(Pagemap::opened).ok_or(refused)
+        })
+    }
+
+    fn memory(&mut self) -> Result<Memory> {
+        Memory::own().or_else(|refused| {
+            let own = self.handed().and_then(|handed| handed.own.as_mut()).ok_or(refused)?;
+            own.memory.take().ok_or(refused).and_then(Memory::opened)
         })
     }
 }
 
-/// A userfaultfd as an engine has it for the program's memory, to see whether there is one to be had; `zfolio run` is waited for no longer than `ns`.
-pub fn userfault(ns: u64) -> Result<Userfault> {
-    Maker::new(ns).open(Features::Events)
+/// True where an engine would have what it cannot do without; `zfolio run` is waited for no longer than `ns`.
+pub fn can_be_had(ns: u64) -> bool {
+    let mut opener = Opener::new(ns);
+    opener.pagemap(0).is_ok() && opener.memory().is_ok() && opener.userfault(Features::Events).is_ok()
 }
 
 /// What helps where this call of an engine's has said this.
@@ -78,6 +97,10 @@ pub fn remedy(call: &str, errno: Errno) -> &'static str {
         Errno::EPERM | Errno::EACCES if call == "userfaultfd" => {
             ", and `zfolio run` cannot hand over /dev/userfaultfd: give the user who runs it access \
              (setfacl -m u:USER:rw /dev/userfaultfd; in a container: docker run --device /dev/userfaultfd)"
+        }
+        Errno::EACCES if call == "/proc/self/pagemap" => {
+            ": its program has given up root, or may not be dumped, and `zfolio run` may not look into it \
+             (that takes root; in a container: docker run --cap-add SYS_PTRACE)"
         }
         _ => "",
     }

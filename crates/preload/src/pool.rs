@@ -10,7 +10,7 @@ use core::ptr::NonNull;
 use mm::kernel::Spare;
 use uffd::pagemap::Pagemap;
 use uffd::sys::{self, consts::*};
-use uffd::{Errno, Features, PAGE, Userfault};
+use uffd::{Errno, PAGE, Userfault};
 use zsmalloc::Backing;
 
 /// How pages are moved in.
@@ -18,12 +18,6 @@ struct Mover {
     /// A descriptor of its own, on which nothing is told: the pool gives memory back all the time.
     quiet: Userfault,
     pagemap: Pagemap,
-}
-
-impl Mover {
-    fn open() -> Option<Mover> {
-        Some(Mover { quiet: Userfault::open(Features::Quiet).ok()?, pagemap: Pagemap::open().ok()? })
-    }
 }
 
 /// What a pool has pages moved with: a descriptor of its own, and page tables to ask.
@@ -46,8 +40,8 @@ impl PoolMemory {
     }
 
     /// In a child: the parent's descriptors are not there, and nothing is registered.
-    pub fn reopen(&self) {
-        let mover = Mover::open();
+    pub fn reopen(&self, means: Option<Means>) {
+        let mover = means.map(|(quiet, pagemap)| Mover { quiet, pagemap });
         if let Some(mover) = &mover {
             for &(at, bytes) in &*self.mapped.borrow() {
                 let _ = mover.quiet.register_silent(at..at + bytes);
@@ -125,7 +119,8 @@ mod tests {
 
     #[test]
     fn it_grows_by_spare_pages_from_the_front_and_by_new_ones_after_that() {
-        let means = Mover::open().map(|Mover { quiet, pagemap }| (quiet, pagemap));
+        let means =
+            Userfault::open(uffd::Features::Quiet).and_then(|quiet| Ok((quiet, Pagemap::open()?))).ok();
         let pool = PoolMemory::new(means);
         if pool.mover.borrow().is_none() {
             println!("skipped: userfaultfd is refused");

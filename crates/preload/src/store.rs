@@ -87,10 +87,15 @@ impl Counter {
     ///
     /// # Safety
     /// `parents` must be the copy of a store that the parent's engine had when it stood still for the fork, and never be used again.
-    pub unsafe fn take_over(parents: *const Counter, board: Board, stat: &'static Stat) -> Counter {
+    pub unsafe fn take_over(
+        parents: *const Counter,
+        means: Option<Means>,
+        board: Board,
+        stat: &'static Stat,
+    ) -> Counter {
         // SAFETY: the caller's contract; the copy's own fields are never dropped.
         let Counter { cache, codec, lexicon, chooser, damage_every, stored, .. } = unsafe { parents.read() };
-        cache.pool().backing().reopen();
+        cache.pool().backing().reopen(means);
         let lexicon = Lexicon::take_over(lexicon, board.shelf(), &codec);
         let (given, in_vain, is_frozen) = (VecDeque::new(), 0, false);
         Counter {

@@ -14,7 +14,12 @@ pub struct Memory {
 impl Memory {
     /// The calling process's memory.
     pub fn own() -> Result<Memory> {
-        Ok(Memory { pid: sys::getpid()? as u32, file: sys::open(b"/proc/self/mem\0", O_RDWR)? })
+        sys::open(b"/proc/self/mem\0", O_RDWR).and_then(Memory::opened)
+    }
+
+    /// The same, opened by somebody else.
+    pub fn opened(file: Fd) -> Result<Memory> {
+        Ok(Memory { pid: sys::getpid()? as u32, file })
     }
 
     /// The same for whoever has the descriptors and not the value: a process that was cloned with CLONE_FILES. One of the two must not be dropped,

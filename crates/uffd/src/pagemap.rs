@@ -61,6 +61,11 @@ impl Pagemap {
         sys::open(b"/proc/self/pagemap\0", g::O_RDONLY).map(Pagemap)
     }
 
+    /// The same, opened by somebody else.
+    pub fn opened(file: Fd) -> Pagemap {
+        Pagemap(file)
+    }
+
     /// Fills `runs` with anonymous present pages of `range`, the shared zero page left out, in order of address, about
     /// `max_pages` of them at most. Returns how many runs there are and the address up to which the range was looked at.
     pub fn present(&self, range: Range<usize>, max_pages: usize, runs: &mut [Run]) -> Result<(usize, usize)> {

@@ -10,7 +10,7 @@ const PATH_BYTES: usize = 108;
 pub const FAMILY: u32 = n::AF_UNIX;
 
 /// As many descriptors as may come with one message.
-const MOST: usize = 4;
+const MOST: usize = 8;
 
 /// `struct sockaddr_un`.
 #[repr(C)]
@@ -59,7 +59,7 @@ pub fn connect(path: &[u8], timeout_ns: u64) -> Result<Fd> {
 }
 
 /// Waits for one message, of one byte, and the descriptors that come with it: `N` of them at most. None where the other side has hung up.
-pub fn receive<const N: usize>(socket: &Fd) -> Result<[Option<Fd>; N]> {
+pub fn receive<const N: usize>(socket: &Fd) -> Result<(u8, [Option<Fd>; N])> {
     const { assert!(N <= MOST) };
     let mut byte = [0u8];
     // struct iovec.
@@ -80,7 +80,7 @@ pub fn receive<const N: usize>(socket: &Fd) -> Result<[Option<Fd>; N]> {
     let wanted = core::array::from_fn(|_| all.next());
     // What is beyond is closed.
     all.for_each(drop);
-    Ok(wanted)
+    Ok((byte[0], wanted))
 }
 
 /// # Safety
@@ -105,9 +105,9 @@ mod tests {
         assert_eq!(receive::<2>(&socket).err(), Some(Errno::EAGAIN), "nobody says anything");
         let (mut peer, _) = listener.accept().unwrap();
         peer.write_all(b"x").unwrap();
-        assert!(receive::<2>(&socket).unwrap().iter().all(Option::is_none), "a byte without descriptors");
+        assert!(receive::<2>(&socket).unwrap().1.iter().all(Option::is_none), "a byte without descriptors");
         drop(peer);
-        assert!(receive::<2>(&socket).unwrap().iter().all(Option::is_none), "the end");
+        assert!(receive::<2>(&socket).unwrap().1.iter().all(Option::is_none), "the end");
         std::fs::remove_file(path).unwrap();
         assert_eq!(connect(name.as_bytes(), 1).err(), Some(Errno::ENOENT));
         assert_eq!(connect(&[&[b'a'; 200][..], b"\0"].concat(), 1).err(), Some(Errno::EINVAL));

@@ -213,6 +213,11 @@ pub fn parent(pid: u32) -> Option<u32> {
     std::str::from_utf8(word).ok()?.parse().ok()
 }
 
+/// True for a process that has not executed anything since it was made: what it has in memory it has from who made it.
+pub fn has_not_executed(pid: u32) -> bool {
+    process(pid).is_some_and(|process| process.forked)
+}
+
 /// True for an engine, until all that it had is the kernel's again. One that is in another namespace has another number here, and counts as gone.
 pub fn is_engine(pid: u32) -> bool {
     process(pid).is_some_and(|process| process.name == ENGINE)

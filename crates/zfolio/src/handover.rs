@@ -1,8 +1,11 @@
-//! What a process of the run cannot open by itself is handed to it: the run's page and its settings, to be read alone, which only the user of `zfolio run` may open, and `/dev/userfaultfd`, by which any
-//! user's process makes a userfaultfd.
+//! What a process of the run cannot open by itself is handed to it.
 //!
 //! ```text
 //!   descendant of another user ── connect ──> DIR/handover ── SO_PEERCRED, SO_PEERPIDFD: one of the tree? ── SCM_RIGHTS ──> descriptors, or the end
+//!
+//!   the run's page, and its settings to be read alone   which only the user of `zfolio run` may open
+//!   /dev/userfaultfd                                    by which any user's process makes a userfaultfd
+//!   its own /proc/PID/pagemap and mem                   where it has given up root without executing anything, and the kernel keeps them from it
 //! ```
 //!
 //! Any user may connect. Who is not a descendant of this process is sent nothing. This is safe because
@@ -10,12 +13,20 @@
 //! 2. its ancestors are looked up twice, and are the same both times. A process's parent changes only to one of its ancestors, and never back: so each of them was there
 //!    between the two looks, and no number had come round to another process;
 //! 3. nothing is read from who has connected, and nothing that is sent can wait, so that nobody can hold up the others.
+//!
+//! Who is handed its own memory cannot have another's by it: a process could connect, and then execute a program that has more rights than itself, while somebody else reads from the
+//! socket. This is safe because
+//! 1. it has not executed anything since it was made, which is looked at when the files are open: the memory is what its maker had or has;
+//! 2. it has been alive all the while (above), so that the files are its own;
+//! 3. this thread has no CAP_SYS_ADMIN: the page tables do not say where in the machine's memory a page is.
 
-use crate::{descendants, sys};
+use crate::descendants;
+use crate::sys::{self, Peer};
+use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -53,11 +64,12 @@ impl Handover {
     pub fn serve(&mut self) -> io::Result<()> {
         let Some((listener, files)) = self.waiting.take() else { return Ok(()) };
         let serve = move || {
+            let sees_memory = hide_addresses().is_ok();
             loop {
-                match listener.accept() {
-                    Ok((peer, _)) if is_descendant(&peer) => drop(hand(&peer, &files)),
+                let done = listener.accept().and_then(|(socket, _)| hand(&socket, &files, sees_memory));
+                if done.is_err() {
                     // A stranger; or there are no descriptors left.
-                    _ => std::thread::sleep(PAUSE),
+                    std::thread::sleep(PAUSE);
                 }
             }
         };
@@ -71,23 +83,39 @@ impl Drop for Handover {
     }
 }
 
-/// Sends page and settings, and the device where this process may open it.
-fn hand(peer: &UnixStream, [page, settings]: &[File; 2]) -> io::Result<()> {
-    // Anew each time: who may have it can change.
-    let device = OpenOptions::new().read(true).write(true).open("/dev/userfaultfd").ok();
-    let all: Vec<_> = [Some(page), Some(settings), device.as_ref()]
-        .into_iter()
-        .flatten()
-        .map(|file| file.as_fd())
-        .collect();
-    sys::send_descriptors(peer, &all)
+/// From now on page tables that this thread opens do not say where in the machine's memory a page is.
+fn hide_addresses() -> io::Result<()> {
+    let mut sets = capabilities(None)?;
+    sets.effective.remove(CapabilitySet::SYS_ADMIN);
+    Ok(set_capabilities(None, sets)?)
 }
 
-/// True when the process that has connected is a descendant of this one.
-fn is_descendant(peer: &UnixStream) -> bool {
-    let Ok((pid, process)) = sys::peer(peer) else { return false };
-    let before = ancestors(pid);
-    before.is_some() && before == ancestors(pid) && sys::is_running(&process)
+/// Sends a descendant what it may have. An error where it is none.
+fn hand(socket: &UnixStream, [page, settings]: &[File; 2], sees_memory: bool) -> io::Result<()> {
+    let peer = sys::peer(socket)?;
+    let before = ancestors(peer.pid);
+    // Anew each time: who may have it can change.
+    let device = OpenOptions::new().read(true).write(true).open("/dev/userfaultfd").ok();
+    let own = if sees_memory { own_files(&peer) } else { None };
+    let is_descendant = before.is_some() && before == ancestors(peer.pid) && sys::is_running(&peer.process);
+    if !is_descendant {
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
+    let what =
+        device.as_ref().map_or(0, |_| memcg::HANDS_DEVICE) | own.as_ref().map_or(0, |_| memcg::HANDS_MEMORY);
+    let files = [page, settings].into_iter().chain(&device).chain(own.iter().flatten());
+    sys::send_descriptors(socket, what, &files.map(|file| file.as_fd()).collect::<Vec<_>>())
+}
+
+/// Page tables, twice, and memory of a process that may not open them itself; the caller sees to it that it is alive after this.
+fn own_files(peer: &Peer) -> Option<[File; 3]> {
+    let [pagemap, memory] = ["pagemap", "mem"].map(|name| format!("/proc/{}/{name}", peer.pid));
+    if fs::metadata(&pagemap).ok()?.uid() == peer.uid {
+        return None;
+    }
+    let memory = OpenOptions::new().read(true).write(true).open(memory).ok()?;
+    let files = [File::open(&pagemap).ok()?, File::open(&pagemap).ok()?, memory];
+    descendants::has_not_executed(peer.pid).then_some(files)
 }
 
 /// The ancestors of a process up to this one; none where this one is not among them.

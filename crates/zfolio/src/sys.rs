@@ -206,11 +206,11 @@ pub fn next_signal(timeout: Duration) -> Option<Signal> {
     }
 }
 
-/// Sends descriptors over a socket, with a byte that is not 0, as they need one. It does not wait.
-pub fn send_descriptors(to: &UnixStream, descriptors: &[BorrowedFd]) -> io::Result<()> {
-    const MOST: usize = 4;
+/// Sends descriptors over a socket with this byte, since they cannot go alone. It does not wait.
+pub fn send_descriptors(to: &UnixStream, byte: u8, descriptors: &[BorrowedFd]) -> io::Result<()> {
+    const MOST: usize = 8;
     assert!(descriptors.len() <= MOST);
-    let mut byte = [descriptors.len() as u8];
+    let mut byte = [byte];
     let bytes = size_of_val(descriptors) as libc::c_uint;
     // Words, so that headers are aligned.
     let mut control = [0usize; (size_of::<libc::cmsghdr>() + MOST * size_of::<libc::c_int>()) / 8 + 2];
@@ -232,14 +232,25 @@ pub fn send_descriptors(to: &UnixStream, descriptors: &[BorrowedFd]) -> io::Resu
     }
 }
 
-/// Who has connected: its number, in this process's namespace, and a descriptor of the process.
-pub fn peer(socket: &UnixStream) -> io::Result<(u32, OwnedFd)> {
+/// A process that has connected.
+pub struct Peer {
+    /// Its number, in this process's namespace.
+    pub pid: u32,
+    /// Its effective user then, in this process's namespace.
+    pub uid: u32,
+    /// A descriptor of the process.
+    pub process: OwnedFd,
+}
+
+/// Who has connected.
+pub fn peer(socket: &UnixStream) -> io::Result<Peer> {
     let mut cred = libc::ucred { pid: 0, uid: 0, gid: 0 };
     socket_option(socket, libc::SO_PEERCRED, &mut cred)?;
     let mut process: libc::c_int = -1;
     socket_option(socket, SO_PEERPIDFD, &mut process)?;
     // SAFETY: the kernel has made it for us.
-    Ok((cred.pid as u32, unsafe { OwnedFd::from_raw_fd(process) }))
+    let process = unsafe { OwnedFd::from_raw_fd(process) };
+    Ok(Peer { pid: cred.pid as u32, uid: cred.uid, process })
 }
 
 /// Since Linux 6.5; libc has no name for it yet.

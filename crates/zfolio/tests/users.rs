@@ -71,11 +71,16 @@ fn a_stranger_opens_neither_the_page_nor_its_settings_and_is_handed_nothing() {
 
 /// Runs a program as nobody under this limit, perhaps by way of a shell that prepares something; its figures.
 fn as_nobody(test: &str, memory: &str, before: &str, program: &str) -> (Output, Value) {
+    run(test, memory, before, &SETPRIV, program)
+}
+
+/// The same as this test's user, unless the program or `way` changes that.
+fn run(test: &str, memory: &str, before: &str, way: &[&str], program: &str) -> (Output, Value) {
     let json: PathBuf = std::env::temp_dir().join(format!("zfolio-users-{test}-{}", std::process::id()));
     let script = format!("{before} exec {ZFOLIO} run --memory {memory} --json {} -- \"$@\"", json.display());
     let output = Command::new("timeout")
         .args(["-k", "5", "120", "unshare", "-m", "sh", "-c", &script, "sh"])
-        .args(SETPRIV)
+        .args(way)
         .args([PYTHON, "-c", program])
         .output()
         .unwrap();
@@ -112,6 +117,54 @@ fn who_has_given_up_root_is_managed_and_so_are_its_children() {
         figures["processes"].as_array().unwrap().iter().filter(|p| p["name"] == "python3").count();
     assert_eq!(took_over, 4, "{figures}");
     assert!(figures["pages"]["deactivated"].as_u64().unwrap() > 1000, "{err}");
+}
+
+/// The kernel keeps the page tables of such a process and of its children from them: they are `zfolio run`'s to hand over.
+#[test]
+fn who_gives_up_root_by_itself_has_children_that_are_managed() {
+    if !can_be_tried() {
+        return;
+    }
+    let program = FORKS.replacen("import os", "import os; os.setgid(65534); os.setuid(65534)", 1);
+    let (output, figures) = run("gives-up", "48M", "", &[], &program);
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert_eq!(out, "65534 [0, 0, 0] True\n", "{err}");
+    assert_eq!(figures["tree"]["unmanaged"], 0, "{err}");
+    let managed = figures["processes"].as_array().unwrap().iter().filter(|p| p["name"] == "python3").count();
+    assert_eq!(managed, 4, "{figures}");
+    assert!(figures["pages"]["deactivated"].as_u64().unwrap() > 1000, "{err}");
+}
+
+/// What comes with page and settings: what a process is handed that gives up root, what its child is, and what the child's page tables say of a page that is there.
+const ASKS: &str = "
+import ctypes, os, socket, struct
+def ask():
+    s = socket.socket(socket.AF_UNIX)
+    s.connect(os.path.dirname(os.environ['ZFOLIO_MEMCG']) + '/handover')
+    byte, fds, _, _ = socket.recv_fds(s, 8, 8)
+    return byte[0], fds
+os.setgid(65534)
+os.setuid(65534)
+page = ctypes.create_string_buffer(b'x' * 8192)
+what, fds = ask()
+print(what, len(fds))
+if os.fork() == 0:
+    what, fds = ask()
+    at = ctypes.addressof(page) + 4096
+    entry = struct.unpack('Q', os.pread(fds[3], 8, at // 4096 * 8))[0]
+    print(what, len(fds), os.pread(fds[5], 1, at), entry >> 63, entry & (1 << 55) - 1, flush=True)
+    os._exit(0)
+os.wait()
+";
+
+#[test]
+fn only_who_has_not_executed_anything_is_handed_its_own_memory_and_no_physical_address() {
+    if !can_be_tried() {
+        return;
+    }
+    let (output, _) = run("asks", "1G", "", &[], ASKS);
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert_eq!(out, "1 3\n3 6 b'x' 1 0\n", "{err}");
 }
 
 /// `zfolio run` may have a userfaultfd by its capability, and no device to hand over.
