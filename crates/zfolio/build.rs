@@ -3,7 +3,7 @@
 //! The library goes into foreign processes: it is built by a profile of its own (no unwinding), and linked without libc, so
 //! that loading it loads nothing else.
 
-use object::elf::{DT_RELA, DT_RELACOUNT, DT_RELASZ, Dyn64, R_X86_64_RELATIVE, Rela64};
+use object::elf::{DT_RELA, DT_RELACOUNT, DT_RELASZ, Dyn64, R_X86_64_RELATIVE, Rela64, SHN_UNDEF, Sym64};
 use object::pod::{slice_from_all_bytes, slice_from_all_bytes_mut};
 use object::read::elf::ElfFile64;
 use object::{LittleEndian, Object, ObjectSection};
@@ -37,6 +37,7 @@ fn main() {
     let library = out.join("libzfolio.so");
     link(&archive, &map, &order, &library);
     defer(&library);
+    hide(&library);
     inspect(&library);
     println!("cargo::rustc-env=ZFOLIO_LIBRARY={}", library.display());
 }
@@ -182,6 +183,28 @@ fn defer(library: &Path) {
             _ => {}
         }
     }
+    fs::write(library, file).expect("it was just linked");
+}
+
+/// The functions that the loader sees only where the user asks for it, and its table of symbols.
+const VISIBLE: &str = ".visible";
+const SYMBOLS: &str = ".dynsym";
+
+/// Takes these functions out of the loader's table of symbols, as if the library had asked for them and nobody had them: programs are bound to libc's.
+/// crates/zfolio/src/visible.rs puts them in again.
+fn hide(library: &Path) {
+    let mut file = fs::read(library).expect("it was just linked");
+    let [visible, symbols] = [VISIBLE, SYMBOLS].map(|name| Section::find(&file, name));
+    let table =
+        slice_from_all_bytes_mut::<Sym64<LittleEndian>>(&mut file[symbols.in_file]).expect("whole entries");
+    let mut count = 0;
+    for symbol in table.iter_mut().filter(|symbol| visible.at.contains(&symbol.st_value.get(LittleEndian))) {
+        symbol.st_value.set(LittleEndian, 0);
+        symbol.st_size.set(LittleEndian, 0);
+        symbol.st_shndx.set(LittleEndian, SHN_UNDEF);
+        count += 1;
+    }
+    assert!(count > 0, "no function is there to be hidden");
     fs::write(library, file).expect("it was just linked");
 }
 

@@ -11,6 +11,7 @@
 //! leaves a sum that is not that of the slots. Its `turn` is odd then, and [`Memcg::audit`] puts it right.
 
 use crate::{Memcg, Slot, State};
+use core::mem::offset_of;
 use core::sync::atomic::{AtomicU64, Ordering::*};
 
 /// Sums over all processes, in bytes; the names are those of a [`Slot`].
@@ -71,6 +72,17 @@ impl Slot {
 }
 
 impl Memcg {
+    /// What the processes of the run hold, in bytes: those that nobody manages count, and shared memory.
+    pub fn used_bytes(&self) -> u64 {
+        self.current.footprint().saturating_add(self.division.unmanaged_bytes.load(Relaxed))
+    }
+
+    /// The same for who has not mapped the page: `word` reads one at an offset of the file. 0 where it cannot.
+    pub fn used_of(word: impl Fn(usize) -> Option<u64>) -> u64 {
+        let managed = word(offset_of!(Memcg, current.footprint_bytes)).map_or(0, bytes);
+        managed.saturating_add(word(offset_of!(Memcg, division.unmanaged_bytes)).unwrap_or(0))
+    }
+
     /// Publishes a process's gauges and raises its peaks and the run's. Returns what the run holds now, in bytes.
     pub fn publish(&self, slot: &Slot, footprint: u64, wanted: u64, stored: u64, pool: u64) -> u64 {
         raise(&slot.footprint_peak_bytes, footprint);

@@ -248,3 +248,15 @@ fn a_family_is_known_until_the_last_but_one_has_ended() {
     m.release(slots[2], 1);
     assert!(!m.has_family(slots[1]));
 }
+
+#[test]
+fn what_the_run_holds_is_read_without_the_page_too() {
+    let m = memcg();
+    m.publish(process(&m, 7, "sh"), 300, 900, 0, 0);
+    m.publish(process(&m, 8, "sh"), 40, 90, 0, 0);
+    m.division.unmanaged_bytes.store(5, Relaxed);
+    let page = &raw const *m as *const u8;
+    // SAFETY: what is asked for are words of the page.
+    let word = |at| Some(unsafe { *page.add(at).cast::<u64>() });
+    assert_eq!((m.used_bytes(), Memcg::used_of(word), Memcg::used_of(|_| None)), (345, 345, 0));
+}

@@ -1,32 +1,40 @@
 //! The functions of libc that the library stands before (zfolio.map): each jumps to the function of that name in one of our modules, which does what is to be
 //! done around libc's own. Any of them may be the first of ours that a process calls: before it, all addresses are filled in (relocate.rs).
 
-/// Defines them, by modules; and those that are too frequent for that, which go to libc's own at once while there is nothing to do around them.
+/// A function of this name that goes to the one of that module, in a section.
+#[cfg(panic = "abort")]
+macro_rules! before {
+    ($module:ident $name:ident $section:literal) => {
+        #[allow(non_snake_case)]
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        #[unsafe(link_section = $section)]
+        extern "C" fn $name() {
+            core::arch::naked_asm!(
+                "cmp dword ptr [rip + {is_done}], 0",
+                "jne 2f",
+                "call {finish}",
+                "2:",
+                "jmp {here}",
+                is_done = sym crate::relocate::IS_DONE,
+                finish = sym super::finish,
+                here = sym crate::$module::$name,
+            )
+        }
+    };
+}
+
+/// Defines them, by modules; those that are too frequent for that, which go to libc's own at once while there is nothing to do around them; and those that the
+/// loader sees only where the user asks for it (visible.rs), in a section of their own by which the command knows them.
 macro_rules! exports {
-    (frequent { $($frequent:ident => $call:ident)* } $($module:ident: $($name:ident)*;)*) => {
+    (frequent { $($frequent:ident => $call:ident)* } visible { $($visible:ident)* } $($module:ident: $($name:ident)*;)*) => {
         /// The functions that the library stands before.
-        pub const NAMES: &[&str] = &[$($(stringify!($name)),*),*, $(stringify!($frequent)),*];
+        pub const NAMES: &[&str] = &[$($(stringify!($name)),*),*, $(stringify!($frequent)),*, $(stringify!($visible)),*];
 
         #[cfg(panic = "abort")]
         mod bare {
-            $($(
-                #[allow(non_snake_case)]
-                #[unsafe(no_mangle)]
-                #[unsafe(naked)]
-                #[unsafe(link_section = ".text.startup.zfolio")]
-                extern "C" fn $name() {
-                    core::arch::naked_asm!(
-                        "cmp dword ptr [rip + {is_done}], 0",
-                        "jne 2f",
-                        "call {finish}",
-                        "2:",
-                        "jmp {here}",
-                        is_done = sym crate::relocate::IS_DONE,
-                        finish = sym super::finish,
-                        here = sym crate::$module::$name,
-                    )
-                }
-            )*)*
+            $($(before!($module $name ".text.startup.zfolio");)*)*
+            $(before!(visible $visible ".text.visible.zfolio");)*
             $(
                 #[allow(non_snake_case)]
                 #[unsafe(no_mangle)]
@@ -62,6 +70,10 @@ exports! {
         read => Read __read_chk => ReadChk
         pread => Pread pread64 => Pread64 __pread_chk => PreadChk __pread64_chk => Pread64Chk
         readv => Readv preadv => Preadv preadv64 => Preadv64 preadv2 => Preadv2 preadv64v2 => Preadv64v2
+    }
+    visible {
+        open open64 openat openat64 __open_2 __open64_2 __openat_2 __openat64_2 fopen fopen64 freopen freopen64
+        sysinfo sysconf __sysconf get_phys_pages get_avphys_pages
     }
     hook: fork _Fork daemon forkpty unshare madvise mremap;
     ioctl: ioctl;

@@ -30,7 +30,8 @@
 //! - [`exports`]: the functions of libc that it stands before; [`relocate`]: what is to be done before any of them
 //! - [`sanitizer`]: what AddressSanitizer is told
 //! - [`hook`]: what the program's calls pass through; [`wait`]: those for children; [`dontfork`]: what it keeps out of them;
-//!   [`loan`]: what it lends to the kernel; [`ioctl`]: what it has the kernel take or look at; [`looks`]: what it reads of its page tables; [`rights`]: what it gives up
+//!   [`loan`]: what it lends to the kernel; [`ioctl`]: what it has the kernel take or look at; [`looks`]: what it reads of its page tables; [`rights`]: what it gives up;
+//!   [`visible`]: how much memory it is told that there is
 //! - [`exec`]: the calls that start a program; [`image`]: which it is; [`environment`]: what it needs there to be managed
 //!
 //! Without `panic = "abort"`, as in tests, the crate is an ordinary library: no allocator, no hooks, no constructor.
@@ -95,6 +96,7 @@ pub mod store;
 pub mod tasks;
 pub mod telling;
 pub mod unseen;
+pub mod visible;
 pub mod wait;
 pub mod watch;
 pub mod words;

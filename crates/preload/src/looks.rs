@@ -137,6 +137,11 @@ pub fn bind() {
     IS_BOUND.store(1, Relaxed);
 }
 
+/// True where a filter binds the program.
+pub fn is_bound() -> bool {
+    IS_BOUND.load(Relaxed) != 0
+}
+
 /// `struct iovec`.
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -396,7 +401,7 @@ pub fn answer(pager: &mut Engine, range: Range<usize>) {
 
 /// True for a descriptor of this memory's page tables, where that may be asked.
 pub fn is_own(fd: i32) -> bool {
-    if IS_BOUND.load(Relaxed) != 0 {
+    if is_bound() {
         return false;
     }
     if !pagemap::may_be(fd) {

@@ -10,6 +10,7 @@ use crate::heritage;
 use crate::hook::{self, Call, NO_SUCH_CALL, real};
 use crate::ioctl;
 use crate::looks;
+use crate::visible;
 use crate::wait;
 use core::sync::atomic::Ordering::Relaxed;
 use linux_raw_sys::general as g;
@@ -142,8 +143,8 @@ extern "C" fn before_syscall(number: i64, first: usize) -> usize {
         Ok(g::__NR_waitid) => return wait::waitid_by_syscall as *const () as usize,
         Ok(number) if gives_up(number) => return followed as *const () as usize,
         Ok(number) => {
-            if let Some(read) = looks::by_syscall(number) {
-                return read;
+            if let Some(other) = looks::by_syscall(number).or_else(|| visible::by_syscall(number)) {
+                return other;
             }
         }
         Err(_) => {}

@@ -13,12 +13,14 @@
 //!   vdso       the clock without a system call                                 (vdso.rs)
 //!   sites      where libc makes its system calls                               (sites.rs)
 //!   loader     which loader will start a file                                  (loader.rs)
+//!   file       what is behind a descriptor                                (file.rs)
 //!   socket     descriptors that come from another process                     (socket.rs)
 //!   Mutex      a lock on a futex, for memory that no program's thread sees    (lock.rs)
 //! ```
 
 #![cfg_attr(not(test), no_std)]
 
+pub mod file;
 pub mod kinds;
 pub mod loader;
 pub mod lock;

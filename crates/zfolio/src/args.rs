@@ -15,6 +15,9 @@ pub const DEFAULT_COMPRESSOR: &str = "zstd:1";
 /// How long a program waits at a full limit, without any progress, before it is stopped.
 const FULL_TIMEOUT_MS: u32 = 10_000;
 
+/// `--visible` takes the value of `--memory` by this name.
+const LIMIT: &str = "limit";
+
 /// Runs a program in less memory than it needs.
 ///
 /// Cold memory of the program is compressed into a pool inside the program's own limit, and comes back on the first touch.
@@ -88,6 +91,15 @@ pub struct Run {
     #[arg(long, short, value_name = "NAME[:LEVEL][,dict=auto|FILE]|auto[,cpu=PERCENT]", default_value = DEFAULT_COMPRESSOR, allow_hyphen_values = true,
           help = compressors(false), long_help = compressors(true))]
     pub compressor: OsString,
+
+    /// Show CMD so much memory when it asks how much there is: a size as for --memory, or limit
+    ///
+    /// Programs that size their heaps and caches by that (java, node, duckdb, sort) see all of the machine's memory otherwise, whatever
+    /// --memory says, and take more than they need to. `limit` is the value of --memory. Less leaves room for what such a program takes
+    /// beside its heap, and more lets it have what compresses well. What the machine or its control group has is not exceeded. It holds for
+    /// all processes of CMD, but not for those that ask the kernel past libc (Go).
+    #[arg(long, value_name = "SIZE|limit", allow_hyphen_values = true)]
+    pub visible: Option<OsString>,
 
     /// Write the figures of the run to FILE as JSON when CMD has ended
     #[arg(long, value_name = "FILE")]
@@ -280,6 +292,24 @@ impl Run {
             .and_then(|size| size.bytes(memory.base_bytes(), memory.ram_bytes))
             .map_err(|bad| format!("--memory {text}: {bad}"))
     }
+
+    /// How much memory programs are to see, in whole pages, where the limit is `max_bytes`; `None` for all that there is. An error is one line for the user.
+    pub fn visible_bytes(
+        &self,
+        memory: &crate::cgroup::Memory,
+        max_bytes: u64,
+    ) -> Result<Option<u64>, String> {
+        let Some(text) = &self.visible else { return Ok(None) };
+        let bytes = if text == LIMIT {
+            max_bytes
+        } else {
+            let text = text.to_string_lossy();
+            Size::parse(&text)
+                .and_then(|size| size.bytes(memory.base_bytes(), memory.ram_bytes))
+                .map_err(|bad| format!("--visible {text}: {bad}; or {LIMIT}"))?
+        };
+        Ok(Some(bytes.min(memory.base_bytes()) / uffd::PAGE as u64 * uffd::PAGE as u64))
+    }
 }
 
 /// Reads the command line. When it is wrong, or asks for help, this writes the answer and returns the exit status.
@@ -370,5 +400,32 @@ mod tests {
             );
             assert!(!error.contains('\n'));
         }
+    }
+
+    #[test]
+    fn what_is_to_be_seen_is_a_size_or_the_limit() {
+        let mut memory = Memory { ram_bytes: 8 << 30, cgroup: None };
+        let visible = |line: &str, memory: &Memory| {
+            let run = run(line);
+            run.visible_bytes(memory, run.memory_bytes(memory).unwrap())
+        };
+        assert_eq!(visible("zfolio run -m 256M true", &memory), Ok(None));
+        assert_eq!(visible("zfolio run -m 256M --visible limit true", &memory), Ok(Some(256 << 20)));
+        assert_eq!(visible("zfolio run -m 256M --visible 128M true", &memory), Ok(Some(128 << 20)));
+        assert_eq!(visible("zfolio run -m 256M --visible 50% true", &memory), Ok(Some(4 << 30)));
+        assert_eq!(visible("zfolio run --visible 16777217 true", &memory), Ok(Some(16 << 20)), "whole pages");
+        for size in ["0", "-1", "Limit", "15M", "9G"] {
+            let error = visible(&format!("zfolio run --visible {size} true"), &memory).unwrap_err();
+            assert!(
+                error.starts_with(&format!("--visible {size}: ")) && error.ends_with("; or limit"),
+                "{error}"
+            );
+        }
+        memory.cgroup = Some(crate::cgroup::Limit { bytes: 1 << 30, file: PathBuf::new() });
+        assert_eq!(
+            visible("zfolio run --visible 2G true", &memory),
+            Ok(Some(1 << 30)),
+            "no more than the group has"
+        );
     }
 }

@@ -121,6 +121,8 @@ pub struct Ended {
     pub shared_peak_bytes: u64,
     /// What could not go out and was told.
     pub unevictable: Vec<Group>,
+    /// Programs that size themselves by the memory that they see.
+    pub askers: Vec<&'static str>,
     /// The most that processes were seen with whose engines could not begin, by their numbers, in bytes.
     pub refused_peaks: HashMap<u32, u64>,
 }
@@ -212,9 +214,17 @@ impl Coordinator {
         self.memcg.closed.store(1, SeqCst);
         let (small, unmanaged) = self.unmanaged.finish();
         let file_room_peak_bytes = self.file_room.map_or(0, |room| room.peak_bytes());
-        let unevictable = self.told.finish();
+        let (unevictable, askers) = (self.told.finish(), self.unevictable.askers());
         let (shared_peak_bytes, refused_peaks) = (self.shared_peak_bytes, self.refused_peaks);
-        Ended { small, unmanaged, file_room_peak_bytes, shared_peak_bytes, unevictable, refused_peaks }
+        Ended {
+            small,
+            unmanaged,
+            file_room_peak_bytes,
+            shared_peak_bytes,
+            unevictable,
+            refused_peaks,
+            askers,
+        }
     }
 
     /// Slots that are somebody's, with their numbers.

@@ -6,7 +6,7 @@ use crate::args::Doctor;
 use crate::cgroup::Memory;
 use crate::glibc;
 use crate::probe::{self, Refused, Way};
-use crate::rundir::RunDir;
+use crate::rundir::{LIBRARY, RunDir};
 use crate::size::Bytes;
 use crate::sys;
 use iaa::setup::Setup;
@@ -330,7 +330,7 @@ fn procmap_query() -> Check {
 
 /// The directory that libzfolio.so is loaded from, created for a trial.
 fn library() -> Check {
-    let (found, verdict) = match RunDir::create(0, Settings::default(), &[]) {
+    let (found, verdict) = match RunDir::create(LIBRARY, 0, Settings::default(), &[]) {
         Ok(dir) => (format!("loads from {}", dir.parent().display()), Verdict::Ok),
         Err(e) => (format!("{e:#}"), Verdict::Missing),
     };

@@ -12,6 +12,7 @@
 //! - [`program`], [`elf`]: CMD, found and looked at before it runs; [`glibc`]: the machine's libc
 //! - [`mod@dictionary`]: the one that the user has in a file
 //! - [`rundir`]: the directory with the library and the shared page; [`blank`]: a library of nothing, for 32-bit descendants
+//! - [`visible`]: the library that tells programs how much memory they are to see; [`askers`]: which programs go by that
 //! - [`handover`]: what processes of another user are handed
 //! - [`supervise`]: signals, job control, descendants, the end
 //! - [`coordinator`], [`descendants`]: the limit divided among the processes, and which there are; [`unmanaged`]: those without an engine
@@ -27,6 +28,7 @@
 
 mod accelerator;
 mod args;
+mod askers;
 mod attach;
 mod bench;
 mod blank;
@@ -60,6 +62,7 @@ mod tree;
 mod turns;
 mod unevictable;
 mod unmanaged;
+mod visible;
 
 use args::Task;
 

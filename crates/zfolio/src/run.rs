@@ -16,6 +16,7 @@ use crate::size::Bytes;
 use crate::summary::Figures;
 use crate::supervise::{self, Watcher};
 use crate::sys::{self, Pid};
+use crate::visible;
 use iaa::setup::Setup;
 use memcg::{COMPRESSOR_BYTES, Memcg, ROOT_BYTES, Settings, State, Text};
 use std::ffi::{CString, OsStr};
@@ -166,6 +167,7 @@ impl Watcher for Watch<'_> {
 fn start(args: &Run) -> Result<u8, Refusal> {
     let memory = Memory::of_this_process();
     let max_bytes = args.memory_bytes(&memory).map_err(Refusal::usage)?;
+    let visible_bytes = args.visible_bytes(&memory, max_bytes).map_err(Refusal::usage)?;
     let choice = compressor(args)?;
     let dictionary =
         dictionary::read(&args.compressor.to_string_lossy(), choice.compressor).map_err(Refusal::usage)?;
@@ -190,7 +192,10 @@ fn start(args: &Run) -> Result<u8, Refusal> {
     let managed = obstacle.is_none();
     match &obstacle {
         None => {}
-        Some((_, why)) if args.unmanaged_ok => say(format_args!("warning: running without a limit: {why}")),
+        Some((_, why)) if args.unmanaged_ok => {
+            let besides = if visible_bytes.is_some() { ", and CMD sees all of the memory" } else { "" };
+            say(format_args!("warning: running without a limit{besides}: {why}"));
+        }
         Some((_, why)) => {
             return Err(Refusal(CANNOT, format!("{why}\n  (--unmanaged-ok runs it without a limit)")));
         }
@@ -205,8 +210,8 @@ fn start(args: &Run) -> Result<u8, Refusal> {
 
     // From here on no signal ends this process, so that the directory goes with the run.
     let inherited = sys::take_over_signals();
-    let mut dir =
-        RunDir::create(max_bytes, settings, &dictionary).map_err(|e| Refusal(CANNOT, format!("{e:#}")))?;
+    let mut dir = RunDir::create(&visible::library(visible_bytes), max_bytes, settings, &dictionary)
+        .map_err(|e| Refusal(CANNOT, format!("{e:#}")))?;
     let own = std::env::vars_os();
     // What is tried out in a test is tried out in every process.
     let page = dir.page(settings.evict_all != 0 || settings.damage_every != 0);
@@ -239,8 +244,15 @@ fn start(args: &Run) -> Result<u8, Refusal> {
         watch.coordinator.signal_all(libc::SIGKILL);
     }
     let status = if is_stopped { CANNOT } else { ended.status };
-    let Ended { small, unmanaged, file_room_peak_bytes, shared_peak_bytes, unevictable, refused_peaks } =
-        watch.coordinator.end(watch.roster.refused());
+    let Ended {
+        small,
+        unmanaged,
+        file_room_peak_bytes,
+        shared_peak_bytes,
+        unevictable,
+        refused_peaks,
+        askers,
+    } = watch.coordinator.end(watch.roster.refused());
     let (mut processes, unrecorded) = watch.roster.finish();
     for Entry { process, .. } in processes.iter_mut().filter(|entry| entry.process.state == State::Unmanaged)
     {
@@ -249,6 +261,7 @@ fn start(args: &Run) -> Result<u8, Refusal> {
     }
     let mut figures = Figures::collect(memcg, (processes, unrecorded));
     (figures.shared_peak_bytes, figures.unevictable) = (shared_peak_bytes, unevictable);
+    (figures.visible_bytes, figures.askers) = (visible_bytes, askers);
     if managed {
         figures.small = small;
         unmanaged.into_iter().for_each(|group| figures.add_seen(group));

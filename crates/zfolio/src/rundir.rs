@@ -56,12 +56,12 @@ pub struct RunDir {
 }
 
 impl RunDir {
-    /// Creates the directory with the library and a page of this limit, these settings and this dictionary of the user's.
-    pub fn create(max_bytes: u64, settings: Settings, dictionary: &[u8]) -> Result<RunDir> {
+    /// Creates the directory with this library and a page of this limit, these settings and this dictionary of the user's.
+    pub fn create(library: &[u8], max_bytes: u64, settings: Settings, dictionary: &[u8]) -> Result<RunDir> {
         let parents = parents();
         let mut refusals = Vec::new();
         for parent in &parents {
-            match RunDir::create_in(parent, max_bytes, settings, dictionary) {
+            match RunDir::create_in(parent, library, max_bytes, settings, dictionary) {
                 Ok(dir) => return Ok(dir),
                 Err(e) => refusals.push(format!("{}: {e:#}", parent.display())),
             }
@@ -69,14 +69,20 @@ impl RunDir {
         bail!("no directory for libzfolio.so ({})", refusals.join("; "))
     }
 
-    fn create_in(parent: &Path, max_bytes: u64, settings: Settings, dictionary: &[u8]) -> Result<RunDir> {
+    fn create_in(
+        parent: &Path,
+        library: &[u8],
+        max_bytes: u64,
+        settings: Settings,
+        dictionary: &[u8],
+    ) -> Result<RunDir> {
         if !sys::allows_code(parent) {
             bail!("not there, or mounted noexec");
         }
         sweep(parent);
         let (path, lock) = make(parent)?;
         let fill = || -> Result<(File, &'static mut Memcg)> {
-            write_libraries(&path).context("cannot write libzfolio.so")?;
+            write_libraries(&path, library).context("cannot write libzfolio.so")?;
             let page = new_file(&path.join(memcg::PAGE_FILE), 0o600)?;
             // While it is empty: who looks for dead runs by the page's lock alone leaves an empty one be.
             sys::share_lock(&page);
@@ -223,8 +229,8 @@ fn loadable(dir: &Path) -> bool {
 }
 
 /// Writes the library, the empty one for 32-bit processes, and the names by which loaders find them.
-fn write_libraries(dir: &Path) -> std::io::Result<()> {
-    write_pages(&new_file(&dir.join(memcg::LIBRARY_FILE), 0o755)?, LIBRARY)?;
+fn write_libraries(dir: &Path, library: &[u8]) -> std::io::Result<()> {
+    write_pages(&new_file(&dir.join(memcg::LIBRARY_FILE), 0o755)?, library)?;
     for name in PLATFORMS {
         symlink(".", dir.join(name))?;
     }
@@ -368,7 +374,8 @@ mod tests {
 
     #[test]
     fn a_run_directory_holds_its_files_and_goes_when_dropped() {
-        let dir = RunDir::create(1 << 28, Settings { seed: 7, ..Settings::default() }, b"words").unwrap();
+        let dir =
+            RunDir::create(LIBRARY, 1 << 28, Settings { seed: 7, ..Settings::default() }, b"words").unwrap();
         let path = dir.path.clone();
         let library_of = |platform: &str| {
             let file = dir.library().to_str().unwrap().replace(memcg::PLATFORM, platform);
@@ -409,7 +416,7 @@ mod tests {
 
     #[test]
     fn a_dead_run_is_swept_away_and_a_living_one_is_not() {
-        let living = RunDir::create(1 << 28, Settings::default(), &[]).unwrap();
+        let living = RunDir::create(LIBRARY, 1 << 28, Settings::default(), &[]).unwrap();
         let parent = living.parent().to_path_buf();
         // What is left of a run that was killed as it began, or as it ran: nobody has the locks, nor the path in the environment.
         for page in [None, Some(&b""[..]), Some(b"page")] {
@@ -423,7 +430,7 @@ mod tests {
 
     #[test]
     fn what_a_process_has_mapped_is_not_swept_away() {
-        let mut dir = RunDir::create(1 << 28, Settings::default(), &[]).unwrap();
+        let mut dir = RunDir::create(LIBRARY, 1 << 28, Settings::default(), &[]).unwrap();
         dir.keep();
         let (path, page) = (dir.path.clone(), dir.path.join(memcg::PAGE_FILE));
         let file = File::options().read(true).write(true).open(page).unwrap();

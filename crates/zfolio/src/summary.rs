@@ -1,6 +1,7 @@
 //! What a run has to tell at its end: the figures, as text for people and as JSON for programs.
 
 use crate::accelerator::Usage;
+use crate::askers;
 use crate::causes::Cause;
 use crate::coordinator::RESERVE;
 use crate::roster::Entry;
@@ -54,6 +55,10 @@ pub struct Figures {
     pub shared_peak_bytes: u64,
     /// What could not go out and was told while the program ran.
     pub unevictable: Vec<Group>,
+    /// How much memory programs were shown, where that was not all.
+    pub visible_bytes: Option<u64>,
+    /// Programs that go by what they are shown.
+    pub askers: Vec<&'static str>,
     /// Processes that an engine managed.
     pub managed: u64,
     /// Processes that needed no engine, because they stayed small; as far as they were seen.
@@ -259,6 +264,9 @@ impl Figures {
             let mib = enough >> 20;
             line("headroom", format_args!("with --memory {mib}M nothing would have had to go out"))?;
         }
+        if let Some(advice) = askers::advice(&self.askers).filter(|_| self.visible_bytes.is_none()) {
+            line("visible", format_args!("{advice}"))?;
+        }
         if self.file_room_peak_bytes > 0 {
             let files = Bytes(self.file_room_peak_bytes);
             line("files", format_args!("{files} of that left to them, as the control group was full"))?;
@@ -365,6 +373,7 @@ impl Figures {
             "compressor": self.compressor,
             "memory": {
                 "max_bytes": self.max_bytes,
+                "visible_bytes": self.visible_bytes,
                 "peak_bytes": self.peak_bytes,
                 "wanted_peak_bytes": self.wanted_peak_bytes,
                 "stored_peak_bytes": self.stored_peak_bytes,
@@ -598,6 +607,18 @@ zfolio: ran in 255 MiB instead of 1.21 GiB (21 %)
             text.contains("\n  headroom    with --memory 95M nothing would have had to go out\n"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn who_goes_by_what_he_sees_is_told_of_once_where_all_is_seen() {
+        let mut figures = Figures { askers: vec!["java"], ..figures() };
+        let line = "\n  visible     java sizes itself by the machine: see --visible limit\n";
+        assert_eq!(figures.text().matches(line).count(), 1, "{}", figures.text());
+        figures.visible_bytes = Some(256 << 20);
+        assert!(!figures.text().contains("visible"));
+        assert_eq!(figures.json()["memory"]["visible_bytes"], 256 << 20);
+        let quiet = Figures { askers: vec!["java"], peak_bytes: 1, ..Figures::default() };
+        assert_eq!(quiet.text().lines().count(), 1);
     }
 
     #[test]

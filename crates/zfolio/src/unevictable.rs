@@ -1,14 +1,17 @@
 //! What of the memory of managed processes cannot go out, by cause, from /proc/PID/smaps.
 //!
 //! The engine registers with userfaultfd all that it manages, and the kernel says so of each mapping (VmFlags: `um`). Anonymous pages elsewhere stay.
+//! Which files it has mapped tells besides whether it goes by the memory that it sees (askers.rs).
+//!
 //! While an engine sleeps nothing is registered, and nothing has to go out. Its own memory lies in addresses of its own (reservation.rs of the preload crate) or,
 //! where these are taken, is kept out of children (`dc`).
 
+use crate::askers;
 use crate::causes::Cause;
 use crate::smaps::{self, Mapping};
 use crate::sys;
 use memcg::ENGINE_ADDRESSES;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 use uffd::kinds::SMALLEST;
 
@@ -48,6 +51,7 @@ struct Look {
 pub struct Unevictable {
     looks: HashMap<(u32, u64), Look>,
     next: Option<Instant>,
+    askers: BTreeSet<&'static str>,
 }
 
 impl Unevictable {
@@ -76,6 +80,7 @@ impl Unevictable {
         let began = sys::cpu_time();
         let mut found = Sizes::new();
         smaps::smaps(process.pid, |mapping| {
+            self.askers.extend(askers::of_file(&mapping.name));
             if let Some(cause) = cause(mapping) {
                 *found.entry(cause).or_default() += mapping.anonymous_bytes;
             }
@@ -84,6 +89,11 @@ impl Unevictable {
         let before = self.looks.remove(&key).map(|look| look.found);
         self.looks.insert(key, Look { at: now, footprint_bytes: process.footprint_bytes, found, before });
         self.next = Some(now + (sys::cpu_time() - began) * PART);
+    }
+
+    /// Programs that size themselves by the memory that they see, among those that were looked at.
+    pub fn askers(&self) -> Vec<&'static str> {
+        self.askers.iter().copied().collect()
     }
 
     /// What was found twice: process id, cause, bytes.
