@@ -29,7 +29,6 @@ use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
 use figures::Kind;
 use linux_raw_sys::general as g;
 use memcg::Memcg;
-use uffd::file::FileSystem;
 use uffd::sys::{self, consts::*};
 use uffd::{PAGE, file};
 
@@ -180,7 +179,7 @@ behind_libc! {
     /// freopen(3) under its other name.
     freopen64(path: usize, mode: usize, stream: usize) -> usize => opened_stream;
     /// sysinfo(2).
-    sysinfo(info: *mut Sysinfo) -> i32 => |result| tell(info, result);
+    sysinfo(info: usize) -> i32 => |result| tell(info, result);
     /// sysconf(3).
     sysconf(name: i32) -> i64 => |told| configured(name, told);
     /// sysconf(3) under its other name.
@@ -218,8 +217,8 @@ extern "C" fn open_by_syscall(number: i64, a: usize, b: usize, c: usize, d: usiz
     opened(real_syscall(number, [a, b, c, d]) as i32).into()
 }
 
-extern "C" fn sysinfo_by_syscall(number: i64, info: *mut Sysinfo) -> i64 {
-    tell(info, real_syscall(number, [info as usize, 0, 0, 0]) as i32).into()
+extern "C" fn sysinfo_by_syscall(number: i64, info: usize) -> i64 {
+    tell(info, real_syscall(number, [info, 0, 0, 0]) as i32).into()
 }
 
 fn real_syscall(number: i64, [a, b, c, d]: [usize; 4]) -> i64 {
@@ -255,7 +254,7 @@ fn opened_stream(stream: usize) -> usize {
 /// `struct sysinfo`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Sysinfo {
+struct Sysinfo {
     uptime: i64,
     loads: [u64; 3],
     total: u64,
@@ -281,10 +280,10 @@ impl Sysinfo {
     }
 }
 
-fn tell(info: *mut Sysinfo, result: i32) -> i32 {
+fn tell(info: usize, result: i32) -> i32 {
     if result == 0 {
         // SAFETY: the kernel has just written the structure there, for the program.
-        unsafe { (*info).show(&Shown::now()) };
+        unsafe { (*(info as *mut Sysinfo)).show(&Shown::now()) };
     }
     result
 }

@@ -5,7 +5,7 @@ mod compile;
 mod skip;
 
 use compile::compile_with;
-use skip::tell;
+use skip::{skip, tell};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -86,6 +86,14 @@ fn every_question_has_the_same_answer_in_children_too() {
             }
         }
     }
+}
+
+/// While all that the threads have goes out all the time: their stacks, on which files are looked at, and the names of files.
+#[test]
+fn threads_handlers_and_children_have_it_while_memory_is_out() {
+    let on = answers(&["--memory", "64M", "--visible", "limit", "--evict-all"], &["threads"], false);
+    assert_eq!(on["threads"], 64 * MIB);
+    assert!(on["reads"] >= 2000, "{on:?}");
 }
 
 #[test]
@@ -169,7 +177,7 @@ fn figure(options: &[&str], words: &[&str]) -> f64 {
 fn is_there(program: &str) -> bool {
     let is = Command::new(program).arg("--version").output().is_ok();
     if !is {
-        tell(&format!("skipped: {program} is not installed"));
+        skip(&format!("{program} is not installed"));
     }
     is
 }

@@ -1,9 +1,16 @@
 // Asks in all the ways that there are how much memory there is, and prints the answers: a name, and a number of bytes. Files are those of the arguments,
 // besides /proc/meminfo. Then a child does the same, which is another program by exec: its names begin with "child ".
+//
+// With "threads" instead, threads read /proc/meminfo all the time, in a handler of signals too, and children of fork do it once: what is not as large as
+// what was told first is wrong.
 
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -174,8 +181,83 @@ static void write_limit(const char *path)
 	}
 }
 
+static unsigned long long first;
+static _Atomic int wrong, done;
+
+// Without libc's streams: a child of fork and a handler call it.
+static void read_once(int signal)
+{
+	char text[256] = "";
+	int fd = open("/proc/meminfo", O_RDONLY | O_CLOEXEC), before = errno;
+
+	if (fd < 0 || read(fd, text, sizeof text - 1) < 9 || line(text, "MemTotal:") != first)
+		wrong++;
+	if (fd >= 0)
+		close(fd);
+	if (signal)
+		errno = before;
+	done++;
+}
+
+static void *read_on(void *unused)
+{
+	for (int i = 0; i < 500; i++) {
+		FILE *file = i % 8 == 0 ? fopen("/proc/meminfo", "r") : NULL;
+		unsigned long long kib = 0;
+
+		if (file && (fscanf(file, "MemTotal: %llu kB", &kib) != 1 || kib * 1024 != first))
+			wrong++;
+		if (file)
+			fclose(file);
+		read_once(0);
+	}
+	return unused;
+}
+
+static int descriptors(void)
+{
+	DIR *dir = opendir("/proc/self/fd");
+	int count = 0;
+
+	while (readdir(dir))
+		count++;
+	closedir(dir);
+	return count;
+}
+
+static int threads(void)
+{
+	pthread_t readers[4];
+	int before = descriptors();
+
+	first = sysconf(_SC_PHYS_PAGES) * 4096ull;
+	signal(SIGUSR1, read_once);
+	for (int i = 0; i < 4; i++)
+		pthread_create(&readers[i], NULL, read_on, NULL);
+	for (int i = 0; i < 20; i++) {
+		pthread_kill(readers[i % 4], SIGUSR1);
+		pid_t pid = fork();
+
+		if (pid == 0) {
+			read_once(0);
+			_exit(wrong != 0);
+		}
+		int status = -1;
+
+		check(waitpid(pid, &status, 0) == pid && status == 0, "a child");
+	}
+	for (int i = 0; i < 4; i++)
+		pthread_join(readers[i], NULL);
+	check(descriptors() == before, "descriptors are left");
+	tell("threads", first);
+	tell("reads", done);
+	return wrong != 0;
+}
+
 int main(int argc, char **argv)
 {
+	if (argc > 1 && strcmp(argv[1], "threads") == 0)
+		return threads();
 	int is_child = argc > 1 && strcmp(argv[1], "child") == 0;
 
 	if (is_child)
