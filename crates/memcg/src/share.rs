@@ -82,6 +82,8 @@ pub struct Division {
     pub stopped: AtomicU32,
     /// 1 once an engine has found that the coordinator has died.
     pub orphaned: AtomicU32,
+    /// 1 while the machine's own swap holds anything: processes may have memory there, which counts.
+    pub swaps: AtomicU32,
 }
 
 impl Share {

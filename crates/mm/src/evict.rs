@@ -119,12 +119,11 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             let mut runs = [Run::default(); 64];
             self.hand = self.known_from(self.hand);
             let none_left = self.hand == usize::MAX;
-            let Some((found, upto)) =
-                (!none_left).then(|| self.kernel.occupied(self.hand, EVICT_PAGES, &mut runs)).flatten()
-            else {
+            let Some((found, upto)) = (!none_left).then(|| self.occupied(&mut runs)).flatten() else {
                 self.hand = 0;
                 rounds += 1;
                 let found = self.rest.round(self.kernel.now_ns());
+                self.takes_swapped = self.kernel.is_swapped() && (!found || self.config.evict_all);
                 if !found && !self.config.evict_all {
                     break;
                 }
@@ -162,6 +161,12 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             }
         }
         got
+    }
+
+    /// What there is from the hand on. What the kernel has swapped is cold, and takes no memory, but it counts: it is
+    /// taken where a round has found nothing else to take, and a worker has the kernel bring it back as it reads it.
+    fn occupied(&mut self, runs: &mut [Run]) -> Option<(usize, usize)> {
+        self.kernel.occupied(self.hand, EVICT_PAGES, self.takes_swapped, runs)
     }
 
     /// True when nothing was found lately, and nobody waits for room: what others gave up meanwhile is to be seen at once then.
@@ -340,8 +345,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                     self.index.set(at, entry.with_heat(Heat::HOT));
                     at += PAGE;
                 }
-                // The page went meanwhile.
-                Some(Errno::ENOENT) => at += PAGE,
+                // The page went meanwhile, or is a guard, which looks like a swapped one.
+                Some(Errno::ENOENT | Errno::EFAULT) => at += PAGE,
                 // Another protection, locked, or no longer what it was: not ours to take.
                 Some(_) => break,
             }

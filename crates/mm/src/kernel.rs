@@ -89,7 +89,18 @@ pub trait Kernel {
         false
     }
     /// The same as `present` from `at` to the end of the address space, in whatever mapping is not the engine's; `None` when there are none.
-    fn occupied(&mut self, at: usize, max_pages: usize, runs: &mut [Run]) -> Option<(usize, usize)>;
+    /// With pages that the kernel's own swap has, if they are wanted too.
+    fn occupied(
+        &mut self,
+        at: usize,
+        max_pages: usize,
+        wants_swapped: bool,
+        runs: &mut [Run],
+    ) -> Option<(usize, usize)>;
+    /// True while the kernel's own swap has pages of this memory.
+    fn is_swapped(&self) -> bool {
+        false
+    }
     /// Pages that must stay, because the kernel writes to them without a fault (thread control blocks, robust lists); sorted.
     fn pins(&mut self, pins: &mut Vec<usize>);
     /// Moves pages between the program and the engine, either way, whatever their protection.

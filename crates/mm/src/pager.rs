@@ -93,8 +93,9 @@ pub struct Pager<'a, K, S> {
     pub(crate) remapped: Vec<Range<usize>>,
     /// Windows that a worker loads ahead of the fault.
     pub(crate) fetches: Vec<crate::fetch::Ahead>,
-    /// Where the clock hand stands, and whether it rests.
+    /// Where the clock hand stands, whether it takes what the kernel has swapped, and whether it rests.
     pub(crate) hand: usize,
+    pub(crate) takes_swapped: bool,
     pub(crate) rest: Rest,
     /// Where the hand stands that packs windows, and when it goes on; and whether it rests where nothing else is left.
     pub(crate) packer: usize,
@@ -175,6 +176,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
             remapped: Vec::new(),
             fetches: Vec::new(),
             hand: 0,
+            takes_swapped: false,
             rest: Rest::default(),
             packer: 0,
             packer_rest: Rest::default(),

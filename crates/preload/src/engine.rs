@@ -8,7 +8,7 @@ use crate::control::{Birth, CONTROL, State};
 use crate::crew::{self, Crew};
 use crate::dontfork;
 use crate::filter::Stage;
-use crate::footprint::{data, footprint};
+use crate::footprint::data;
 use crate::fork;
 use crate::heritage;
 use crate::keys;
@@ -113,7 +113,7 @@ fn asleep(watch: &mut Watch) -> bool {
         watch.follow_asleep(now);
         watch.note_name(now);
         let mapped = CONTROL.mapped_bytes.load(Relaxed);
-        let footprint = footprint(&watch.statm);
+        let footprint = watch.footprint();
         watch.copies.follow(&watch.order, footprint);
         watch.publish(footprint, footprint, 0, 0);
         let own = footprint - watch.excess(footprint);
@@ -181,7 +181,7 @@ impl Parts {
         let mut keys = watch.keys();
         let means = core::mem::replace(&mut keys.pool, Err(Errno::EBADF)).ok();
         let mut live = Live::open(pid, slot, keys)?;
-        let footprint = footprint(&watch.statm);
+        let footprint = watch.footprint();
         let limit = watch.limit(footprint - watch.excess(footprint));
         // Its share may become much larger than it is now.
         let most = limit.max(memcg.max_bytes.load(Relaxed) as usize / 4);

@@ -1,6 +1,11 @@
-//! How much memory a process holds, from /proc/PID/statm.
+//! How much memory a process holds: what is there, from /proc/PID/statm, and what the machine's own swap has of it, from
+//! /proc/PID/status.
+//!
+//! Both count: what the kernel has swapped comes back when it is used, and the limit is to hold then, too.
 
-use uffd::sys;
+use core::sync::atomic::Ordering::Relaxed;
+use memcg::Memcg;
+use uffd::sys::{self, consts::*};
 use uffd::{Fd, PAGE};
 
 /// The first six figures of statm, in bytes: size, resident, shared, text, library (always 0), data.
@@ -24,8 +29,60 @@ pub fn footprint(statm: &Fd) -> usize {
     sizes(statm).1
 }
 
+/// What the machine's own swap has of this process's memory.
+pub struct Swapped {
+    /// /proc/self/status; none where it cannot be had.
+    status: Option<Fd>,
+    bytes: usize,
+    due_ns: u64,
+}
+
+/// How often the kernel is asked: to write the file takes it some 10 us, and in the meantime no fast device swaps more than some MiB.
+const SWAPPED_NS: u64 = 10_000_000;
+
+impl Swapped {
+    /// That of the calling process.
+    pub fn open() -> Swapped {
+        Swapped { status: sys::open(b"/proc/self/status\0", O_RDONLY).ok(), bytes: 0, due_ns: 0 }
+    }
+
+    /// How much it is, in bytes, or was a moment ago. Where the machine's swap is empty the kernel is not asked.
+    pub fn bytes(&mut self, now_ns: u64, memcg: &Memcg) -> usize {
+        if memcg.division.swaps.load(Relaxed) == 0 {
+            self.bytes = 0;
+        } else if now_ns >= self.due_ns {
+            self.due_ns = now_ns + SWAPPED_NS;
+            let mut text = [0u8; 4096];
+            let len = self.status.as_ref().and_then(|status| sys::pread(status, &mut text, 0).ok());
+            self.bytes = swapped(&text[..len.unwrap_or(0)]);
+        }
+        self.bytes
+    }
+}
+
+/// What the line VmSwap says, in bytes.
+fn swapped(status: &[u8]) -> usize {
+    let line = status.split(|&b| b == b'\n').find_map(|line| line.strip_prefix(b"VmSwap:"));
+    let digits = line.unwrap_or_default().iter().filter(|b| b.is_ascii_digit());
+    digits.fold(0usize, |n, digit| n * 10 + (digit - b'0') as usize) * 1024
+}
+
 /// Bytes of private mappings that can be written to, there or not: what the process can hold without mapping more. What is mapped without access does
 /// not count.
 pub fn data(statm: &Fd) -> usize {
     figures(statm)[5]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_status_says_of_swap() {
+        let text = b"VmRSS:\t     212 kB\nVmSwap:\t     1234 kB\nThreads:\t1\n";
+        assert_eq!(swapped(text), 1234 << 10);
+        assert_eq!(swapped(b"Threads:\t1\n"), 0, "a kernel without swap");
+        let own = std::fs::read("/proc/self/status").unwrap();
+        assert!(own.len() < 4096 && own.windows(7).any(|part| part == b"VmSwap:"));
+    }
 }

@@ -58,6 +58,8 @@ pub struct Live {
     /// The stage and the doorbell: registered engine memory, dropped by way of the zone.
     registered: Range<usize>,
     slot: &'static Slot,
+    /// The kernel's own swap has pages of the program's memory or of the engine's.
+    pub is_swapped: bool,
     /// Threads that have not been seen outside of a call since the census began, with their user time then, as far as it is known.
     census: Vec<(u32, Option<u64>)>,
     pauses: u32,
@@ -99,6 +101,7 @@ impl Live {
             drop_zone,
             registered: 0..0,
             slot,
+            is_swapped: false,
             census: Vec::new(),
             pauses: 0,
             early: VecDeque::new(),
@@ -389,7 +392,13 @@ impl Kernel for Live {
     }
 
     /// One scan passes thousands of mappings in the time that a query for each few of them would take.
-    fn occupied(&mut self, at: usize, max_pages: usize, runs: &mut [Run]) -> Option<(usize, usize)> {
+    fn occupied(
+        &mut self,
+        at: usize,
+        max_pages: usize,
+        wants_swapped: bool,
+        runs: &mut [Run],
+    ) -> Option<(usize, usize)> {
         let mut at = at;
         loop {
             let part = arena::first_foreign(at..TOP);
@@ -397,11 +406,19 @@ impl Kernel for Live {
                 return None;
             }
             at = part.end;
-            let (found, upto) = self.present(part, max_pages, runs);
+            let told = match wants_swapped {
+                true => self.pagemap.present_or_swapped(part, max_pages, runs),
+                false => self.pagemap.present(part, max_pages, runs),
+            };
+            let (found, upto) = told.unwrap_or((0, at));
             if found > 0 {
                 return Some((found, upto));
             }
         }
+    }
+
+    fn is_swapped(&self) -> bool {
+        self.is_swapped
     }
 
     fn pins(&mut self, pins: &mut Vec<usize>) {

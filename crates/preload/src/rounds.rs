@@ -74,7 +74,7 @@ pub fn run(watch: &mut Watch, board: Board, workers: &[u32], pager: &mut Engine)
     let (memcg, slot, head) = (watch.order.memcg, watch.order.slot, board.head());
     let evict_all = memcg.settings.evict_all != 0;
     let full_ns = memcg.settings.full_timeout_ms.max(1000) as u64 * 1_000_000;
-    let mut excess = 0;
+    let (mut excess, mut swapped) = (0, 0);
     let mut growth = Growth::default();
     let (mut looked_ns, mut published_ns, mut faults_seen, mut last_fault_ns) = (0, 0, 0, 0);
     let mut rests = Rests::new(memcg.settings.seed);
@@ -90,7 +90,9 @@ pub fn run(watch: &mut Watch, board: Board, workers: &[u32], pager: &mut Engine)
         if now - looked_ns > look_ns(pager.marks()) {
             let (mapped, private) = sizes(&watch.statm);
             looked_ns = now;
-            let footprint = private + board.apart_bytes();
+            swapped = watch.swapped.bytes(now, memcg);
+            pager.kernel.is_swapped = swapped > 0;
+            let footprint = private + swapped + board.apart_bytes();
             watch.order.slot.share.board_bytes.store(board.shared_bytes() as u64, Relaxed);
             excess = watch.excess(footprint);
             growth.found((footprint - excess).saturating_sub(own), now);
@@ -171,7 +173,7 @@ pub fn run(watch: &mut Watch, board: Board, workers: &[u32], pager: &mut Engine)
         }
         seat.choose(now, Faults { all: faults, single, switches, thread }, |tid| pager.kernel.cpu_of(tid));
         pager.alone = seat.is_taken();
-        let alarm = (pager.marks().max + excess).saturating_sub(board.apart_bytes());
+        let alarm = (pager.marks().max + excess).saturating_sub(board.apart_bytes() + swapped);
         head.alarm.store(if seat.is_taken() { alarm } else { 0 }, Relaxed);
         if evict_all {
             if !rests_now {

@@ -4,7 +4,7 @@ use crate::control::{CONTROL, Order};
 use crate::creds;
 use crate::filter::{self, Company, Stage};
 use crate::follow::{self, Follower};
-use crate::footprint::footprint;
+use crate::footprint::{Swapped, footprint};
 use crate::keys::Keys;
 use crate::share::{self, Coordinator, Copies};
 use crate::tasks;
@@ -21,6 +21,8 @@ pub struct Watch {
     pub program: Fd,
     /// /proc/PID/statm of the program's memory.
     pub statm: Fd,
+    /// What the machine's swap has of it.
+    pub swapped: Swapped,
     /// /proc/PID/comm of the program, where there is one, and when to read it again.
     comm: Option<Fd>,
     comm_due_ns: u64,
@@ -45,13 +47,15 @@ impl Watch {
     pub fn open(order: Order) -> Result<Watch, (&'static str, Errno)> {
         let program = sys::pidfd_open(order.pid).map_err(|e| ("pidfd_open", e))?;
         let statm = sys::open(b"/proc/self/statm\0", O_RDONLY).map_err(|e| ("/proc/self/statm", e))?;
+        let mut swapped = Swapped::open();
         // Elsewhere its number is another process's.
         let seen = Some(order.pid).filter(|_| tasks::is_shown());
         let comm = seen.and_then(|pid| open_comm(pid).ok());
         order.slot.start.store(seen.and_then(share::started).unwrap_or(0), Relaxed);
         let coordinator = Coordinator::open(&order);
         let own_pid = sys::getpid().unwrap_or(0) as u32;
-        let inherits = (CONTROL.inherits.swap(0, Relaxed) != 0).then(|| footprint(&statm));
+        let inherits = (CONTROL.inherits.swap(0, Relaxed) != 0)
+            .then(|| footprint(&statm) + swapped.bytes(sys::now_ns(), order.memcg));
         if let Some(bytes) = inherits {
             // All that a child of fork has is its parent's too, until it writes, or the coordinator has looked.
             order.slot.share.excess_bytes.store(bytes as u64, Relaxed);
@@ -62,6 +66,7 @@ impl Watch {
             order,
             program,
             statm,
+            swapped,
             comm,
             comm_due_ns: 0,
             coordinator,
@@ -168,6 +173,11 @@ impl Watch {
             }
             None => drop(sys::poll([&self.program], ns)),
         }
+    }
+
+    /// Bytes of private memory, what the machine's swap has of it included.
+    pub fn footprint(&mut self) -> usize {
+        footprint(&self.statm) + self.swapped.bytes(sys::now_ns(), self.order.memcg)
     }
 
     /// What of `footprint` bytes is counted with the process's relatives.

@@ -12,7 +12,7 @@ use crate::board::{Board, Hand, Reply, Task, Work};
 use crate::creds;
 use crate::filter::{self, Company, Stage};
 use crate::follow::Follower;
-use crate::footprint::footprint;
+use crate::footprint::{Swapped, footprint};
 use crate::lessons::Lessons;
 use crate::meter::Meter;
 use crate::shelf::Shelf;
@@ -88,8 +88,8 @@ struct Watch<'a> {
     gone_since: Option<u64>,
     cpu_ns: u64,
     looked_ns: u64,
-    /// This process's own /proc/PID/statm, where its memory is its own.
-    statm: Option<Fd>,
+    /// This process's own /proc/PID/statm and what the machine's swap has of it, where its memory is its own.
+    own: Option<(Fd, Swapped)>,
     rights: Follower,
     /// Where there is a device.
     meter: Option<Meter>,
@@ -102,8 +102,9 @@ impl Watch<'_> {
         if now - self.looked_ns > LOOK_NS / 2 {
             self.looked_ns = now;
             self.look();
-            if let Some(statm) = &self.statm {
-                self.duty.board.head().private[self.duty.number].store(footprint(statm), Relaxed);
+            if let Some((statm, swapped)) = &mut self.own {
+                let bytes = footprint(statm) + swapped.bytes(now, self.duty.memcg);
+                self.duty.board.head().private[self.duty.number].store(bytes, Relaxed);
             }
         }
     }
@@ -417,7 +418,10 @@ pub extern "C" fn main(duty: usize) -> ! {
         gone_since: None,
         cpu_ns: 0,
         looked_ns: 0,
-        statm: duty.kept.as_ref().and_then(|_| sys::open(b"/proc/self/statm\0", O_RDONLY).ok()),
+        own: duty
+            .kept
+            .as_ref()
+            .and_then(|_| Some((sys::open(b"/proc/self/statm\0", O_RDONLY).ok()?, Swapped::open()))),
         rights: Follower::open(Some(duty.program), duty.kept.is_none()),
         meter,
     };

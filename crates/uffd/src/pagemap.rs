@@ -21,6 +21,7 @@ pub const PROTECTED_BIT: u64 = 1 << 57;
 pub const SOFT_DIRTY_BIT: u64 = 1 << 55;
 
 const PRESENT: u64 = g::PAGE_IS_PRESENT as u64;
+const SWAPPED: u64 = g::PAGE_IS_SWAPPED as u64;
 const ZERO: u64 = g::PAGE_IS_PFNZERO as u64;
 const FILE: u64 = g::PAGE_IS_FILE as u64;
 const HUGE: u64 = g::PAGE_IS_HUGE as u64;
@@ -69,6 +70,26 @@ impl Pagemap {
     /// Fills `runs` with anonymous present pages of `range`, the shared zero page left out, in order of address, about
     /// `max_pages` of them at most. Returns how many runs there are and the address up to which the range was looked at.
     pub fn present(&self, range: Range<usize>, max_pages: usize, runs: &mut [Run]) -> Result<(usize, usize)> {
+        self.scan(range, max_pages, runs, PRESENT)
+    }
+
+    /// The same with pages that the kernel's own swap has. Markers (of guards, or poisoned) are among them.
+    pub fn present_or_swapped(
+        &self,
+        range: Range<usize>,
+        max_pages: usize,
+        runs: &mut [Run],
+    ) -> Result<(usize, usize)> {
+        self.scan(range, max_pages, runs, PRESENT | SWAPPED)
+    }
+
+    fn scan(
+        &self,
+        range: Range<usize>,
+        max_pages: usize,
+        runs: &mut [Run],
+        wanted: u64,
+    ) -> Result<(usize, usize)> {
         let mut regions = [g::page_region { start: 0, end: 0, categories: 0 }; 64];
         let take = runs.len().min(regions.len());
         let mut arg = g::pm_scan_arg {
@@ -81,9 +102,9 @@ impl Pagemap {
             vec_len: take as u64,
             max_pages: max_pages as u64,
             category_inverted: FILE | ZERO,
-            category_mask: PRESENT | FILE | ZERO,
-            category_anyof_mask: 0,
-            return_mask: PRESENT | HUGE,
+            category_mask: FILE | ZERO,
+            category_anyof_mask: wanted,
+            return_mask: wanted | HUGE,
         };
         // SAFETY: the kernel writes `vec_len` regions at most, and the structure.
         let found = unsafe { sys::ioctl(&self.0, SCAN, &mut arg) }?;

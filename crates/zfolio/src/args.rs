@@ -404,7 +404,7 @@ mod tests {
 
     #[test]
     fn what_is_to_be_seen_is_a_size_or_the_limit() {
-        let mut memory = Memory { ram_bytes: 8 << 30, cgroup: None };
+        let mut memory = Memory { ram_bytes: 8 << 30, cgroup: None, may_swap: false };
         let visible = |line: &str, memory: &Memory| {
             let run = run(line);
             run.visible_bytes(memory, run.memory_bytes(memory).unwrap())

@@ -181,6 +181,7 @@ impl Coordinator {
         if now < self.next {
             return;
         }
+        self.memcg.division.swaps.store(sys::is_swapping().into(), Relaxed);
         if self.tree.is_due(now) {
             // Who ends while the tree is looked at is in it, and has given its slot back.
             let managed = self.managed();
@@ -358,7 +359,7 @@ impl Coordinator {
         let others = self.tree.processes.iter().filter(|process| !managed.contains(&process.own_pid));
         let others: Vec<(&Process, u64)> = others.map(|process| (process, self.bytes_of(process))).collect();
         self.strangers = others.iter().map(|&(process, bytes)| (process.own_pid, bytes)).collect();
-        self.strangers.push((0, sys::private_bytes()));
+        self.strangers.push((0, descendants::private_bytes(std::process::id()).unwrap_or(0)));
         // Of some it is known already, and others' engines are still to hand it in.
         let is_refused = |slot: &&Slot| slot.state() == State::Unmanaged;
         let words = |slot: &Slot| slot.said(&mut [0; 512]).unwrap_or_default().to_string();

@@ -173,7 +173,7 @@ fn process(pid: u32) -> Option<Process> {
         return None;
     }
     // An engine's memory is its program's.
-    let (private_bytes, shared_bytes) = if name == ENGINE { (0, 0) } else { resident_bytes(pid)? };
+    let (private_bytes, shared_bytes) = if name == ENGINE { (0, 0) } else { held_bytes(pid)? };
     Some(Process {
         pid,
         own_pid: pid,
@@ -188,15 +188,17 @@ fn process(pid: u32) -> Option<Process> {
 
 /// Private memory of a process, in bytes; none of one that has ended.
 pub fn private_bytes(pid: u32) -> Option<u64> {
-    resident_bytes(pid).map(|(private, _)| private)
+    held_bytes(pid).map(|(private, _)| private)
 }
 
-/// Private and shared pages that a process has in its page tables, in bytes.
-fn resident_bytes(pid: u32) -> Option<(u64, u64)> {
+/// Private and shared pages that a process has in its page tables, in bytes; private ones also where the machine's own swap has them.
+fn held_bytes(pid: u32) -> Option<(u64, u64)> {
     let statm = String::from_utf8(read(&format!("/proc/{pid}/statm"))?).ok()?;
     let mut sizes = statm.split(' ').map(|word| word.trim().parse::<u64>().unwrap_or(0));
     let (resident, shared) = (sizes.nth(1)?, sizes.next()?);
-    Some((resident.saturating_sub(shared) * PAGE, shared * PAGE))
+    // To write the file takes the kernel half as long as all else of a look.
+    let swapped = if sys::is_swapping() { status(pid, "VmSwap:").first().copied().unwrap_or(0) } else { 0 };
+    Some((resident.saturating_sub(shared) * PAGE + u64::from(swapped) * 1024, shared * PAGE))
 }
 
 /// When a process started, in the kernel's ticks.
@@ -243,10 +245,14 @@ pub fn user(pid: u32) -> Option<u32> {
 
 /// Private memory of a process, and the same with each page divided by the number of processes that have it, in bytes. Walks its page tables.
 pub fn shared_bytes(pid: u32) -> Option<(u64, u64)> {
-    let (private, _) = resident_bytes(pid)?;
+    let (private, _) = held_bytes(pid)?;
     let text = String::from_utf8(read(&format!("/proc/{pid}/smaps_rollup"))?).ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("Pss_Anon:"))?;
-    Some((private, line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024))
+    let kib = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+        line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()
+    };
+    // What is swapped is divided in the same way.
+    Some((private, (kib("Pss_Anon:")? + kib("SwapPss:").unwrap_or(0)) * 1024))
 }
 
 /// Why a process is not managed. `library` is that of the run. One that has ended by now is taken for a small one, and so is one of this user's that hides.

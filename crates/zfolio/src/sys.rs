@@ -408,12 +408,13 @@ pub fn cpu_ns_of(pid: Pid) -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Bytes of private memory of this process.
-pub fn private_bytes() -> u64 {
-    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
-    let mut pages = statm.split(' ').map(|word| word.trim().parse::<u64>().unwrap_or(0));
-    let (resident, shared) = (pages.nth(1).unwrap_or(0), pages.next().unwrap_or(0));
-    resident.saturating_sub(shared) * 4096
+/// True while the machine's own swap holds anything.
+pub fn is_swapping() -> bool {
+    // SAFETY: the structure is plain data that the call fills.
+    unsafe {
+        let mut info: libc::sysinfo = zeroed();
+        libc::sysinfo(&mut info) == 0 && info.freeswap < info.totalswap
+    }
 }
 
 /// The release of the running kernel: `6.12.3-amd64`.

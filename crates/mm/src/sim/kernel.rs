@@ -80,6 +80,36 @@ impl World {
 }
 
 impl SimKernel {
+    /// PAGEMAP_SCAN.
+    fn scan(
+        &mut self,
+        range: Range<usize>,
+        max_pages: usize,
+        wants_swapped: bool,
+        runs: &mut [Run],
+    ) -> (usize, usize) {
+        let mut world = self.0.borrow_mut();
+        world.enter();
+        let (mut found, mut pages) = (0, 0);
+        for (at, page) in world.memory.pages_in(range.clone()) {
+            if page.zero || !wants_swapped && world.swapped.contains(&at) {
+                continue;
+            }
+            let joins = found > 0 && runs[found - 1].end == at;
+            if pages == max_pages || !joins && found == runs.len() {
+                return (found, runs[found - 1].end);
+            }
+            if joins {
+                runs[found - 1].end = at + PAGE;
+            } else {
+                runs[found] = Run { start: at, end: at + PAGE, huge: false };
+                found += 1;
+            }
+            pages += 1;
+        }
+        (found, range.end)
+    }
+
     /// UFFDIO_WRITEPROTECT: how many pages of the range were shared.
     fn set_protection(&mut self, range: Range<usize>, protected: bool) -> Result<usize, Errno> {
         let mut world = self.0.borrow_mut();
@@ -245,14 +275,20 @@ impl Kernel for SimKernel {
         found
     }
 
-    fn occupied(&mut self, at: usize, max_pages: usize, runs: &mut [Run]) -> Option<(usize, usize)> {
+    fn occupied(
+        &mut self,
+        at: usize,
+        max_pages: usize,
+        wants_swapped: bool,
+        runs: &mut [Run],
+    ) -> Option<(usize, usize)> {
         let mut at = at;
         loop {
             let next = {
                 let world = self.0.borrow();
                 world.memory.vmas().find(|(range, vma)| range.end > at && !vma.engine).map(|(range, _)| range)
             }?;
-            let (found, upto) = self.present(at.max(next.start)..next.end, max_pages, runs);
+            let (found, upto) = self.scan(at.max(next.start)..next.end, max_pages, wants_swapped, runs);
             if found > 0 {
                 return Some((found, upto));
             }
@@ -261,26 +297,15 @@ impl Kernel for SimKernel {
     }
 
     fn present(&mut self, range: Range<usize>, max_pages: usize, runs: &mut [Run]) -> (usize, usize) {
-        let mut world = self.0.borrow_mut();
-        world.enter();
-        let (mut found, mut pages) = (0, 0);
-        for (at, page) in world.memory.pages_in(range.clone()) {
-            if page.zero {
-                continue;
-            }
-            let joins = found > 0 && runs[found - 1].end == at;
-            if pages == max_pages || !joins && found == runs.len() {
-                return (found, runs[found - 1].end);
-            }
-            if joins {
-                runs[found - 1].end = at + PAGE;
-            } else {
-                runs[found] = Run { start: at, end: at + PAGE, huge: false };
-                found += 1;
-            }
-            pages += 1;
-        }
-        (found, range.end)
+        self.scan(range, max_pages, false, runs)
+    }
+
+    fn is_hole(&mut self, at: usize) -> bool {
+        self.scan(at..at + PAGE, 1, true, &mut [Run::default()]).0 == 0
+    }
+
+    fn is_swapped(&self) -> bool {
+        !self.0.borrow().swapped.is_empty()
     }
 
     fn entries(&mut self, at: usize, entries: &mut [u64]) {
@@ -325,6 +350,7 @@ impl Kernel for SimKernel {
                     return Err(Errno::EBUSY);
                 }
                 world.memory.remove(from);
+                world.swapped.remove(&from);
                 world.memory.insert(to, Page { protected: false, ..page });
                 Ok(())
             }),

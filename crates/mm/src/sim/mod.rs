@@ -38,7 +38,7 @@ use program::Program;
 use random::Random;
 use shadow::Shadow;
 use std::cell::RefCell;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
 use std::ops::Range;
 use std::rc::Rc;
@@ -56,6 +56,8 @@ pub struct World {
     scripted: bool,
     /// No page of the engine's can be discarded.
     stubborn: bool,
+    /// Scenes only: pages that the kernel's own swap has. Where they are moved to they are brought back at once.
+    swapped: BTreeSet<usize>,
     /// Pages are just being taken that cannot be written to, and the hooks of mremap wait for that.
     is_taking: bool,
     /// Messages that were read while the engine was about something else.

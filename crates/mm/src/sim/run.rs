@@ -17,7 +17,7 @@ use crate::stage::Use;
 use memcg::Stat;
 use std::any::Any;
 use std::cell::RefCell;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
@@ -154,6 +154,7 @@ pub fn world(seed: u64, plan: &Plan) -> World {
         scripted: false,
         held: 0..0,
         stubborn: false,
+        swapped: BTreeSet::new(),
         is_taking: false,
         early: Default::default(),
         wiped: Vec::new(),
@@ -345,6 +346,7 @@ impl World {
             bugs: self.bugs.clone(),
             scripted: false,
             stubborn: false,
+            swapped: BTreeSet::new(),
             is_taking: false,
             early: Default::default(),
             wiped,

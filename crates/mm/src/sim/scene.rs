@@ -554,6 +554,31 @@ fn what_is_left_unchanged_of_a_window_keeps_no_object_for_itself() {
     }
 }
 
+/// What the kernel has swapped counts, and must not keep a limit full for ever.
+#[test]
+fn what_the_kernel_has_swapped_is_taken_where_there_is_nothing_else() {
+    let mut scene = Scene::new();
+    scene.pager.config.evict_all = false;
+    scene.write(pages(0..32));
+    scene.world.borrow_mut().swapped.extend(pages(0..16).step_by(PAGE));
+    let mut taken = Vec::new();
+    for second in 1..20 {
+        scene.world.borrow_mut().clock = second * 1_000_000;
+        let got = scene.pager.evict(8 * PAGE);
+        if got > 0 {
+            taken.push(got / PAGE);
+        }
+        if scene.kind(BASE) == Kind::None {
+            let rest = pages(16..32).step_by(PAGE).filter(|&at| scene.kind(at) == Kind::None).count();
+            assert!(rest + taken.iter().sum::<usize>() == 16, "what is there goes first: {taken:?}");
+        }
+    }
+    assert_eq!(taken.iter().sum::<usize>(), 32);
+    assert!(scene.world.borrow().swapped.is_empty());
+    assert_eq!(scene.pager.check(), Ok(()));
+    scene.reads_back(pages(0..32), 0);
+}
+
 /// The hand remembers where there is nothing to take, and no event tells of a mapping that may be written to from now on.
 #[test]
 fn what_is_registered_anew_can_be_taken_at_once() {
