@@ -25,6 +25,10 @@ programs: build ## the real programs at full size: 1 GiB and more each
 torture: build ## ten minutes of torture (SECONDS=600 SEED=1)
 	tools/torture $(or $(SECONDS),600) $(or $(SEED),1)
 
+kernels: build ## Debian's own kernels, 6.12 and the newest, in an emulated machine: some ten minutes (SECONDS=60 SEED=1)
+	@tools/setup kernels
+	SECONDS_EACH=$(or $(SECONDS),60) SEED=$(or $(SEED),1) tools/kernels
+
 soak: torture programs ## both
 
 fuzz: ## hostile input for every decompressor, an hour in all (SECONDS=3600 is divided among ten; needs nightly Rust and g++)
@@ -42,4 +46,4 @@ fmt: ## formats the Rust code
 clean: ## removes what was built
 	$(CARGO) clean
 
-.PHONY: help demo test build install programs torture soak fuzz bench deny fmt clean
+.PHONY: help demo test build install programs torture kernels soak fuzz bench deny fmt clean
