@@ -389,7 +389,7 @@ mod tests {
 
     #[test]
     fn the_limit_names_its_option_when_it_is_wrong() {
-        let memory = Memory { ram_bytes: 8 << 30, cgroup: None };
+        let memory = Memory { ram_bytes: 8 << 30, cgroup: None, may_swap: true };
         assert_eq!(run("zfolio run true").memory_bytes(&memory), Ok(4 << 30));
         assert_eq!(run("zfolio run -m 256M true").memory_bytes(&memory), Ok(256 << 20));
         for size in ["0", "-1", "12Q", "15M", "9G"] {

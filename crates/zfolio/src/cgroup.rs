@@ -11,6 +11,8 @@ pub struct Memory {
     pub ram_bytes: u64,
     /// The lowest limit of the control group and its ancestors, if it is below `ram_bytes`.
     pub cgroup: Option<Limit>,
+    /// False where the control group, of version 2, is to have nothing in the machine's swap.
+    pub may_swap: bool,
 }
 
 /// A control group's limit.
@@ -28,9 +30,12 @@ impl Memory {
         let read = |path: &Path| fs::read_to_string(path).ok();
         let text = |path: &str| read(Path::new(path)).unwrap_or_default();
         let ram_bytes = ram_bytes(&text("/proc/meminfo")).unwrap_or(u64::MAX);
-        let cgroup = limit(&text("/proc/self/cgroup"), &text("/proc/self/mountinfo"), read)
-            .filter(|limit| limit.bytes < ram_bytes);
-        Memory { ram_bytes, cgroup }
+        let lowest = |file: fn(Version) -> Option<&'static str>| {
+            lowest(&text("/proc/self/cgroup"), &text("/proc/self/mountinfo"), file, read)
+        };
+        let cgroup = lowest(Version::limit).filter(|limit| limit.bytes < ram_bytes);
+        let may_swap = lowest(Version::swap_limit).is_none_or(|limit| limit.bytes > 0);
+        Memory { ram_bytes, cgroup, may_swap }
     }
 
     /// What a share in per cent is a share of: the control group's limit, else the RAM. In bytes.
@@ -50,9 +55,14 @@ fn ram_bytes(meminfo: &str) -> Option<u64> {
     Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
 }
 
-/// The lowest limit on the way from this process's group to the root, from the texts of /proc/self/cgroup and
-/// /proc/self/mountinfo.
-fn limit(cgroup: &str, mountinfo: &str, read: impl Fn(&Path) -> Option<String>) -> Option<Limit> {
+/// The lowest limit of a kind, which each version has in a `file`, on the way from this process's group to the root; from the
+/// texts of /proc/self/cgroup and /proc/self/mountinfo.
+fn lowest(
+    cgroup: &str,
+    mountinfo: &str,
+    file: impl Fn(Version) -> Option<&'static str>,
+    read: impl Fn(&Path) -> Option<String>,
+) -> Option<Limit> {
     // A line is `id:controllers:path`; version 2 is the one with the id 0 and no controllers. Where both are mounted the
     // memory controller is in one of them, and in the other there is no file to read.
     let groups = cgroup.lines().filter_map(|line| {
@@ -65,14 +75,15 @@ fn limit(cgroup: &str, mountinfo: &str, read: impl Fn(&Path) -> Option<String>) 
         }
     });
     groups
-        .flat_map(|(version, group)| {
+        .filter_map(|(version, group)| Some((version, file(version)?, group)))
+        .flat_map(|(version, file, group)| {
             mountinfo.lines().filter_map(move |line| mount(line, version)).flat_map(move |(root, point)| {
                 // The mount shows the hierarchy from `root` on: in a container with a namespace of its own that is "/", and in
                 // one without it is the container's own group.
                 let group = Path::new(group);
                 let below = group.strip_prefix(&root).unwrap_or(Path::new("")).to_path_buf();
                 let dirs: Vec<PathBuf> = below.ancestors().map(|dir| point.join(dir)).collect();
-                dirs.into_iter().map(move |dir| dir.join(version.file()))
+                dirs.into_iter().map(move |dir| dir.join(file))
             })
         })
         .filter_map(|file| {
@@ -89,11 +100,19 @@ enum Version {
 }
 
 impl Version {
-    /// The file of the limit. Version 2 says "max" and version 1 a number beyond any RAM where there is none.
-    fn file(self) -> &'static str {
+    /// The file of the limit of memory. Version 2 says "max" and version 1 a number beyond any RAM where there is none.
+    fn limit(self) -> Option<&'static str> {
         match self {
-            Version::V1 => "memory.limit_in_bytes",
-            Version::V2 => "memory.max",
+            Version::V1 => Some("memory.limit_in_bytes"),
+            Version::V2 => Some("memory.max"),
+        }
+    }
+
+    /// That of the limit of swap; in version 1 it is one of memory and swap together.
+    fn swap_limit(self) -> Option<&'static str> {
+        match self {
+            Version::V1 => None,
+            Version::V2 => Some("memory.swap.max"),
         }
     }
 }
@@ -130,7 +149,7 @@ mod tests {
     use super::*;
 
     fn found(cgroup: &str, mountinfo: &str, files: &[(&str, &str)]) -> Option<(u64, String)> {
-        limit(cgroup, mountinfo, |path| {
+        lowest(cgroup, mountinfo, Version::limit, |path| {
             files.iter().find(|(name, _)| Path::new(name) == path).map(|(_, text)| text.to_string())
         })
         .map(|limit| (limit.bytes, limit.file.to_str().unwrap().to_string()))
@@ -180,9 +199,19 @@ mod tests {
     }
 
     #[test]
+    fn a_group_that_is_to_have_no_swap() {
+        let swap = |text: &str| {
+            let read = |path: &Path| path.ends_with("a/memory.swap.max").then(|| text.to_string());
+            lowest("0::/a/b\n", V2, Version::swap_limit, read).map(|limit| limit.bytes)
+        };
+        assert_eq!([swap("0\n"), swap("max\n")], [Some(0), None]);
+        assert!(lowest("4:memory:/a\n", V1, Version::swap_limit, |_| Some("0".into())).is_none());
+    }
+
+    #[test]
     fn without_a_limit_it_is_half_of_the_ram() {
         assert_eq!(ram_bytes("MemTotal:       1024 kB\nMemFree: 3 kB\n"), Some(1 << 20));
-        let mut memory = Memory { ram_bytes: 8 << 30, cgroup: None };
+        let mut memory = Memory { ram_bytes: 8 << 30, cgroup: None, may_swap: true };
         assert_eq!((memory.base_bytes(), memory.default_bytes()), (8 << 30, 4 << 30));
         memory.cgroup = Some(Limit { bytes: 1000, file: PathBuf::new() });
         assert_eq!((memory.base_bytes(), memory.default_bytes()), (1000, 900));

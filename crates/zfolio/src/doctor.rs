@@ -5,9 +5,11 @@ use crate::accelerator;
 use crate::args::Doctor;
 use crate::cgroup::Memory;
 use crate::glibc;
+use crate::kernels::{self, Needs};
 use crate::probe::{self, Refused, Way};
 use crate::rundir::{LIBRARY, RunDir};
 use crate::size::Bytes;
+use crate::swap::Swap;
 use crate::sys;
 use iaa::setup::Setup;
 use linux_raw_sys::general as g;
@@ -71,7 +73,8 @@ pub struct Check {
     pub remedies: &'static [Remedy],
 }
 
-const fn remedy(who: &'static str, command: &'static str) -> Remedy {
+/// A remedy.
+pub const fn remedy(who: &'static str, command: &'static str) -> Remedy {
     Remedy { who, command }
 }
 
@@ -89,8 +92,8 @@ const SCHEDULING: &[Remedy] = &[
 const NEWER_KERNEL: &[Remedy] = &[
     remedy("root", "Debian 12: apt install -t bookworm-backports linux-image-amd64"),
     remedy("root", "Ubuntu 24.04: apt install linux-generic-hwe-24.04"),
-    remedy("user", "ask for a machine with Linux 6.11 or later"),
-    remedy("container", "the host's kernel counts: move to a node with 6.11 or later"),
+    remedy("user", "ask for a machine with Linux 6.12 or later"),
+    remedy("container", "the host's kernel counts: move to a node with 6.12 or later"),
 ];
 const PROC: &[Remedy] = &[
     remedy("root", "mount -t proc proc /proc"),
@@ -133,6 +136,12 @@ const PROCESSES: &[Remedy] = &[
     remedy("container", "docker run --ulimit nproc=4096 ..."),
 ];
 
+const SWAP: &[Remedy] = &[
+    remedy("root", "swapoff -a, or for one run: systemd-run --scope -p MemorySwapMax=0 zfolio run ..."),
+    remedy("user", "nothing to do: it works, and what is in swap too takes longer to come back"),
+    remedy("container", "docker run --memory 1G --memory-swap 1G ...    (the same size: no swap)"),
+];
+
 /// What a run cannot do without, each tried for real.
 fn essentials() -> Vec<Check> {
     let userfaultfd = userfaultfd();
@@ -148,6 +157,7 @@ fn essentials() -> Vec<Check> {
 
 /// What a run feels.
 fn circumstances(libc: Option<PathBuf>) -> Vec<Check> {
+    let (own, machines) = (Memory::of_this_process(), Swap::of_this_machine());
     vec![
         library(),
         hooks(libc),
@@ -159,7 +169,8 @@ fn circumstances(libc: Option<PathBuf>) -> Vec<Check> {
         scheduling(),
         seccomp(),
         accelerator::check(Setup::look("")),
-        memory(&Memory::of_this_process()),
+        memory(&own),
+        swap(&machines, own.may_swap),
     ]
 }
 
@@ -174,8 +185,9 @@ pub fn obstacle() -> Option<String> {
 
 /// `zfolio doctor`; returns the exit status.
 pub fn run(args: &Doctor) -> u8 {
+    let circumstances = circumstances(args.libc.clone());
     let checks: Vec<Check> =
-        [kernel()].into_iter().chain(essentials()).chain(circumstances(args.libc.clone())).collect();
+        [kernel()].into_iter().chain(defects()).chain(essentials()).chain(circumstances).collect();
     let mut stdout = std::io::stdout();
     let colour = stdout.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     let _ = stdout.write_all(text(&checks, colour).as_bytes());
@@ -241,21 +253,40 @@ fn status(name: &str) -> String {
     line.unwrap_or_default().trim().to_string()
 }
 
+fn version() -> kernels::Version {
+    let (release, build) = sys::kernel();
+    kernels::version(&release, &build, &read("/proc/version_signature"))
+}
+
 fn kernel() -> Check {
-    let release = sys::kernel_release();
-    let new = version(&release) >= (6, 11);
+    let (major, minor, _) = kernels::OLDEST;
+    let is_new = version() >= kernels::OLDEST;
+    let (release, _) = sys::kernel();
     Check {
         name: "kernel",
-        found: format!("Linux {release}{}", if new { "" } else { ", older than 6.11" }),
+        found: format!(
+            "Linux {release}{}",
+            if is_new { String::new() } else { format!(", older than {major}.{minor}") }
+        ),
         // What the version promises is tried below, since distributions take features back to older kernels.
-        verdict: if new { Verdict::Ok } else { Verdict::Note },
+        verdict: if is_new { Verdict::Ok } else { Verdict::Note },
         remedies: NEWER_KERNEL,
     }
 }
 
-fn version(release: &str) -> (u32, u32) {
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|n| n.parse().unwrap_or(0));
-    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+/// What is known of this kernel's version and matters here.
+fn defects() -> Vec<Check> {
+    let swaps = Swap::of_this_machine().is_on() && Memory::of_this_process().may_swap;
+    let has_huge_pages = chosen(&read(&format!("{HUGE_PAGES_DIR}/enabled"))) != "never";
+    let in_use = [(swaps, Needs::Swap), (has_huge_pages, Needs::HugePages)];
+    let in_use: Vec<Needs> = in_use.into_iter().filter_map(|(is, what)| is.then_some(what)).collect();
+    let check = |defect: &kernels::Defect| Check {
+        name: "kernel's defect",
+        found: defect.sentence(),
+        verdict: Verdict::Note,
+        remedies: defect.remedies,
+    };
+    kernels::defects(version(), &in_use).into_iter().map(check).collect()
 }
 
 /// The features that make evicted memory safe, then those that make it better.
@@ -372,8 +403,10 @@ fn chosen(text: &str) -> &str {
     text.split(['[', ']']).nth(1).unwrap_or("")
 }
 
+const HUGE_PAGES_DIR: &str = "/sys/kernel/mm/transparent_hugepage";
+
 fn huge_pages() -> Check {
-    const DIR: &str = "/sys/kernel/mm/transparent_hugepage";
+    const DIR: &str = HUGE_PAGES_DIR;
     let mode = read(&format!("{DIR}/enabled"));
     let mode = chosen(&mode);
     let mut sizes: Vec<(u64, String)> = fs::read_dir(DIR)
@@ -469,6 +502,22 @@ fn memory(memory: &Memory) -> Check {
     Check { name: "memory", found, verdict: Verdict::Ok, remedies: &[] }
 }
 
+/// Nothing of zfolio's is locked in memory (docs/kernels.md says why), so the kernel may swap all of it.
+fn swap(swap: &Swap, may_swap: bool) -> Check {
+    let words = swap.words();
+    let (found, verdict) = match (swap.is_on(), may_swap) {
+        (false, _) => ("none".to_string(), Verdict::Ok),
+        (true, false) => (format!("{words}; not for this control group"), Verdict::Ok),
+        (true, true) => (
+            format!(
+                "{words}: the kernel may swap what is squeezed, too; that counts against the limit all the same"
+            ),
+            Verdict::Note,
+        ),
+    };
+    Check { name: "swap", found, verdict, remedies: SWAP }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -480,10 +529,20 @@ mod tests {
 
     #[test]
     fn versions() {
-        assert_eq!(version("6.18.44-fc-v669"), (6, 18));
-        assert_eq!(version("5.10.0-28-amd64"), (5, 10));
-        assert_eq!(version("7.0-rc1"), (7, 0));
+        let (release, _) = sys::kernel();
+        let (major, minor, _) = version();
+        assert!(release.starts_with(&format!("{major}.{minor}")), "{release}");
         assert_eq!(chosen("always [madvise] never"), "madvise");
+    }
+
+    #[test]
+    fn swap_is_told_with_what_it_means() {
+        let [none, on] = ["", "title\n/swap.img file 2097152 0 -2\n"].map(Swap::listed);
+        assert_eq!(swap(&none, true).verdict, Verdict::Ok);
+        assert_eq!(swap(&on, false).found, "/swap.img of 2 GiB; not for this control group");
+        let beneath = swap(&on, true);
+        assert_eq!(beneath.verdict, Verdict::Note);
+        assert!(beneath.found.starts_with("/swap.img of 2 GiB: the kernel may swap"), "{}", beneath.found);
     }
 
     #[test]
@@ -515,9 +574,19 @@ zfolio run does not work here: one thing is missing.
 
     #[test]
     fn every_check_that_can_fail_has_a_remedy_for_each_kind_of_person() {
-        for remedies in
-            [RIGHTS, NEWER_KERNEL, PROC, CODE, GLIBC, HUGE_PAGES, MAPS, OVERCOMMIT, ADDRESS_SPACE, PROCESSES]
-        {
+        for remedies in [
+            RIGHTS,
+            NEWER_KERNEL,
+            PROC,
+            CODE,
+            GLIBC,
+            HUGE_PAGES,
+            MAPS,
+            OVERCOMMIT,
+            ADDRESS_SPACE,
+            PROCESSES,
+            SWAP,
+        ] {
             for who in ["root", "user", "container"] {
                 assert!(remedies.iter().any(|r| r.who == who), "{remedies:?}");
             }

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! - [`args`], [`size`], [`cgroup`]: the command line, sizes of memory, and what they are a share of
-//! - [`probe`], [`doctor`]: what the kernel allows, and what to do about what it does not
+//! - [`probe`], [`doctor`]: what the kernel allows, and what to do about what it does not; [`kernels`]: what is known of it by its version; [`swap`]: the machine's
 //! - [`program`], [`elf`]: CMD, found and looked at before it runs; [`glibc`]: the machine's libc
 //! - [`mod@dictionary`]: the one that the user has in a file
 //! - [`rundir`]: the directory with the library and the shared page; [`blank`]: a library of nothing, for 32-bit descendants
@@ -44,6 +44,7 @@ mod file_room;
 mod glibc;
 mod growth;
 mod handover;
+mod kernels;
 mod probe;
 mod program;
 mod progress;
@@ -56,6 +57,7 @@ mod size;
 mod smaps;
 mod summary;
 mod supervise;
+mod swap;
 mod sys;
 mod told;
 mod tree;

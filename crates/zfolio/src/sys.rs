@@ -417,12 +417,15 @@ pub fn is_swapping() -> bool {
     }
 }
 
-/// The release of the running kernel: `6.12.3-amd64`.
-pub fn kernel_release() -> String {
+/// The running kernel's release, `6.12.3-amd64`, and its build, `#1 SMP ...`.
+pub fn kernel() -> (String, String) {
     // SAFETY: the structure is plain data that the call fills with C strings.
     unsafe {
         let mut name: libc::utsname = zeroed();
         libc::uname(&mut name);
-        OsStr::from_bytes(CStr::from_ptr(name.release.as_ptr()).to_bytes()).to_string_lossy().into_owned()
+        let text = |words: &[libc::c_char]| {
+            OsStr::from_bytes(CStr::from_ptr(words.as_ptr()).to_bytes()).to_string_lossy().into_owned()
+        };
+        (text(&name.release), text(&name.version))
     }
 }
