@@ -26,12 +26,12 @@ pub fn of_file(path: &str) -> Option<&'static str> {
 /// What is said of them, for the summary; nothing of none.
 pub fn advice(names: &[&str]) -> Option<String> {
     let (first, others) = names.split_first()?;
-    let size = match others {
-        [] => format!("{first} sizes itself"),
-        [second] => format!("{first} and {second} size themselves"),
-        _ => format!("{first} and others size themselves"),
+    let who = match others {
+        [] => format!("{first} goes"),
+        [second] => format!("{first} and {second} go"),
+        _ => format!("{first} and others go"),
     };
-    Some(format!("{size} by the machine: see --visible limit"))
+    Some(format!("{who} by the machine's memory: see --visible limit"))
 }
 
 #[cfg(test)]
@@ -60,7 +60,7 @@ mod tests {
     #[test]
     fn the_advice_fits_into_the_summary() {
         assert_eq!(advice(&[]), None);
-        assert_eq!(advice(&["java"]).unwrap(), "java sizes itself by the machine: see --visible limit");
+        assert_eq!(advice(&["java"]).unwrap(), "java goes by the machine's memory: see --visible limit");
         for names in [&["duckdb", "java"][..], &["duckdb", "java", "node"]] {
             let text = advice(names).unwrap();
             assert!(text.starts_with("duckdb and ") && text.len() + crate::summary::INDENT <= 80, "{text}");

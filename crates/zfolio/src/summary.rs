@@ -612,7 +612,7 @@ zfolio: ran in 255 MiB instead of 1.21 GiB (21 %)
     #[test]
     fn who_goes_by_what_he_sees_is_told_of_once_where_all_is_seen() {
         let mut figures = Figures { askers: vec!["java"], ..figures() };
-        let line = "\n  visible     java sizes itself by the machine: see --visible limit\n";
+        let line = "\n  visible     java goes by the machine's memory: see --visible limit\n";
         assert_eq!(figures.text().matches(line).count(), 1, "{}", figures.text());
         figures.visible_bytes = Some(256 << 20);
         assert!(!figures.text().contains("visible"));

@@ -223,7 +223,7 @@ fn the_summary_says_whom_it_would_help() {
     let said = |options: &[&str]| text(&run(options, &["node", "-e", script]).stderr);
     let off = said(&["--memory", "96M"]);
     assert_eq!(
-        off.matches("\n  visible     node sizes itself by the machine: see --visible limit\n").count(),
+        off.matches("\n  visible     node goes by the machine's memory: see --visible limit\n").count(),
         1,
         "{off}"
     );
