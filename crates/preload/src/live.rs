@@ -60,6 +60,8 @@ pub struct Live {
     slot: &'static Slot,
     /// The kernel's own swap has pages of the program's memory or of the engine's.
     pub is_swapped: bool,
+    /// Some of the program's memory has been protected against writes.
+    has_protected: bool,
     /// Threads that have not been seen outside of a call since the census began, with their user time then, as far as it is known.
     census: Vec<(u32, Option<u64>)>,
     pauses: u32,
@@ -102,6 +104,7 @@ impl Live {
             registered: 0..0,
             slot,
             is_swapped: false,
+            has_protected: false,
             census: Vec::new(),
             pauses: 0,
             early: VecDeque::new(),
@@ -426,6 +429,15 @@ impl Kernel for Live {
     }
 
     fn move_pages(&mut self, dst: usize, src: usize, bytes: usize) -> Moved {
+        // A swap entry takes its protection along, and so does a page on kernels since April 2026. Then the engine's own
+        // write to the stage would wait for the engine. It is safe to take
+        // protection away first, since a page that others have too is not moved, and a write to any other copies nothing.
+        if self.has_protected
+            && self.registered.contains(&dst)
+            && self.uffd.unprotect(src..src + bytes) == Err(Errno::EAGAIN)
+        {
+            return Moved { bytes: 0, stop: Some(Errno::EAGAIN) };
+        }
         // SAFETY: the pager tells where each page is before anything can ask for it (evict.rs, fault.rs of mm).
         let moved = unsafe { self.uffd.move_pages(&self.pagemap, dst, src, bytes) };
         if moved.stop == Some(Errno::EINVAL) && moved.bytes == 0 {
@@ -465,6 +477,7 @@ impl Kernel for Live {
             let part = m.range.start.max(range.start)..(m.range.end - TAIL.min(m.range.len())).min(range.end);
             parts.extend((!part.is_empty()).then_some(part));
         }
+        self.has_protected = true;
         for part in parts {
             // What is not registered, or gone, is left out: what is copied there is counted late.
             if self.uffd.protect(part) == Err(Errno::EAGAIN) {
