@@ -260,9 +260,11 @@ pub fn reason(pid: u32, library_path: &Path) -> Reason {
     let exe = format!("/proc/{pid}/exe");
     let unmanageable = program::inspect(Path::new(&exe)).err();
     let library = library_path.as_os_str().as_encoded_bytes();
-    let maps = read(&format!("/proc/{pid}/maps")).filter(|maps| is_whole(maps)).unwrap_or_default();
+    let maps = fs::read(format!("/proc/{pid}/maps"));
+    let is_refused = maps.as_ref().is_err_and(|e| e.kind() == ErrorKind::PermissionDenied);
+    let maps = maps.ok().filter(|maps| is_whole(maps)).unwrap_or_default();
     match unmanageable {
-        _ if maps.is_empty() && user(pid).is_some_and(|user| user != sys::effective_user()) => {
+        _ if is_refused && user(pid).is_some_and(|user| user != sys::effective_user()) => {
             Reason::Without(Cause::User, "is another user's".to_string())
         }
         _ if maps.is_empty() || holds(&maps, library) => Reason::Small,
