@@ -407,7 +407,7 @@ impl Coordinator {
         if process.forked && uffd::sys::same_vm(process.pid, process.parent) == Ok(true) {
             return 0;
         }
-        if process.private_bytes < LARGE || !self.tree.is_related(process.pid) {
+        if process.private_bytes < self.large_bytes() || !self.tree.is_related(process.pid) {
             return process.private_bytes;
         }
         // One that has just been forked off has its parent's pages, and will soon have a slot or execute a program.
@@ -417,6 +417,11 @@ impl Coordinator {
         let known = descendants::shared_bytes(process.pid);
         known.map_or(process.private_bytes, |(private, proportional)| private.min(proportional))
     }
+
+    /// Processes with less are counted in full: of a small limit that is less too, as dozens of them would take all of it.
+    fn large_bytes(&self) -> u64 {
+        (self.memcg.max_bytes.load(Relaxed) / LARGE_PART).min(LARGE)
+    }
 }
 
 /// No process holds more: all of its address space, in bytes.
@@ -425,8 +430,9 @@ const MOST: u64 = 1 << 47;
 /// No engine shares more with its workers, in bytes: any process of the run can write the page.
 const BOARD_MOST: u64 = 16 << 20;
 
-/// Processes with less are counted in full.
+/// See [`Coordinator::large_bytes`]: at most, and one part in so many of the limit.
 const LARGE: u64 = 4 << 20;
+const LARGE_PART: u64 = 64;
 
 #[cfg(test)]
 mod tests {

@@ -1,6 +1,6 @@
 //! What processes have in common since a fork, and is to be counted once; and what those that have ended leave, until it is known.
 
-use super::{Coordinator, LARGE, MOST, PRESSED, Publisher, Tenant};
+use super::{Coordinator, MOST, PRESSED, Publisher, Tenant};
 use crate::descendants::{self, Process};
 use crate::sys;
 use memcg::{SLOTS, Slot, State};
@@ -13,8 +13,8 @@ const WALK_PART: u32 = 50;
 /// For those that share more than they knew it is waited no longer than this.
 pub(super) const LONGEST_WAIT: Duration = Duration::from_millis(100);
 
-/// So much of what seems to be shared may be the time between two looks.
-const SLIGHT: u64 = 1 << 20;
+/// One part in so many of what is large, 1 MiB at most, of what seems to be shared may be the time between two looks.
+const SLIGHT_PART: u64 = 4;
 
 /// What the page tables of a process say.
 #[derive(Clone, Copy)]
@@ -44,9 +44,13 @@ impl Coordinator {
             (old.index, old.pid) == (new.index, new.pid) && (old.engine == 0 || old.engine == new.engine)
         };
         let lives = |old: &Tenant| present.iter().any(|new| is_same(old, new));
-        let before = std::mem::take(&mut self.present);
-        self.departed.extend(before.into_iter().filter(|old| old.bytes >= SLIGHT && !lives(old)));
+        let (before, slight) = (std::mem::take(&mut self.present), self.slight_bytes());
+        self.departed.extend(before.into_iter().filter(|old| old.bytes >= slight && !lives(old)));
         self.present = present;
+    }
+
+    fn slight_bytes(&self) -> u64 {
+        self.large_bytes() / SLIGHT_PART
     }
 
     /// How much of the private memory of forked processes is counted with their relatives: asks about one after the other, at a bounded pace.
@@ -61,11 +65,12 @@ impl Coordinator {
             return;
         }
         let began = sys::cpu_time();
+        let (large, slight) = (self.large_bytes(), self.slight_bytes());
         let mut due: Vec<(usize, &'static Slot, u32)> = Vec::new();
         for (index, slot) in self.taken().filter(|(_, slot)| slot.state() != State::Starting) {
             let pid = slot.pid.load(Relaxed);
             let found = self.tree.processes.iter().find(|process| process.own_pid == pid);
-            let related = |p: &&Process| p.private_bytes >= LARGE && self.tree.is_related(p.pid);
+            let related = |p: &&Process| p.private_bytes >= large && self.tree.is_related(p.pid);
             if let Some(process) = found.filter(|p| shares(slot) || related(p)) {
                 due.push((index, slot, process.pid));
             }
@@ -81,7 +86,7 @@ impl Coordinator {
             self.known(index, slot).walked = walk;
             let copied = slot.share.copied_bytes.load(SeqCst);
             if let Some((private, proportional)) = descendants::shared_bytes(pid) {
-                let excess = private.saturating_sub(proportional + SLIGHT);
+                let excess = private.saturating_sub(proportional + slight);
                 found.push(Found { index, slot, excess, copied });
             }
         }
