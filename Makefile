@@ -29,6 +29,10 @@ kernels: build ## Debian's own kernels, 6.12 and the newest, in an emulated mach
 	@tools/setup kernels
 	SECONDS_EACH=$(or $(SECONDS),60) SEED=$(or $(SEED),1) tools/kernels
 
+suites: build ## public test suites (CPython, stress-ng, redis) without and with zfolio, case by case (SUITES="redis stress-ng")
+	@tools/setup suites
+	tools/suites $(SUITES)
+
 soak: torture programs ## both
 
 fuzz: ## hostile input for every decompressor, an hour in all (SECONDS=3600 is divided among ten; needs nightly Rust and g++)
@@ -46,4 +50,4 @@ fmt: ## formats the Rust code
 clean: ## removes what was built
 	$(CARGO) clean
 
-.PHONY: help demo test build install programs torture kernels soak fuzz bench deny fmt clean
+.PHONY: help demo test build install programs torture kernels suites soak fuzz bench deny fmt clean
