@@ -15,7 +15,7 @@ EXCLUDED = {}
 
 # What `make test` runs: memory, threads, forks, mappings and files.
 SHORT = """
-    test_buffer test_bytes test_fork1 test_gc test_memoryio test_mmap test_resource test_threading_local test_wait4 test_weakref
+    test_bytes test_fork1 test_gc test_mmap test_resource test_struct test_threading_local test_wait4
 """
 
 # (Pattern of "ITEM CASE", reason.)

@@ -111,6 +111,12 @@ def execute(item, way, zfolio, logs):
             end = end_of(process.wait(way.patience_s or item.timeout_s))
         except subprocess.TimeoutExpired:
             end = SLOW if way.patience_s else "timeout"
+            # zfolio ends with its program, and says what it has done.
+            process.terminate()
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                pass
         finally:
             seconds = time.monotonic() - begun
             end_all(folder)
