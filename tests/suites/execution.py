@@ -132,10 +132,13 @@ def execute(item, way, zfolio, logs):
 
 
 def end_all(mark):
-    """Kills whatever has the mark in its environment, until nothing has."""
+    """Kills whatever has the mark in its environment or works in the folder, until nothing does.
+
+    redis-server writes its title over its environment; its working directory still tells.
+    """
     needle = f"{MARK}={mark}".encode()
     for _ in range(100):
-        found = [pid for pid in filter(str.isdigit, os.listdir("/proc")) if needle in environment_of(pid)]
+        found = [pid for pid in filter(str.isdigit, os.listdir("/proc")) if needle in environment_of(pid) or directory_of(pid).startswith(mark)]
         if not found:
             return
         for pid in found:
@@ -152,3 +155,10 @@ def environment_of(pid):
             return file.read().split(b"\0")
     except OSError:
         return []
+
+
+def directory_of(pid):
+    try:
+        return os.readlink(f"/proc/{pid}/cwd")
+    except OSError:
+        return ""
