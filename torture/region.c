@@ -292,10 +292,10 @@ void region_drop_head(struct region *r, size_t pages)
 
 /* ---- access ------------------------------------------------------------------------------------- */
 
-static void verify_page(struct worker *w, struct region *r, size_t page)
+/* What is at `p` must be what the region's page holds: it is there, or was moved there. */
+static void verify_page(struct worker *w, struct region *r, size_t page, const void *p)
 {
 	struct cell *c = &r->cells[page];
-	const void *p = page_at(r, page);
 	char found[512];
 
 	if (c->state == ABSENT)
@@ -334,8 +334,13 @@ static void verify_page(struct worker *w, struct region *r, size_t page)
 
 void region_verify(struct worker *w, struct region *r, size_t first, size_t pages)
 {
-	for (size_t p = first; p < first + pages; p++)
-		verify_page(w, r, p);
+	region_verify_at(w, r, first, pages, page_at(r, first));
+}
+
+void region_verify_at(struct worker *w, struct region *r, size_t first, size_t pages, const void *at)
+{
+	for (size_t p = 0; p < pages; p++)
+		verify_page(w, r, first + p, (const uint8_t *)at + p * PAGE);
 }
 
 void region_verify_all(struct worker *w)

@@ -28,6 +28,9 @@
 	X(holes, 3, ALONE, "holes, unmapped, moved away or kept out of children: MAP_FIXED there, munmap over them, fork") \
 	X(grow, 12, OWN_MEMORY | USES_FDS, "mremap to more") \
 	X(shrink, 6, OWN_MEMORY | USES_FDS, "mremap to less") \
+	X(cut, 2, OWN_MEMORY, "cut a region into thousands of mappings, each other one protected or advised otherwise") \
+	X(stripes, 2, OWN_MEMORY, "unmap each other piece of a region") \
+	X(tear, 4, OWN_MEMORY, "mremap a piece of a region away, to more") \
 	X(regrow, 8, OWN_MEMORY | USES_FDS, "mremap to less and back: the part that returns is zero") \
 	X(move, 12, OWN_MEMORY | USES_FDS, "mremap, MREMAP_FIXED") \
 	X(move_over, 5, OWN_MEMORY | USES_FDS, "mremap, MREMAP_FIXED over another region") \
@@ -59,7 +62,7 @@
 	X(shelves, 6, 0, "pages under mutexes that several threads use") \
 	X(recurse, 4, OWN_MEMORY, "deep recursion with verified locals") \
 	X(tls, 6, 0, "thread-local data") \
-	X(threads, 6, OWN_MEMORY, "threads that start, work, and are joined") \
+	X(threads, 6, OWN_MEMORY | MAKES_THREADS, "threads that start, work, and are joined") \
 	X(detached, 3, 0, "detached threads") \
 	X(cancelled, 1, USES_FDS, "a cancelled thread") \
 	X(robust, 3, 0, "robust mutexes of a thread that dies") \
@@ -67,13 +70,16 @@
 	X(fork, 2, USES_FDS, "fork: the child verifies and acts on its copy") \
 	X(fork_killed, 1, USES_FDS, "a forked child that is killed, perhaps before it runs") \
 	X(vfork, 2, 0, "a vfork child uses our memory") \
+	X(vfork_stays, 3, USES_FDS, "a vfork child acts on our memory for a while, and so does its child") \
+	X(companions, 3, USES_FDS, "children of clone with CLONE_VM act beside us in our memory") \
 	X(exec, 2, USES_FDS, "spawn, fork and vfork with exec of ourselves") \
 	X(shell, 1, USES_FDS, "system and popen") \
 	X(signals, 3, 0, "signals every millisecond: on, off, on an alternate stack") \
 	X(barrier, 3, 0, "SIGSEGV at read-only memory, mended by its handler") \
 	X(close_range, 1, OWNS_FDS, "close_range(3, ~0)") \
 	X(full_table, 1, OWNS_FDS, "no descriptor left") \
-	X(userfault, 2, USES_FDS, "a userfaultfd of the program's own") \
+	X(userfault, 2, USES_FDS, "a userfaultfd of the program's own: copies, moves, zeros") \
+	X(uffd_move, 3, OWN_MEMORY | USES_FDS, "UFFDIO_MOVE out of a region, and back, or UFFDIO_COPY or ZEROPAGE") \
 	X(plant_stale, 0, 0, "PLANTED: a page's older content") \
 	X(plant_zero, 0, 0, "PLANTED: a page turned to zero") \
 	X(plant_bit, 0, 0, "PLANTED: a bit flipped") \
@@ -119,17 +125,18 @@ static const struct action *choose(struct worker *w, unsigned total)
 	}
 }
 
-void act_on_own_memory(struct worker *w)
+/* One random action of those with OWN_MEMORY and without another flag. */
+static void act_within(struct worker *w, unsigned without)
 {
 	unsigned total = 0, at;
 
 	for (unsigned i = 0; i < ACTION_COUNT; i++)
-		total += actions[i].flags & OWN_MEMORY ? weights[i] : 0;
+		total += (actions[i].flags & (OWN_MEMORY | without)) == OWN_MEMORY ? weights[i] : 0;
 	if (total == 0)
 		return;
 	at = random_below(w, total);
 	for (unsigned i = 0; i < ACTION_COUNT; i++) {
-		if (!(actions[i].flags & OWN_MEMORY))
+		if ((actions[i].flags & (OWN_MEMORY | without)) != OWN_MEMORY)
 			continue;
 		if (at < weights[i]) {
 			note(w, "; %s", actions[i].name);
@@ -138,6 +145,16 @@ void act_on_own_memory(struct worker *w)
 		}
 		at -= weights[i];
 	}
+}
+
+void act_on_own_memory(struct worker *w)
+{
+	act_within(w, 0);
+}
+
+void act_by_vfork(struct worker *w)
+{
+	act_within(w, MAKES_THREADS);
 }
 
 static void act(struct worker *w, const struct action *a)

@@ -13,6 +13,7 @@
  *
  *   writing.c      write, poke, verify, nap
  *   mapping.c      map, munmap, MAP_FIXED, all of mremap
+ *   pieces.c       thousands of mappings side by side
  *   advice.c       madvise: DONTNEED, FREE, COLD, PAGEOUT, guards; mprotect
  *   heap.c         malloc and its relatives, brk
  *   transfer.c     read, write and relatives through pipes, sockets, files, O_DIRECT
@@ -22,6 +23,7 @@
  *   noise.c        threads that are in stdio and malloc all the time
  *   birth.c        threads that start and end, robust mutexes
  *   family.c       fork, vfork, spawn, exec, system, popen
+ *   vforked.c      children that live in our memory for a while
  *   signals.c      a signal every millisecond, on two kinds of stack
  *   descriptors.c  close_range, a full table
  *   userfault.c    a userfaultfd of the program's own
@@ -150,6 +152,8 @@ struct action {
 #define ALONE 4u
 /* Touches nothing but its worker's memory: may run in a forked child too. */
 #define OWN_MEMORY 8u
+/* Not in a vforked child, which has no thread that libc could copy. */
+#define MAKES_THREADS 16u
 
 /* What is shared with forked children. */
 struct ground {
@@ -208,6 +212,8 @@ bool region_next_run(const struct region *r, size_t *first, size_t *pages);
 void region_write(struct worker *w, struct region *r, size_t first, size_t pages);
 void region_poke(struct worker *w, struct region *r, size_t page);
 void region_verify(struct worker *w, struct region *r, size_t first, size_t pages);
+/* The same of what was moved to `at`. */
+void region_verify_at(struct worker *w, struct region *r, size_t first, size_t pages, const void *at);
 /* All regions; not the plot, which changes at any moment. */
 void region_verify_all(struct worker *w);
 /* Makes mapped pages of the range readable and writable, and guards go away. */
@@ -258,5 +264,7 @@ void noise_in_child(struct worker *w);
 int family_child_main(int argc, char **argv);
 /* One random action that touches nothing but this worker's memory: within another, or in a child. */
 void act_on_own_memory(struct worker *w);
+/* The same for a child of vfork, or beside one that shares the memory. */
+void act_by_vfork(struct worker *w);
 
 #endif

@@ -43,6 +43,13 @@ class Undo:
             self.plan("set", path, old)
             write(path, value)
 
+    def choose(self, path, value):
+        """The same of a parameter that shows all its values, and the one that it has in brackets."""
+        old = read(path).split("[")[1].split("]")[0]
+        if old != value:
+            self.plan("set", path, old)
+            write(path, value)
+
     def save(self):
         with open(self.path + ".new", "w") as file:
             json.dump(self.steps, file)
