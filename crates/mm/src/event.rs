@@ -6,8 +6,8 @@
 //! 2. an event's effect on the tables is complete before the next message is read (`apply` runs to its end), so a move that
 //!    succeeds was made with all events applied;
 //! 3. what a REMOVE covers is quarantined: between the reading of the event and the zapping of the pages by its causer the old contents
-//!    are still mapped, and saving them would bring them back after the zap. Nothing there is evicted until every thread of the program has
-//!    been seen outside of such a call since (`Kernel::census_done`). Throwing the pages away at once instead would be wrong: after
+//!    are still mapped, and saving them would bring them back after the zap. Nothing there is evicted until every thread that uses the memory has
+//!    been seen outside of such a call since, or has run for longer than one takes (`Kernel::census_done`). Throwing the pages away at once instead would be wrong: after
 //!    MADV_FREE the program may write to them as soon as the call returns, and we cannot tell the two apart.
 //!
 //! The events of one thread come in order, those of different threads do not: when one unmaps a range, and mremap gives its address to
@@ -255,7 +255,9 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         }
         if q.old.is_empty() && !q.young.is_empty() {
             core::mem::swap(&mut q.old, &mut q.young);
-            self.kernel.census_begin();
+            let bytes = q.old.iter().map(|range| range.len()).sum::<usize>();
+            // No more than that can be there.
+            self.kernel.census_begin(bytes.min(self.marks.limit));
         }
     }
 }

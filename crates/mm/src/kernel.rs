@@ -130,9 +130,9 @@ pub trait Kernel {
     fn populate(&mut self, at: usize, bytes: usize) -> bool;
     /// Writes zeros to engine memory.
     fn clear(&mut self, at: usize, bytes: usize);
-    /// Begins a census: every thread of the program that there is now may be about to discard pages whose REMOVE event has been read.
-    fn census_begin(&mut self);
-    /// True when every thread of the census has been seen outside of such a call since, or is gone.
+    /// Begins a census: every thread that uses the program's memory now may be about to discard so many bytes of pages, whose REMOVE event has been read.
+    fn census_begin(&mut self, bytes: usize);
+    /// True when every thread of the census has been seen outside of such a call since, or has run for longer than one takes, or is gone.
     fn census_done(&mut self) -> bool;
     /// Nothing can be done before the program's threads have run: let them.
     fn pause(&mut self);

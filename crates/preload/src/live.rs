@@ -1,5 +1,6 @@
 //! The real kernel, as the pager sees it.
 
+mod census;
 mod children;
 mod protections;
 
@@ -12,10 +13,11 @@ use crate::keys::Keys;
 use crate::locked;
 use crate::relro;
 use crate::smaps;
-use crate::tasks::{self, TaskStat, parse_tid, task_state};
+use crate::tasks::{self, TaskStat};
 use crate::words::Line;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
+use census::Census;
 use core::cell::Cell;
 use core::fmt::{self, Write};
 use core::ops::Range;
@@ -62,8 +64,7 @@ pub struct Live {
     pub is_swapped: bool,
     /// Some of the program's memory has been protected against writes.
     has_protected: bool,
-    /// Threads that have not been seen outside of a call since the census began, with their user time then, as far as it is known.
-    census: Vec<(u32, Option<u64>)>,
+    census: Census,
     pauses: u32,
     /// Messages that were read while pages were taken that cannot be written to.
     early: VecDeque<Message>,
@@ -105,7 +106,7 @@ impl Live {
             slot,
             is_swapped: false,
             has_protected: false,
-            census: Vec::new(),
+            census: Census::default(),
             pauses: 0,
             early: VecDeque::new(),
             is_let_in: Cell::new(false),
@@ -565,29 +566,12 @@ impl Kernel for Live {
         unsafe { core::ptr::write_bytes(at as *mut u8, 0, bytes) }
     }
 
-    fn census_begin(&mut self) {
-        self.census.clear();
-        let (tasks, census) = (&self.tasks, &mut self.census);
-        let _ = sys::read_dir(tasks, |name| {
-            let Some(tid) = parse_tid(name) else { return };
-            match task_state(tasks, tid) {
-                Ok(Some((_, user))) => census.push((tid, Some(user))),
-                Ok(None) => {}
-                Err(_) => census.push((tid, None)),
-            }
-        });
+    fn census_begin(&mut self, bytes: usize) {
+        self.census = Census::begin(&self.tasks, self.pid, bytes);
     }
 
     fn census_done(&mut self) -> bool {
-        let tasks = &self.tasks;
-        // A thread that waits in MADV_DONTNEED or MADV_FREE sleeps uninterruptibly, or is ready to run; one that sleeps otherwise or has
-        // gained user time is past it.
-        self.census.retain(|&(tid, user)| match task_state(tasks, tid) {
-            Ok(Some((state, now))) => matches!(state, b'R' | b'D') && now == user.unwrap_or(now),
-            Ok(None) => false,
-            Err(_) => true,
-        });
-        self.census.is_empty()
+        self.census.is_done(&self.tasks)
     }
 
     fn pause(&mut self) {

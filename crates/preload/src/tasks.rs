@@ -33,17 +33,15 @@ impl TaskStat {
         self.text[after..self.len].split(|&b| b == b' ').nth(number - 3)
     }
 
-    /// The same as a number.
+    /// The state letter.
+    pub fn state(&self) -> Option<u8> {
+        self.field(3)?.first().copied()
+    }
+
+    /// Such a field as a number.
     pub fn number(&self, number: usize) -> Option<u64> {
         Some(self.field(number)?.iter().fold(0, |n, d| n * 10 + d.wrapping_sub(b'0') as u64))
     }
-}
-
-/// A thread's state letter and user time; `None` when it is gone, an error when nothing can be said.
-pub fn task_state(tasks: &Fd, tid: u32) -> Result<Option<(u8, u64)>, Errno> {
-    let Some(stat) = TaskStat::read(tasks, tid)? else { return Ok(None) };
-    let state = stat.field(3).and_then(|f| f.first()).zip(stat.number(14));
-    state.map(|(&state, user)| Some((state, user))).ok_or(Errno::EINVAL)
 }
 
 /// True when /proc has this process by the number that it has itself: not in a PID namespace with another's /proc. There its own number is another process's.
@@ -65,15 +63,5 @@ mod tests {
     #[test]
     fn a_process_is_shown_by_its_own_number() {
         assert!(is_shown());
-    }
-
-    #[test]
-    fn a_thread_that_cannot_be_looked_at_is_not_taken_for_one_that_is_gone() {
-        let tasks = sys::open(b"/proc/self/task\0", O_RDONLY | O_DIRECTORY).unwrap();
-        let tid = sys::gettid().unwrap() as u32;
-        assert!(matches!(task_state(&tasks, tid), Ok(Some((b'R', _)))));
-        assert_eq!(task_state(&tasks, u32::MAX), Ok(None));
-        let no_directory = core::mem::ManuallyDrop::new(Fd::own(u32::MAX as usize));
-        assert_eq!(task_state(&no_directory, tid), Err(Errno::EBADF));
     }
 }

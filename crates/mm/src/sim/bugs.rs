@@ -33,6 +33,8 @@ pub struct Bugs {
     pub seams: bool,
     /// What is taken from memory that cannot be written to is copied first, and dropped a little later.
     pub hesitates: bool,
+    /// What is held for a call of the program's goes out all the same.
+    pub lets_held_go: bool,
     /// Events that were read and not handed on, and how many calls each still waits.
     late: VecDeque<(Message, usize)>,
 }
@@ -182,4 +184,9 @@ fn a_locked_mapping_that_comes_apart_as_it_grows_is_found() {
 #[test]
 fn memory_that_becomes_writable_while_it_is_taken_matters() {
     is_found(Bugs { hesitates: true, ..Bugs::default() }, Habit::Remaps, STALE);
+}
+
+#[test]
+fn memory_that_leaves_while_it_is_held_is_found() {
+    is_found(Bugs { lets_held_go: true, ..Bugs::default() }, Habit::Owns, &["finds a hole"]);
 }

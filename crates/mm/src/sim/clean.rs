@@ -105,3 +105,24 @@ fn a_child_beside_threads_that_move_memory_has_all_of_it() {
     });
     assert!(sum.children > 500 && sum.unclear * 100 < sum.children, "{sum:?}");
 }
+
+#[test]
+fn what_a_userfaultfd_of_the_programs_own_has_or_takes_is_whole() {
+    all_pass(|seed| Plan {
+        pages: 64 + seed as usize % 256,
+        habit: Habit::Owns,
+        evict_all: seed % 3 != 0,
+        fork: if seed % 2 == 0 { 60 } else { 0 },
+        ..Plan::any(seed)
+    });
+}
+
+#[test]
+fn what_the_machine_swaps_beneath_is_not_lost() {
+    all_pass(|seed| Plan {
+        swaps: true,
+        fork: if seed % 2 == 0 { 60 } else { 0 },
+        retire: if seed % 3 == 0 { 40 } else { 0 },
+        ..Plan::any(seed)
+    });
+}

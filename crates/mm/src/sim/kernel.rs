@@ -6,7 +6,7 @@ use super::{Shared, TICKS_PER_MS, World};
 use crate::kernel::{Birthmarks, Errno, Filled, Kernel, LOOK_PAGES, Message, Moved, Run};
 use std::fmt;
 use std::ops::Range;
-use uffd::pagemap::{PRESENT_BIT, PROTECTED_BIT};
+use uffd::pagemap::{PRESENT_BIT, PROTECTED_BIT, SWAPPED_BIT};
 use vmscan::PAGE;
 
 /// The pager's view of the world.
@@ -92,7 +92,7 @@ impl SimKernel {
         world.enter();
         let (mut found, mut pages) = (0, 0);
         for (at, page) in world.memory.pages_in(range.clone()) {
-            if page.zero || !wants_swapped && world.swapped.contains(&at) {
+            if page.zero || !wants_swapped && page.swapped {
                 continue;
             }
             let joins = found > 0 && runs[found - 1].end == at;
@@ -160,6 +160,10 @@ impl Kernel for SimKernel {
             (whole.end >= range.end && !vma.engine && !vma.locked).then_some(whole)
         };
         let whole = world.memory.vma(range.start).and_then(fits).ok_or(Errno::EINVAL)?;
+        let is_owned = world.memory.vma(range.start).is_some_and(|(_, vma)| vma.owned);
+        if is_owned || whole.start < world.spared.end && world.spared.start < whole.end {
+            return Err(Errno::EBUSY);
+        }
         world.trace("register", [whole.start as u64, whole.end as u64, 0]);
         world.memory.change(whole.clone(), |vma| vma.registered = true);
         Ok(whole)
@@ -244,7 +248,9 @@ impl Kernel for SimKernel {
     fn is_ours(&mut self, at: usize) -> bool {
         let mut world = self.0.borrow_mut();
         world.enter();
-        world.memory.vma(at).is_none_or(|(_, vma)| vma.registered)
+        let spared = world.spared.clone();
+        let is_spared = |range: Range<usize>| range.start < spared.end && spared.start < range.end;
+        world.memory.vma(at).is_none_or(|(range, vma)| vma.registered && !is_spared(range))
     }
 
     fn mapping(&mut self, at: usize) -> Option<Range<usize>> {
@@ -300,25 +306,31 @@ impl Kernel for SimKernel {
         self.scan(range, max_pages, false, runs)
     }
 
-    fn is_hole(&mut self, at: usize) -> bool {
-        self.scan(at..at + PAGE, 1, true, &mut [Run::default()]).0 == 0
+    fn is_swapped(&self) -> bool {
+        let world = self.0.borrow();
+        let vmas = world.memory.vmas().filter(|(_, vma)| !vma.engine);
+        vmas.flat_map(|(range, _)| world.memory.pages_in(range)).any(|(_, page)| page.swapped)
     }
 
-    fn is_swapped(&self) -> bool {
-        !self.0.borrow().swapped.is_empty()
+    fn is_hole(&mut self, at: usize) -> bool {
+        let mut world = self.0.borrow_mut();
+        world.enter();
+        world.memory.page(at).is_none()
     }
 
     fn entries(&mut self, at: usize, entries: &mut [u64]) {
         let mut world = self.0.borrow_mut();
         world.enter();
         for (at, entry) in (at..).step_by(PAGE).zip(entries) {
-            let bits = |page: &Page| PRESENT_BIT | if page.protected { PROTECTED_BIT } else { 0 };
+            let there = |page: &Page| if page.swapped { SWAPPED_BIT } else { PRESENT_BIT };
+            let bits = |page: &Page| there(page) | if page.protected { PROTECTED_BIT } else { 0 };
             *entry = world.memory.page(at).map_or(0, bits);
         }
     }
 
     fn is_held(&mut self, at: usize) -> bool {
-        self.0.borrow().held.contains(&at)
+        let world = self.0.borrow();
+        world.held.contains(&at) && !world.bugs.lets_held_go
     }
 
     fn pins(&mut self, pins: &mut Vec<usize>) {
@@ -350,7 +362,6 @@ impl Kernel for SimKernel {
                     return Err(Errno::EBUSY);
                 }
                 world.memory.remove(from);
-                world.swapped.remove(&from);
                 world.memory.insert(to, Page { protected: false, ..page });
                 Ok(())
             }),
@@ -414,7 +425,7 @@ impl Kernel for SimKernel {
     fn shared(&mut self, range: Range<usize>) -> u128 {
         let mut world = self.0.borrow_mut();
         world.enter();
-        let pages = world.memory.pages_in(range.clone()).filter(|(_, page)| !page.exclusive);
+        let pages = world.memory.pages_in(range.clone()).filter(|(_, page)| !page.exclusive && !page.swapped);
         let numbers = pages.map(|(at, _)| (at - range.start) / PAGE).filter(|number| *number < LOOK_PAGES);
         numbers.fold(0, |bits, number| bits | 1 << number)
     }
@@ -435,6 +446,7 @@ impl Kernel for SimKernel {
         if page.protected && registered {
             return false;
         }
+        world.memory.swap_in(at);
         if !page.exclusive {
             world.memory.fill(at, page.content);
             let lazy = &mut world.memory.page_mut(at).expect("just filled").lazy;
@@ -505,7 +517,7 @@ impl Kernel for SimKernel {
         }
     }
 
-    fn census_begin(&mut self) {
+    fn census_begin(&mut self, _: usize) {
         let mut world = self.0.borrow_mut();
         world.enter();
         world.trace("a census begins", [0, 0, 0]);

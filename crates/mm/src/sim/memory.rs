@@ -34,6 +34,8 @@ pub struct Vma {
     pub silent: bool,
     /// It was there when the engine stood still before a fork, or is a copy of such a one.
     pub marked: bool,
+    /// Registered with a userfaultfd of the program's own, which fills holes with zeros at once.
+    pub owned: bool,
     /// How far it was moved from where it was made: neighbours merge only if they moved alike.
     pub moved: isize,
 }
@@ -53,6 +55,8 @@ pub struct Page {
     pub lazy: bool,
     /// Devices that write to the frame.
     pub pins: u32,
+    /// The machine has swapped it: there is a swap entry, which moves like a page.
+    pub swapped: bool,
 }
 
 /// What stands in the page table instead of a page.
@@ -215,7 +219,8 @@ impl Memory {
     /// Moves pages and markers, and makes the new mapping, of `len` bytes; the old one stays if `keep`, empty.
     pub fn remap(&mut self, from: Range<usize>, to: usize, len: usize, keep: bool) {
         let (_, vma) = self.vma(from.start).expect("the caller looked");
-        let vma = Vma { moved: vma.moved + to as isize - from.start as isize, ..vma.clone() };
+        let moved = vma.moved + to as isize - from.start as isize;
+        let vma = Vma { moved, owned: false, ..vma.clone() };
         for at in from.clone().step_by(PAGE) {
             let target = at - from.start + to;
             if let Some(page) = self.pages.remove(&at) {
@@ -250,14 +255,15 @@ impl Memory {
 
     /// How many pages are present, the shared zero page not counted.
     pub fn resident(&self) -> usize {
-        self.pages.values().filter(|p| !p.zero).count()
+        self.pages.values().filter(|p| !p.zero && !p.swapped).count()
     }
 
     /// What a child gets: no mapping is registered or locked there, the engine's are missing, and no page is anybody's alone any more but those that a device
     /// writes to, of which the child has copies.
     pub fn fork(&mut self) -> Memory {
         let vmas = self.vmas.iter().filter(|(_, vma)| !vma.engine);
-        let own = |vma: &Vma| Vma { registered: false, locked: false, filled: false, ..vma.clone() };
+        let own =
+            |vma: &Vma| Vma { registered: false, owned: false, locked: false, filled: false, ..vma.clone() };
         let vmas = vmas.map(|(&at, vma)| (at, own(vma))).collect();
         let mut child = Memory { vmas, frames: self.frames, turn: self.turn, ..Memory::default() };
         for (&at, page) in &mut self.pages {
@@ -295,8 +301,16 @@ impl Memory {
     pub fn fill(&mut self, at: usize, content: Content) {
         self.frames += 1;
         let frame = self.frames;
-        let page =
-            Page { content, frame, zero: false, exclusive: true, protected: false, lazy: false, pins: 0 };
+        let page = Page {
+            content,
+            frame,
+            zero: false,
+            exclusive: true,
+            protected: false,
+            lazy: false,
+            pins: 0,
+            swapped: false,
+        };
         self.pages.insert(at, page);
         self.markers.remove(&at);
     }
@@ -311,6 +325,7 @@ impl Memory {
             protected: false,
             lazy: false,
             pins: 0,
+            swapped: false,
         };
         self.pages.insert(at, page);
     }
@@ -333,6 +348,7 @@ impl Memory {
             Some(Marker::Poison) => return Access::Sigbus,
             None => {}
         }
+        self.swap_in(at);
         match (self.pages.get_mut(&at), write) {
             (Some(page), None) => Access::Done(page.content),
             (Some(page), Some(_)) if page.protected && waits => {
@@ -370,6 +386,7 @@ impl Memory {
     pub fn engine_writes(&mut self, at: usize, content: Content) {
         let (_, vma) = self.vma(at).expect("the engine writes to its own mappings");
         assert!(vma.engine, "the engine writes to the program's memory at {at:#x}");
+        self.swap_in(at);
         match self.pages.get_mut(&at) {
             Some(page) if page.exclusive => (page.content, page.lazy) = (content, false),
             _ => self.fill(at, content),
@@ -377,11 +394,12 @@ impl Memory {
     }
 
     /// What the engine reads from its own memory.
-    pub fn engine_reads(&self, at: usize) -> Content {
+    pub fn engine_reads(&mut self, at: usize) -> Content {
         assert!(
             self.vma(at).is_some_and(|(_, vma)| vma.engine),
             "the engine reads the program's memory at {at:#x}"
         );
+        self.swap_in(at);
         self.pages.get(&at).map_or(0, |page| page.content)
     }
 

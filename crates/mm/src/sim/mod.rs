@@ -10,6 +10,7 @@
 //!
 //! - [`memory`], [`kernel`]: the simulated kernel; [`store`]: the simulated pool and its workers
 //! - [`unwritable`]: how pages leave memory that cannot be written to
+//! - [`own`]: a userfaultfd of the program's own; [`swap`]: the machine's own swap
 //! - [`program`]: the threads, [`syscall`]: what they call; [`shadow`]: what they must read
 //! - [`run`]: one run from a seed, and what is checked; [`clean`]: runs that must pass
 //! - [`scene`]: short plays, one for each bug that was found
@@ -22,12 +23,14 @@ mod look;
 mod many;
 mod memory;
 mod moves;
+mod own;
 mod program;
 mod random;
 mod run;
 mod scene;
 mod shadow;
 mod store;
+mod swap;
 mod syscall;
 mod unwritable;
 
@@ -38,7 +41,7 @@ use program::Program;
 use random::Random;
 use shadow::Shadow;
 use std::cell::RefCell;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::fmt;
 use std::ops::Range;
 use std::rc::Rc;
@@ -56,16 +59,17 @@ pub struct World {
     scripted: bool,
     /// No page of the engine's can be discarded.
     stubborn: bool,
-    /// Scenes only: pages that the kernel's own swap has. Where they are moved to they are brought back at once.
-    swapped: BTreeSet<usize>,
     /// Pages are just being taken that cannot be written to, and the hooks of mremap wait for that.
     is_taking: bool,
     /// Messages that were read while the engine was about something else.
     early: VecDeque<Message>,
     /// In a child: what it finds empty.
     wiped: Vec<Range<usize>>,
-    /// What must not leave the program.
+    /// What must not leave the program, and what the engine must not register.
     held: Range<usize>,
+    spared: Range<usize>,
+    /// How a thread of the program asks for that.
+    bell: own::Bell,
     /// Scheduling points so far.
     clock: u64,
     /// Calls of the engine in this turn.
@@ -142,6 +146,7 @@ impl World {
             }
             1 => self.step_device(),
             2 => self.step_exit(),
+            4 if self.program.swaps => self.swap_out(),
             3 if self.program.signals => {
                 let thread = self.random.below(self.program.threads());
                 self.memory.interrupt(memory::Task::Thread(thread));

@@ -2,6 +2,7 @@
 
 use super::World;
 use super::memory::{Access, Content, Task, Vma};
+use super::own::Asking;
 use super::syscall::{Call, Removal};
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -39,6 +40,8 @@ pub enum Habit {
     Forks,
     /// mremap and mlock, which fills.
     Locks,
+    /// A userfaultfd of its own, and mremap.
+    Owns,
 }
 
 /// What a thread is at.
@@ -46,6 +49,7 @@ pub enum Doing {
     Nothing,
     Touching(Touch),
     Calling(Call),
+    Asking(Asking),
 }
 
 /// Pages to be read or written one after another.
@@ -78,6 +82,8 @@ pub struct Program {
     habit: Habit,
     /// Signals take threads out of their faults, now and then.
     pub signals: bool,
+    /// The machine swaps.
+    pub swaps: bool,
     tcbs: Vec<Tcb>,
     transfers: Vec<Transfer>,
     /// Threads of the census that were always seen in a system call since.
@@ -100,6 +106,7 @@ impl Program {
             pages,
             habit,
             signals: false,
+            swaps: false,
             tcbs: Vec::new(),
             transfers: Vec::new(),
             counted: Vec::new(),
@@ -113,7 +120,7 @@ impl Program {
     /// A child of `threads` threads, which are at nothing yet.
     pub fn fork(&self, threads: usize) -> Program {
         let mut child = Program::new(threads, self.pages, self.habit);
-        child.signals = self.signals;
+        (child.signals, child.swaps) = (self.signals, self.swaps);
         child.contents = self.contents;
         child.lost = self.lost.clone();
         child
@@ -203,6 +210,7 @@ pub fn fresh() -> Vma {
         registered: false,
         silent: false,
         marked: false,
+        owned: false,
         moved: 0,
     }
 }
@@ -225,6 +233,7 @@ impl World {
             Doing::Nothing => self.begin(thread),
             Doing::Touching(touch) => self.touch(thread, touch),
             Doing::Calling(call) => self.call(thread, call),
+            Doing::Asking(asking) => self.ask(asking),
         };
     }
 
@@ -313,6 +322,7 @@ impl World {
             Habit::Discards if self.random.one_in(2) => 75 + self.random.below(9),
             Habit::Remaps if self.random.one_in(2) => 90 + self.random.below(8),
             Habit::Forks if self.random.one_in(2) => self.random.pick(&[90, 91, 92, 93, 98, 98, 98]),
+            Habit::Owns if self.random.one_in(2) => self.random.pick(&[90, 92, 98, 100, 100, 100, 100]),
             Habit::Locks if self.random.one_in(2) => self.random.pick(&[90, 91, 92, 93, 99, 99]),
             _ => self.random.below(100),
         };
@@ -371,6 +381,7 @@ impl World {
                 self.memory.change(range.clone(), |vma| (vma.locked, vma.filled) = (locked, filled));
                 if filled { self.calling(Call::filling(range)) } else { Doing::Nothing }
             }
+            100 if !self.held(&range) => self.begin_own(range),
             _ => Doing::Nothing,
         }
     }

@@ -3,6 +3,7 @@
 use super::bugs::Bugs;
 use super::kernel::SimKernel;
 use super::memory::{Content, Memory, Task, Vma};
+use super::own;
 use super::program::{self, Habit, Program};
 use super::random::Random;
 use super::shadow::Shadow;
@@ -17,7 +18,7 @@ use crate::stage::Use;
 use memcg::Stat;
 use std::any::Any;
 use std::cell::RefCell;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
@@ -62,6 +63,8 @@ pub struct Plan {
     pub damage: usize,
     /// The pool is full now and then.
     pub tight: bool,
+    /// The machine swaps what it likes of the program and the engine.
+    pub swaps: bool,
     pub bugs: Bugs,
 }
 
@@ -83,6 +86,7 @@ impl Plan {
             park: 0,
             damage: 0,
             tight: false,
+            swaps: false,
             bugs: Bugs::default(),
         }
     }
@@ -142,7 +146,7 @@ pub fn world(seed: u64, plan: &Plan) -> World {
     let mut memory = Memory::default();
     map_engine(&mut memory, plan);
     let mut program = Program::new(plan.threads, plan.pages, plan.habit);
-    program.signals = plan.signals;
+    (program.signals, program.swaps) = (plan.signals, plan.swaps);
     memory.map(program.space(), program::fresh());
     World {
         random: Random(seed),
@@ -153,8 +157,9 @@ pub fn world(seed: u64, plan: &Plan) -> World {
         bugs: plan.bugs.clone(),
         scripted: false,
         held: 0..0,
+        spared: 0..0,
+        bell: Default::default(),
         stubborn: false,
-        swapped: BTreeSet::new(),
         is_taking: false,
         early: Default::default(),
         wiped: Vec::new(),
@@ -346,11 +351,12 @@ impl World {
             bugs: self.bugs.clone(),
             scripted: false,
             stubborn: false,
-            swapped: BTreeSet::new(),
             is_taking: false,
             early: Default::default(),
             wiped,
             held: 0..0,
+            spared: 0..0,
+            bell: Default::default(),
             clock: self.clock,
             calls: 0,
             asked: 0,
@@ -382,7 +388,8 @@ fn live(world: Shared, plan: &Plan, pager: &mut Simulated) -> Tally {
             }
             pager.paused = false;
         }
-        if plan.fork > 0 && turns % plan.fork == 0 {
+        // Who forks has the bell for it.
+        if plan.fork > 0 && turns % plan.fork == 0 && world.borrow().bell.is_free() {
             born += fork(&world, pager, plan);
         }
         if plan.fork > 0 {
@@ -439,6 +446,7 @@ fn take_turn(world: &Shared, pager: &mut Simulated, turn: usize) {
         world.footprint()
     };
     pager.turn(footprint);
+    own::answer(world, pager);
     if let Err(words) = pager.check() {
         panic!("{words}");
     }

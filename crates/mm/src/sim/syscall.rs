@@ -52,9 +52,12 @@ fn overlaps(ranges: &[Range<usize>], range: &Range<usize>) -> bool {
 
 impl World {
     /// True when a range must be left as it is: a thread's control block is there, another thread's call is not over, or
-    /// the mmap lock is taken.
+    /// the mmap lock is taken, or a thread has asked the engine about it.
     pub fn held(&self, range: &Range<usize>) -> bool {
-        self.locked(range) || self.program.calls().any(|call| overlaps(&call.changes, range))
+        let is_asked_about = self.bell.ranges().any(|asked| overlaps(&[asked], range));
+        is_asked_about
+            || self.locked(range)
+            || self.program.calls().any(|call| overlaps(&call.changes, range))
     }
 
     fn locked(&self, range: &Range<usize>) -> bool {
@@ -239,7 +242,7 @@ impl World {
             self.detach(step.clone());
         }
         for at in step.clone().step_by(PAGE) {
-            if removal.lazily && self.memory.page(at).is_some_and(|p| !p.zero) {
+            if removal.lazily && self.memory.page(at).is_some_and(|p| !p.zero && !p.swapped) {
                 let page = self.memory.page_mut(at).expect("there");
                 page.lazy = page.exclusive;
             } else {
