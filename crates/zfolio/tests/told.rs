@@ -1,12 +1,16 @@
 //! What cannot go out counts against the limit, is told while the program runs, and is in the summary: shared memory, processes that cannot be managed, and
 //! memory of managed ones that stays. They need the right to userfaultfd, as `zfolio doctor` does.
 //!
-//! Each runs `tests/c/stays.c`, which holds memory of some kind until its standard input ends: what is told is read while it runs.
+//! Each runs `tests/c/stays.c`, which holds memory of some kind until its standard input ends, or a program like it of another language: what is told is read while
+//! it runs.
+
+mod skip;
 
 use serde_json::Value;
+use skip::skip;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
@@ -30,13 +34,21 @@ impl Program {
         Program(path)
     }
 
+    /// None that is built by a C compiler.
+    fn other(test: &str) -> Program {
+        Program(std::env::temp_dir().join(format!("zfolio-told-{test}-{}", std::process::id())))
+    }
+
     fn path(&self) -> &str {
         self.0.to_str().unwrap()
     }
 
     /// Starts it under zfolio.
     fn run(&self, options: &[&str], arguments: &[&str]) -> Running {
-        let json = self.0.with_extension(format!("{}.json", arguments.join("-").replace(['/', ' '], "_")));
+        let json = self.0.with_extension(format!(
+            "{}.json",
+            arguments[arguments.len().saturating_sub(2)..].join("-").replace(['/', ' '], "_")
+        ));
         let mut command = Command::new(ZFOLIO);
         command.arg("run").args(options).arg("--json").arg(&json).arg("--").args(arguments);
         let mut child =
@@ -220,4 +232,53 @@ fn a_strict_run_is_stopped_with_the_same_line() {
     let mut run = program.run(&["--memory", "64M", "--strict"], &[program.path(), "private", "30"]);
     run.is_held(1);
     assert_eq!(run.ends().0, Some(0), "what can go out stops nobody");
+}
+
+/// A program of another language, in the repository.
+fn source(name: &str) -> String {
+    format!("{}/../../tests/programs/{name}", env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Where a program is, or that it is not.
+fn find(program: &str) -> Option<String> {
+    let path = std::env::var("PATH").unwrap_or_default();
+    let found = path.split(':').chain(["/usr/local/go/bin"]).map(|dir| Path::new(dir).join(program));
+    let found = found.filter(|path| path.is_file()).find_map(|path| Some(path.to_str()?.to_string()));
+    found.or_else(|| {
+        skip(&format!("{program} is not installed"));
+        None
+    })
+}
+
+#[test]
+fn a_heap_of_javas_zgc_is_told_with_the_collector_that_helps() {
+    let Some(java) = find("java") else { return };
+    let program = Program::other("zgc");
+    let arguments = [&java, "-XX:+UseZGC", "-Xmx400m", &source("Hold.java"), "150"];
+    let mut run = program.run(&["--memory", "800M"], &arguments);
+    let line = run.waits_for("are shared memory and cannot go out");
+    assert!(line.contains(" of java ") && line.ends_with("; -XX:+UseG1GC has a heap that can"), "{line}");
+    run.is_held(1);
+    let (status, said, json) = run.ends();
+    assert_eq!(status, Some(0), "{said}");
+    assert_eq!(json["unevictable"][0]["cause"], "shared", "{json}");
+}
+
+#[test]
+fn a_static_go_program_that_node_starts_is_told_with_what_bounds_it() {
+    let (Some(node), Some(go)) = (find("node"), find("go")) else { return };
+    let program = Program::other("go");
+    let mut build = Command::new(go);
+    build.args(["build", "-o", program.path(), &source("hold.go")]).env("CGO_ENABLED", "0");
+    // The cache stays: it holds the standard library, which takes half a minute to compile.
+    build.env("GOCACHE", concat!(env!("CARGO_TARGET_TMPDIR"), "/go-cache")).env("GO111MODULE", "off");
+    assert!(build.env("GOFLAGS", "").env("GOTOOLCHAIN", "local").status().unwrap().success());
+    let script = "process.exitCode = require('child_process').spawnSync(process.argv[1], ['150'], {stdio: 'inherit'}).status";
+    let mut run = program.run(&["--memory", "200M"], &[&node, "-e", script, program.path()]);
+    let line = run.waits_for("it is statically linked");
+    assert!(line.starts_with("zfolio: warning: ") && line.contains("GOMEMLIMIT"), "{line}");
+    run.is_held(1);
+    let (status, said, json) = run.ends();
+    assert_eq!(status, Some(0), "{said}");
+    assert_eq!(json["unmanaged"][0]["cause"], "static_go", "{json}");
 }

@@ -61,6 +61,11 @@ fn node_holds_buffers_and_a_large_map() {
 }
 
 #[test]
+fn sbcl_fills_an_executable_heap() {
+    check(workload::sbcl);
+}
+
+#[test]
 fn cc1_compiles_a_large_file() {
     check(workload::cc1);
 }

@@ -196,6 +196,14 @@ pub fn node(size: Size) -> Result<Workload, Missing> {
     ))
 }
 
+/// Structures, strings and lists in SBCL's heap, which is executable.
+pub fn sbcl(size: Size) -> Result<Workload, Missing> {
+    let sbcl = installed("sbcl", "sbcl")?;
+    let entries = size.pick(400_000, 2_500_000).to_string();
+    let command = [&sbcl, "--dynamic-space-size", "4096", "--script", &source("heap.lisp"), &entries];
+    Ok(Workload::new("sbcl", 0.5, &command))
+}
+
 /// GCC's compiler proper on one large file.
 pub fn cc1(size: Size) -> Result<Workload, Missing> {
     let gcc = installed("gcc", "gcc")?;
