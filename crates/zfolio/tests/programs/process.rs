@@ -41,7 +41,8 @@ impl Output {
         let (mut source, mut line) = (BufReader::new(source), Vec::new());
         while let Ok(1..) = source.read_until(b'\n', &mut line) {
             let text = String::from_utf8_lossy(&line);
-            let told = ["has waited for memory for", "cannot go out"];
+            let told =
+                ["has waited for memory for", "cannot go out", "nothing more can go out: the program waits"];
             let is_ours =
                 text.starts_with("zfolio: warning: ") && told.iter().any(|part| text.contains(part));
             if !is_ours {
