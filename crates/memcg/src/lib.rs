@@ -52,7 +52,7 @@ use hist::Histogram;
 use share::{Division, Share};
 
 /// "zfolio" and the version of this layout; both sides refuse any other.
-pub const MAGIC: u64 = 0x7a66_6f6c_696f_0006;
+pub const MAGIC: u64 = 0x7a66_6f6c_696f_0007;
 
 /// How many processes of a run can be managed at the same time. There is room in the file for all of them before the first begins, so that none can find none later.
 pub const SLOTS: usize = 512;

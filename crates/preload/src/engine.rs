@@ -14,7 +14,7 @@ use crate::heritage;
 use crate::keys;
 use crate::live::{self, Live};
 use crate::looks;
-use crate::pool::Means;
+use crate::pool::Mover;
 use crate::rounds::{self, AHEAD_LEAST};
 use crate::store::Counter;
 use crate::watch::Watch;
@@ -165,7 +165,7 @@ struct Parts {
     live: Live,
     config: Config,
     /// What the pool has pages moved with.
-    means: Option<Means>,
+    mover: Option<Mover>,
     board: Board,
     crew: Crew,
     limit: usize,
@@ -179,7 +179,7 @@ impl Parts {
         let choice = Choice::parse(memcg.settings.compressor.as_str())
             .map_err(|_| ("the compressor", Errno::EINVAL))?;
         let mut keys = watch.keys();
-        let means = core::mem::replace(&mut keys.pool, Err(Errno::EBADF)).ok();
+        let mover = core::mem::replace(&mut keys.pool, Err(Errno::EBADF)).ok();
         let mut live = Live::open(pid, slot, keys)?;
         let footprint = watch.footprint();
         let limit = watch.limit(footprint - watch.excess(footprint));
@@ -194,7 +194,7 @@ impl Parts {
         let evict_all = memcg.settings.evict_all != 0;
         let crew = Crew { memcg, board, choice, seed, file, evict_all, slot, engine, program: pid };
         let config = Config { stage, nursery, fresh: (fresh, FRESH_BYTES), doorbell, evict_all };
-        Ok(Parts { live, config, means, board, crew, limit })
+        Ok(Parts { live, config, mover, board, crew, limit })
     }
 }
 
@@ -221,8 +221,8 @@ fn awake(watch: &mut Watch) -> Result<(), (&'static str, Errno)> {
     let (memcg, slot) = (watch.order.memcg, watch.order.slot);
     let seed = CONTROL.seed.load(Relaxed);
     heritage::read_anew();
-    let Parts { live, config, means, board, crew, limit } = Parts::open(watch, seed)?;
-    let store = Counter::new(means, &crew, memcg).ok_or(("mmap", Errno::ENOMEM))?;
+    let Parts { live, config, mover, board, crew, limit } = Parts::open(watch, seed)?;
+    let store = Counter::new(mover, &crew, memcg).ok_or(("mmap", Errno::ENOMEM))?;
     // In the heap, where a child finds it.
     let mut pager = Box::new(Pager::new(live, store, &slot.stat, config, limit));
     announce(watch, &mut pager);
@@ -283,13 +283,13 @@ impl fmt::Display for Miscarriage {
 fn take_over(watch: &mut Watch) -> Result<(Box<Engine>, Board, Crew), Miscarriage> {
     let slot = watch.order.slot;
     let parts = Parts::open(watch, CONTROL.seed.load(Relaxed));
-    let Parts { live, config, means, board, crew, limit } =
+    let Parts { live, config, mover, board, crew, limit } =
         parts.map_err(|(what, e)| Miscarriage::Refused(what, e))?;
     let late = fork::cradle().and_then(|cradle| cradle.told()).ok_or(Miscarriage::Untold)?;
     let parents = CONTROL.pager.load(Acquire) as *mut Engine;
     // SAFETY: the parent's pager, in the child's copy of its heap, as it was when its engine stood still; it is used here, and never again.
     let (store, estate) = unsafe {
-        (Counter::take_over(&raw const (*parents).store, means, board, &slot.stat), (*parents).bequeath())
+        (Counter::take_over(&raw const (*parents).store, mover, board, &slot.stat), (*parents).bequeath())
     };
     let pager = Pager::inherit(live, store, &slot.stat, config, limit, estate, &late);
     let pager = pager.map_err(Miscarriage::Misfit)?;

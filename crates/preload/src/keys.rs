@@ -2,7 +2,7 @@
 //! give something up, or until it awakes.
 
 use crate::handover::{self, Handed};
-use crate::pool::Means;
+use crate::pool::Mover;
 use uffd::maps::Maps;
 use uffd::pagemap::Pagemap;
 use uffd::sys::{self, Errno, Fd, Result, consts::O_RDONLY};
@@ -15,7 +15,7 @@ pub struct Keys {
     /// For what is dropped.
     pub quiet: Result<Userfault>,
     /// For the pool, with page tables to ask.
-    pub pool: Result<Means>,
+    pub pool: Result<Mover>,
     /// The page tables.
     pub pagemap: Result<Pagemap>,
     /// The mappings.
@@ -36,7 +36,7 @@ impl Keys {
         Keys {
             events,
             quiet,
-            pool: pool.and_then(|quiet| opener.pagemap(0).map(|pagemap| (quiet, pagemap))),
+            pool: pool.and_then(|quiet| Ok(Mover { quiet, pagemap: opener.pagemap(0)? })),
             pagemap: opener.pagemap(1),
             maps: Maps::open(),
             memory: opener.memory(),

@@ -431,8 +431,8 @@ impl Kernel for Live {
 
     fn move_pages(&mut self, dst: usize, src: usize, bytes: usize) -> Moved {
         // A swap entry takes its protection along, and so does a page on kernels since April 2026. Then the engine's own
-        // write to the stage would wait for the engine. It is safe to take
-        // protection away first, since a page that others have too is not moved, and a write to any other copies nothing.
+        // write to the stage would wait for the engine. It is safe to take protection away first: a write to a page that
+        // nobody else has copies nothing, and one that others have too stays, and what is copied there is counted late.
         if self.has_protected
             && self.registered.contains(&dst)
             && self.uffd.unprotect(src..src + bytes) == Err(Errno::EAGAIN)

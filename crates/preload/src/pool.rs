@@ -14,14 +14,12 @@ use uffd::{Errno, PAGE, Userfault};
 use zsmalloc::Backing;
 
 /// How pages are moved in.
-struct Mover {
+pub struct Mover {
     /// A descriptor of its own, on which nothing is told: the pool gives memory back all the time.
-    quiet: Userfault,
-    pagemap: Pagemap,
+    pub quiet: Userfault,
+    /// Page tables to ask.
+    pub pagemap: Pagemap,
 }
-
-/// What a pool has pages moved with: a descriptor of its own, and page tables to ask.
-pub type Means = (Userfault, Pagemap);
 
 /// See the head of the file.
 pub struct PoolMemory {
@@ -33,15 +31,13 @@ pub struct PoolMemory {
 }
 
 impl PoolMemory {
-    /// No memory yet. Without `means` no pages are moved in.
-    pub fn new(means: Option<Means>) -> PoolMemory {
-        let mover = means.map(|(quiet, pagemap)| Mover { quiet, pagemap });
+    /// No memory yet. Without `mover` no pages are moved in.
+    pub fn new(mover: Option<Mover>) -> PoolMemory {
         PoolMemory { mover: RefCell::new(mover), mapped: RefCell::default(), spare: Cell::default() }
     }
 
     /// In a child: the parent's descriptors are not there, and nothing is registered.
-    pub fn reopen(&self, means: Option<Means>) {
-        let mover = means.map(|(quiet, pagemap)| Mover { quiet, pagemap });
+    pub fn reopen(&self, mover: Option<Mover>) {
         if let Some(mover) = &mover {
             for &(at, bytes) in &*self.mapped.borrow() {
                 let _ = mover.quiet.register_silent(at..at + bytes);
@@ -116,12 +112,13 @@ unsafe impl Backing for PoolMemory {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use uffd::Features;
 
     #[test]
     fn it_grows_by_spare_pages_from_the_front_and_by_new_ones_after_that() {
-        let means =
-            Userfault::open(uffd::Features::Quiet).and_then(|quiet| Ok((quiet, Pagemap::open()?))).ok();
-        let pool = PoolMemory::new(means);
+        let mover =
+            || Ok::<_, Errno>(Mover { quiet: Userfault::open(Features::Quiet)?, pagemap: Pagemap::open()? });
+        let pool = PoolMemory::new(mover().ok());
         if pool.mover.borrow().is_none() {
             println!("skipped: userfaultfd is refused");
             return;

@@ -5,7 +5,7 @@
 use crate::board::{Answer, Board, Work};
 use crate::crew::Crew;
 use crate::lexicon::Lexicon;
-use crate::pool::{Means, PoolMemory};
+use crate::pool::{Mover, PoolMemory};
 use crate::{crew, heritage, words};
 use alloc::collections::VecDeque;
 use core::sync::atomic::Ordering::Relaxed;
@@ -60,8 +60,8 @@ pub struct Counter {
 }
 
 impl Counter {
-    /// An empty store, whose pool moves pages by these `means`; `None` where there is no memory for it.
-    pub fn new(means: Option<Means>, crew: &Crew, memcg: &'static Memcg) -> Option<Counter> {
+    /// An empty store, whose pool moves pages by this `mover`; `None` where there is no memory for it.
+    pub fn new(mover: Option<Mover>, crew: &Crew, memcg: &'static Memcg) -> Option<Counter> {
         let &Crew { board, choice, seed, file, .. } = crew;
         let purse = choice.auto.map(|auto| Purse { paid_ns: &memcg.paid_ns, percent: auto.percent });
         let chooser = match purse {
@@ -70,7 +70,7 @@ impl Counter {
         };
         Some(Counter {
             board,
-            cache: Cache::new(PoolMemory::new(means)),
+            cache: Cache::new(PoolMemory::new(mover)),
             codec: Codec::new(choice, seed, file).ok()?.timed_by(sys::process_cpu_ns),
             lexicon: Lexicon::new(choice.compressor.source(), board.shelf()),
             chooser,
@@ -89,13 +89,13 @@ impl Counter {
     /// `parents` must be the copy of a store that the parent's engine had when it stood still for the fork, and never be used again.
     pub unsafe fn take_over(
         parents: *const Counter,
-        means: Option<Means>,
+        mover: Option<Mover>,
         board: Board,
         stat: &'static Stat,
     ) -> Counter {
         // SAFETY: the caller's contract; the copy's own fields are never dropped.
         let Counter { cache, codec, lexicon, chooser, damage_every, stored, .. } = unsafe { parents.read() };
-        cache.pool().backing().reopen(means);
+        cache.pool().backing().reopen(mover);
         let lexicon = Lexicon::take_over(lexicon, board.shelf(), &codec);
         let (given, in_vain, is_frozen) = (VecDeque::new(), 0, false);
         Counter {

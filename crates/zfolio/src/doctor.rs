@@ -406,17 +406,16 @@ fn chosen(text: &str) -> &str {
 const HUGE_PAGES_DIR: &str = "/sys/kernel/mm/transparent_hugepage";
 
 fn huge_pages() -> Check {
-    const DIR: &str = HUGE_PAGES_DIR;
-    let mode = read(&format!("{DIR}/enabled"));
+    let mode = read(&format!("{HUGE_PAGES_DIR}/enabled"));
     let mode = chosen(&mode);
-    let mut sizes: Vec<(u64, String)> = fs::read_dir(DIR)
+    let mut sizes: Vec<(u64, String)> = fs::read_dir(HUGE_PAGES_DIR)
         .into_iter()
         .flatten()
         .flatten()
         .filter_map(|entry| {
             let name = entry.file_name().to_str()?.to_string();
             let kib: u64 = name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
-            let mode = read(&format!("{DIR}/{name}/enabled"));
+            let mode = read(&format!("{HUGE_PAGES_DIR}/{name}/enabled"));
             Some((kib << 10, chosen(&mode).to_string()))
         })
         .filter(|(_, mode)| !["", "never"].contains(&mode.as_str()))

@@ -3,12 +3,14 @@
 //! right to userfaultfd, as `zfolio doctor` does.
 
 mod compile;
+mod machine_swap;
 mod skip;
 
 use compile::compile;
+use machine_swap::Swap;
 use skip::{skip, tell};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 use uffd::pagemap::Pagemap;
@@ -103,31 +105,6 @@ fn what_prctl_says_of_the_heap_moves_no_page() {
     is_right("set_mm");
 }
 
-/// A swap file of this test's.
-struct Swap(PathBuf);
-
-impl Swap {
-    fn on() -> Result<Swap, String> {
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("swap-{}", std::process::id()));
-        let swap = Swap(path);
-        // Without holes, and for nobody else.
-        let script = "umask 077 && head -c 64M /dev/zero >$0 && mkswap $0 && swapon $0";
-        let made =
-            Command::new("sh").args(["-c", script]).arg(&swap.0).output().map_err(|e| e.to_string())?;
-        if made.status.success() {
-            return Ok(swap);
-        }
-        Err(String::from_utf8_lossy(&made.stderr).into_owned())
-    }
-}
-
-impl Drop for Swap {
-    fn drop(&mut self) {
-        let _ = Command::new("swapoff").arg(&self.0).output();
-        let _ = fs::remove_file(&self.0);
-    }
-}
-
 /// A memory control group of this test's, in the one that it runs in.
 struct Group(PathBuf);
 
@@ -161,7 +138,7 @@ fn swapped_out() -> u64 {
 
 #[test]
 fn the_kernels_own_swap_beneath_loses_nothing() {
-    let _swap = match Swap::on() {
+    let _swap = match Swap::on(64) {
         Ok(swap) => swap,
         Err(why) => return skip(&format!("no swap: {why}")),
     };

@@ -14,9 +14,10 @@ use core::fmt::Write;
 use uffd::sys::{self, consts::*};
 use uffd::{Errno, Fd, PAGE};
 
-/// A discard runs for less than that, and for each page for less than this besides: about 0.3 us were seen. (What a hypervisor takes away may count as run.)
+/// A discard runs for less than this, and for a millisecond more for each so many pages. (0.3 us a page were seen. What a hypervisor takes away may count as run.)
 const CALL_MS: u64 = 100;
-const PAGES_MS: usize = 200;
+/// See [`CALL_MS`].
+const PAGES_EACH_MS: usize = 200;
 
 /// What /proc counts in.
 const TICK_MS: u64 = 10;
@@ -35,7 +36,7 @@ pub struct Census {
 impl Census {
     /// Lists all threads that use the memory of the process `pid`, whose /proc/PID/task is `tasks`. So many bytes are about to be discarded at most.
     pub fn begin(tasks: &Fd, pid: u32, bytes: usize) -> Census {
-        let ms = CALL_MS + (bytes / PAGE / PAGES_MS) as u64;
+        let ms = CALL_MS + (bytes / PAGE / PAGES_EACH_MS) as u64;
         // What is shown is rounded, then and now.
         let mut census = Census { left: Vec::new(), ticks: ms.div_ceil(TICK_MS) + 2 };
         let mut children = Vec::new();

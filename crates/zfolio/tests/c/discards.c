@@ -62,7 +62,10 @@ static void *map(size_t bytes)
 
 int main(int argc, char **argv)
 {
-	const char *how = argc > 2 ? argv[1] : "";
+	if (argc != 3)
+		return 2;
+
+	const char *how = argv[1];
 	int status = 0;
 
 	memory = map(PAGES * PAGE);
