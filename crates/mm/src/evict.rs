@@ -317,7 +317,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             };
             let Some((first, room)) = found else { break };
             let bytes = wanted.min(room) * PAGE;
-            let moved = self.kernel.move_pages(self.stage.page_at(first), at, bytes);
+            let moved = self.move_unprotected(self.stage.page_at(first), at, bytes);
             self.staged(at, moved.bytes, first);
             if wanted < PACKED_BELOW && moved.bytes > 0 {
                 self.stage.packed(first + (moved.bytes / PAGE) as u32);

@@ -115,6 +115,9 @@ pub trait Kernel {
     /// Undoes `protect` for pages that are about to be written to, and wakes those who wait. Returns how many of them others have too: so many copies will be
     /// made. EAGAIN: an event is under way.
     fn unprotect(&mut self, range: Range<usize>) -> Result<usize, Errno>;
+    /// Undoes `protect` for pages that are about to be moved to the engine's memory, and wakes those who wait. Of those
+    /// that others have too none counts as a copy. EAGAIN: an event is under way.
+    fn lift_protection(&mut self, range: Range<usize>) -> Result<(), Errno>;
     /// Which pages of a range, [`LOOK_PAGES`] at most, another process has too, since a fork: a bit for each.
     fn shared(&mut self, range: Range<usize>) -> u128;
     /// Makes a page that is not protected exclusively owned again after a fork; false when that is not to be had. It must not wait for a fault: the page may be

@@ -6,7 +6,7 @@
 use crate::event::subtract;
 use crate::evict::PATIENCE;
 use crate::family::hull;
-use crate::kernel::{Errno, Kernel, Run, Store, WINDOW_PAGES};
+use crate::kernel::{Errno, Kernel, Moved, Run, Store, WINDOW_PAGES};
 use crate::pager::{Fault, Pager};
 use core::ops::Range;
 use core::sync::atomic::Ordering::Relaxed;
@@ -61,6 +61,18 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         let mut pauses = 0;
         while self.kernel.unprotect(range.clone()) == Err(Errno::EAGAIN) {
             self.wait_for_events(&mut pauses);
+        }
+    }
+
+    /// Moves pages of the program's to the stage, without their protection.
+    ///
+    /// A swap entry would take it along, and so would a page on kernels since April 2026. Then the engine's own write to
+    /// the stage would wait for the engine. It is safe to take protection away first: a write to a page that nobody else
+    /// has copies nothing, and one that others have too stays, and what is copied there is counted late.
+    pub(crate) fn move_unprotected(&mut self, dst: usize, src: usize, bytes: usize) -> Moved {
+        match self.kernel.lift_protection(src..src + bytes) {
+            Err(Errno::EAGAIN) => Moved::NOTHING_YET,
+            _ => self.kernel.move_pages(dst, src, bytes),
         }
     }
 

@@ -430,15 +430,6 @@ impl Kernel for Live {
     }
 
     fn move_pages(&mut self, dst: usize, src: usize, bytes: usize) -> Moved {
-        // A swap entry takes its protection along, and so does a page on kernels since April 2026. Then the engine's own
-        // write to the stage would wait for the engine. It is safe to take protection away first: a write to a page that
-        // nobody else has copies nothing, and one that others have too stays, and what is copied there is counted late.
-        if self.has_protected
-            && self.registered.contains(&dst)
-            && self.uffd.unprotect(src..src + bytes) == Err(Errno::EAGAIN)
-        {
-            return Moved { bytes: 0, stop: Some(Errno::EAGAIN) };
-        }
         // SAFETY: the pager tells where each page is before anything can ask for it (evict.rs, fault.rs of mm).
         let moved = unsafe { self.uffd.move_pages(&self.pagemap, dst, src, bytes) };
         if moved.stop == Some(Errno::EINVAL) && moved.bytes == 0 {
@@ -499,6 +490,10 @@ impl Kernel for Live {
             CONTROL.order().memcg.count_copies(self.slot, (copies * PAGE) as u64);
         }
         Ok(copies)
+    }
+
+    fn lift_protection(&mut self, range: Range<usize>) -> Result<(), Errno> {
+        if self.has_protected { self.uffd.unprotect(range) } else { Ok(()) }
     }
 
     fn shared(&mut self, range: Range<usize>) -> u128 {

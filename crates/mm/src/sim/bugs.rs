@@ -23,6 +23,8 @@ pub struct Bugs {
     pub mute_wake: bool,
     /// A page is unshared by a call that waits for it to be there.
     pub populates: bool,
+    /// Pages go out as protected as a fork has left them.
+    pub stays_protected: bool,
     /// A child is not told of events that its parent read after the clone.
     pub uninformed: bool,
     /// A child is not told what is wiped there.
@@ -94,8 +96,9 @@ const SEEDS: u64 = 200;
 fn is_found(bugs: Bugs, habit: Habit, words: &[&str]) {
     for seed in 1..=SEEDS {
         // Many threads in little memory, so that they meet.
-        let fork = if bugs.uninformed || bugs.unwiped || bugs.unmarked { 10 } else { 0 };
-        let crowd = Plan { threads: 4, pages: 64, evict_all: true, fork, ..Plan::any(seed) };
+        let forks = bugs.uninformed || bugs.unwiped || bugs.unmarked || bugs.stays_protected;
+        let (fork, swaps) = (if forks { 10 } else { 0 }, bugs.stays_protected);
+        let crowd = Plan { threads: 4, pages: 64, evict_all: true, fork, swaps, ..Plan::any(seed) };
         let plan = Plan { bugs: bugs.clone(), habit, steps: 4000, ..crowd };
         if let Err(failure) = run(seed, &plan) {
             assert!(
@@ -158,6 +161,11 @@ fn a_lost_wake_is_found() {
 #[test]
 fn an_engine_that_waits_for_itself_is_found() {
     is_found(Bugs { populates: true, ..Bugs::default() }, Habit::Forks, &["only itself can fill"]);
+}
+
+#[test]
+fn a_page_that_goes_out_protected_is_found() {
+    is_found(Bugs { stays_protected: true, ..Bugs::default() }, Habit::None, &["and waits for itself"]);
 }
 
 #[test]

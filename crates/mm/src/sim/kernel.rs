@@ -361,8 +361,7 @@ impl Kernel for SimKernel {
                 if !page.zero && (page.pins > 0 || !page.exclusive) || world.chance(400) {
                     return Err(Errno::EBUSY);
                 }
-                world.memory.remove(from);
-                world.memory.insert(to, Page { protected: false, ..page });
+                world.memory.move_page(from, to);
                 Ok(())
             }),
         };
@@ -420,6 +419,16 @@ impl Kernel for SimKernel {
             world.memory.wake(range);
         }
         Ok(shared)
+    }
+
+    fn lift_protection(&mut self, range: Range<usize>) -> Result<(), Errno> {
+        let is_told = self.0.borrow().memory.pages_in(range.clone()).any(|(_, page)| page.protected);
+        if !is_told || self.0.borrow().bugs.stays_protected {
+            return Ok(());
+        }
+        self.set_protection(range.clone(), false)?;
+        self.wake(range);
+        Ok(())
     }
 
     fn shared(&mut self, range: Range<usize>) -> u128 {
@@ -502,9 +511,9 @@ impl Kernel for SimKernel {
         let mut world = self.0.borrow_mut();
         world.enter();
         for page in (at..at + bytes).step_by(PAGE) {
-            if world.memory.page(page).is_none() {
-                world.memory.engine_writes(page, 0);
-            }
+            // MADV_POPULATE_WRITE is a write, also to what is there.
+            let content = world.memory.page(page).map_or(0, |page| page.content);
+            world.memory.engine_writes(page, content);
         }
         true
     }

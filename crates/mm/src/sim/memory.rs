@@ -110,6 +110,8 @@ pub struct Memory {
     pub changing: usize,
     /// Scenes only: a page that mremap fills before it sends its event. While the fill waits here, the event does not come.
     pub fills_first: Option<usize>,
+    /// A page that is moved stays protected, as on kernels since April 2026. A swap entry does so on any.
+    pub keeps_protection: bool,
     /// Tasks that hold the mmap lock for reading over more than one step.
     pub readers: usize,
     pub turn: usize,
@@ -258,6 +260,13 @@ impl Memory {
         self.pages.values().filter(|p| !p.zero && !p.swapped).count()
     }
 
+    /// Moves a page to where there is none.
+    pub fn move_page(&mut self, from: usize, to: usize) {
+        let page = self.remove(from).expect("the caller looked");
+        let protected = page.protected && (page.swapped || self.keeps_protection);
+        self.insert(to, Page { protected, ..page });
+    }
+
     /// What a child gets: no mapping is registered or locked there, the engine's are missing, and no page is anybody's alone any more but those that a device
     /// writes to, of which the child has copies.
     pub fn fork(&mut self) -> Memory {
@@ -265,7 +274,8 @@ impl Memory {
         let own =
             |vma: &Vma| Vma { registered: false, owned: false, locked: false, filled: false, ..vma.clone() };
         let vmas = vmas.map(|(&at, vma)| (at, own(vma))).collect();
-        let mut child = Memory { vmas, frames: self.frames, turn: self.turn, ..Memory::default() };
+        let Memory { frames, turn, keeps_protection, .. } = *self;
+        let mut child = Memory { vmas, frames, turn, keeps_protection, ..Memory::default() };
         for (&at, page) in &mut self.pages {
             let is_engines = self.vmas.range(..=at).next_back().is_some_and(|(_, vma)| vma.engine);
             if !is_engines {
@@ -342,7 +352,7 @@ impl Memory {
         if write.is_some() && !vma.writable {
             return Access::Segv;
         }
-        let waits = vma.registered && !vma.silent;
+        let (waits, is_told) = (vma.registered && !vma.silent, vma.registered);
         match self.markers.get(&at) {
             Some(Marker::Guard) => return Access::Segv,
             Some(Marker::Poison) => return Access::Sigbus,
@@ -351,7 +361,7 @@ impl Memory {
         self.swap_in(at);
         match (self.pages.get_mut(&at), write) {
             (Some(page), None) => Access::Done(page.content),
-            (Some(page), Some(_)) if page.protected && waits => {
+            (Some(page), Some(_)) if page.protected && is_told => {
                 self.pending.push_back(Waiter { task, at, write: true, protected: true });
                 self.blocked.insert(task);
                 Access::Fault
@@ -386,6 +396,8 @@ impl Memory {
     pub fn engine_writes(&mut self, at: usize, content: Content) {
         let (_, vma) = self.vma(at).expect("the engine writes to its own mappings");
         assert!(vma.engine, "the engine writes to the program's memory at {at:#x}");
+        let is_told = vma.registered && self.page(at).is_some_and(|page| page.protected);
+        assert!(!is_told, "the engine writes to a protected page at {at:#x}, and waits for itself");
         self.swap_in(at);
         match self.pages.get_mut(&at) {
             Some(page) if page.exclusive => (page.content, page.lazy) = (content, false),

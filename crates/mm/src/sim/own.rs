@@ -133,8 +133,7 @@ impl World {
             if !is_movable || !is_hole || self.program.lives_in(&(at..at + PAGE)) {
                 continue;
             }
-            let page = self.memory.remove(at).expect("just seen");
-            self.memory.insert(target, page);
+            self.memory.move_page(at, target);
             self.shadow.rename(at..at + PAGE, target, |at| self.program.is_discarded(at));
         }
     }

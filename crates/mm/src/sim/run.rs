@@ -144,6 +144,7 @@ pub fn run(seed: u64, plan: &Plan) -> Result<Tally, String> {
 /// The world at the beginning of a run.
 pub fn world(seed: u64, plan: &Plan) -> World {
     let mut memory = Memory::default();
+    memory.keeps_protection = seed.is_multiple_of(2);
     map_engine(&mut memory, plan);
     let mut program = Program::new(plan.threads, plan.pages, plan.habit);
     (program.signals, program.swaps) = (plan.signals, plan.swaps);

@@ -25,7 +25,11 @@ impl World {
         let all: Vec<usize> = self.memory.pages_in(0..usize::MAX).filter_map(swappable).collect();
         for at in all {
             if self.random.one_in(stays) {
-                self.memory.page_mut(at).expect("listed").swapped = true;
+                // What another process has let go of since a fork is this one's alone once it has come back.
+                let exclusive = self.random.one_in(2);
+                let page = self.memory.page_mut(at).expect("listed");
+                page.swapped = true;
+                page.exclusive |= exclusive;
                 self.trace("the machine swaps", [at as u64, 0, 0]);
             }
         }
