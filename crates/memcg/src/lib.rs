@@ -57,8 +57,8 @@ pub const MAGIC: u64 = 0x7a66_6f6c_696f_0007;
 /// How many processes of a run can be managed at the same time. There is room in the file for all of them before the first begins, so that none can find none later.
 pub const SLOTS: usize = 512;
 
-/// The addresses where engines reserve their memory, 64 TiB to 72 TiB: `zfolio run` knows an engine's mappings by them.
-pub const ENGINE_ADDRESSES: Range<usize> = 1 << 46..9 << 43;
+/// The addresses where engines reserve their memory, 256 GiB from 85 TiB on: `zfolio run` knows an engine's mappings by them.
+pub const ENGINE_ADDRESSES: Range<usize> = 0x5500_0000_0000..0x5540_0000_0000;
 
 /// Bytes of a process's name, its NUL included, as the kernel keeps it (TASK_COMM_LEN).
 pub const NAME_BYTES: usize = 16;

@@ -5,14 +5,15 @@
 //! it keeps memory out of. So the engine reserves addresses, and all of its memory lies there:
 //!
 //! ```text
-//!   0x4000_0000_0000 + some GiB
+//!   0x5500_0000_0000 + some GiB
 //!   [ used | used | -- reserved -- | used | ---- reserved ---- ] ──> grows here, a step at a time
 //! ```
 //!
 //! The kernel chooses no address there before 20 TiB are mapped, and few programs do. (Below: V8, PartitionAlloc,
-//! mimalloc, Go, ZGC and what TSan and ASan map to find their metadata; above: heaps of sanitizers, executables, and
-//! from the end of user space down what the kernel chooses.) MSan and TSan take the addresses between theirs: beside
-//! them the kernel chooses, as it does where all that is tried is taken.
+//! mimalloc, Go, ZGC, and the shadow memory of sanitizers; above: executables, from 0x5555_5555_4000 on, heaps of
+//! sanitizers, and from the end of user space down what the kernel chooses.) MSan and TSan take all addresses but those
+//! of their programs' memory, and end a program that has something else there. The engine may be there first, and so
+//! its addresses are among those that both leave to programs. Where all that is tried is taken the kernel chooses.
 //!
 //! What is reserved has no access, so that it takes no memory, counts for no limit but that of addresses (RLIMIT_AS),
 //! and mlockall does not fill it. It grows with what is used, since a program may limit its own addresses later.

@@ -99,7 +99,7 @@ impl Watch<'_> {
             self.clear();
             say(format_args!(
                 "warning: process {copied} has made a copy of itself past libc, by a system call of its own: what was out is not there in the \
-                 copy, which is ended by SIGSEGV where it uses that"
+                 copy, which is ended by SIGSEGV where it uses that (sanitizers start llvm-symbolizer so: symbolize=0 in their options helps)"
             ));
         }
     }

@@ -27,7 +27,7 @@ fn held_and_swapped(swap_mib: u64, arguments: &[&str]) -> Option<(u64, u64)> {
     };
     // One that stands still is ended.
     let mut run = Command::new("timeout");
-    run.args(["-k", "5", "100", env!("CARGO_BIN_EXE_zfolio"), "run", "--memory", &LIMIT.to_string(), "--"]);
+    run.args(["-k", "5", "250", env!("CARGO_BIN_EXE_zfolio"), "run", "--memory", &LIMIT.to_string(), "--"]);
     let output = run.arg(compile("swapped")).args(arguments).output().unwrap();
     let [said, told] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
     assert!(output.status.success(), "{}: {said}{told}", output.status);
