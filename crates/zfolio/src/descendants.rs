@@ -161,15 +161,25 @@ fn numbers_in(path: &str) -> Vec<u32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// What /proc/PID/stat and statm say; none of a process that has ended.
-fn process(pid: u32) -> Option<Process> {
+/// What /proc/PID/stat says: the name, which may hold anything, parentheses and blanks included, and the words after it.
+fn stat(pid: u32) -> Option<(String, String)> {
     let stat = read(&format!("/proc/{pid}/stat"))?;
     let (open, close) = (stat.iter().position(|&b| b == b'(')?, stat.iter().rposition(|&b| b == b')')?);
     let name = String::from_utf8_lossy(&stat[open + 1..close]).into_owned();
-    let text = std::str::from_utf8(stat.get(close + 2..)?).ok()?;
+    Some((name, std::str::from_utf8(stat.get(close + 2..)?).ok()?.to_string()))
+}
+
+/// True for the first of these words where a process has ended and was not waited for yet.
+fn has_ended(state: &str) -> bool {
+    matches!(state, "Z" | "X")
+}
+
+/// What /proc/PID/stat and statm say; none of a process that has ended.
+fn process(pid: u32) -> Option<Process> {
+    let (name, text) = stat(pid)?;
     let words: Vec<&str> = text.split(' ').collect();
     let number = |index: usize| words.get(index)?.parse::<u64>().ok();
-    if matches!(words[0], "Z" | "X") {
+    if has_ended(words[0]) {
         return None;
     }
     // An engine's memory is its program's.
@@ -208,16 +218,16 @@ pub fn start(pid: u32) -> Option<u64> {
 
 /// The parent of a process, also of one that has ended and was not waited for yet.
 pub fn parent(pid: u32) -> Option<u32> {
-    let stat = read(&format!("/proc/{pid}/stat"))?;
-    // The name comes before, and may hold anything, parentheses and blanks included.
-    let after_name = stat.iter().rposition(|&b| b == b')')? + 1;
-    let word = stat[after_name..].split(|&b| b == b' ').nth(2)?;
-    std::str::from_utf8(word).ok()?.parse().ok()
+    stat(pid)?.1.split(' ').nth(1)?.parse().ok()
 }
 
 /// True for a process that has not executed anything since it was made: what it has in memory it has from who made it.
 pub fn has_not_executed(pid: u32) -> bool {
-    process(pid).is_some_and(|process| process.forked)
+    let Some((_, text)) = stat(pid) else { return false };
+    let mut words = text.split(' ');
+    let is_alive = words.next().is_some_and(|state| !has_ended(state));
+    let flags = words.nth(5).and_then(|flags| flags.parse::<u64>().ok());
+    is_alive && flags.is_some_and(|flags| flags & FORKED != 0)
 }
 
 /// True for an engine, until all that it had is the kernel's again. One that is in another namespace has another number here, and counts as gone.

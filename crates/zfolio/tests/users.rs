@@ -69,7 +69,7 @@ fn a_stranger_opens_neither_the_page_nor_its_settings_and_is_handed_nothing() {
     assert!(!Path::new(dir).exists(), "the socket goes with the directory");
 }
 
-/// Runs a program as nobody under this limit, perhaps by way of a shell that prepares something; its figures.
+/// Runs a program as nobody under this limit, by way of a shell that has prepared something and executes `zfolio run`; its figures.
 fn as_nobody(test: &str, memory: &str, before: &str, program: &str) -> (Output, Value) {
     run(test, memory, before, &SETPRIV, program)
 }
@@ -77,7 +77,7 @@ fn as_nobody(test: &str, memory: &str, before: &str, program: &str) -> (Output, 
 /// The same as this test's user, unless the program or `way` changes that.
 fn run(test: &str, memory: &str, before: &str, way: &[&str], program: &str) -> (Output, Value) {
     let json: PathBuf = std::env::temp_dir().join(format!("zfolio-users-{test}-{}", std::process::id()));
-    let script = format!("{before} exec {ZFOLIO} run --memory {memory} --json {} -- \"$@\"", json.display());
+    let script = format!("{before} {ZFOLIO} run --memory {memory} --json {} -- \"$@\"", json.display());
     let output = Command::new("timeout")
         .args(["-k", "5", "120", "unshare", "-m", "sh", "-c", &script, "sh"])
         .args(way)
@@ -109,7 +109,7 @@ fn who_has_given_up_root_is_managed_and_so_are_its_children() {
     if !can_be_tried() {
         return;
     }
-    let (output, figures) = as_nobody("forks", "48M", "", FORKS);
+    let (output, figures) = as_nobody("forks", "48M", "exec", FORKS);
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert_eq!(out, "65534 [0, 0, 0] True\n", "{err}");
     assert_eq!(figures["tree"]["unmanaged"], 0, "{err}");
@@ -126,7 +126,7 @@ fn who_gives_up_root_by_itself_has_children_that_are_managed() {
         return;
     }
     let program = FORKS.replacen("import os", "import os; os.setgid(65534); os.setuid(65534)", 1);
-    let (output, figures) = run("gives-up", "48M", "", &[], &program);
+    let (output, figures) = run("gives-up", "48M", "exec", &[], &program);
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert_eq!(out, "65534 [0, 0, 0] True\n", "{err}");
     assert_eq!(figures["tree"]["unmanaged"], 0, "{err}");
@@ -162,7 +162,7 @@ fn only_who_has_not_executed_anything_is_handed_its_own_memory_and_no_physical_a
     if !can_be_tried() {
         return;
     }
-    let (output, _) = run("asks", "1G", "", &[], ASKS);
+    let (output, _) = run("asks", "1G", "exec", &[], ASKS);
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert_eq!(out, "1 3\n3 6 b'x' 1 0\n", "{err}");
 }
@@ -173,7 +173,8 @@ fn where_nothing_can_be_handed_over_the_user_is_told_what_helps() {
     if !can_be_tried() {
         return;
     }
-    let (output, figures) = as_nobody("remedy", "48M", "mount --bind /dev/null /dev/userfaultfd;", FORKS);
+    let (output, figures) =
+        as_nobody("remedy", "48M", "mount --bind /dev/null /dev/userfaultfd; exec", FORKS);
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert_eq!(out, "65534 [0, 0, 0] True\n", "{err}");
     let said = err.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -185,4 +186,22 @@ fn where_nothing_can_be_handed_over_the_user_is_told_what_helps() {
         assert!(said.contains(part), "{part:?} in {err}");
     }
     assert!(figures["tree"]["unmanaged"].as_u64().unwrap() > 0, "{figures}");
+}
+
+/// The page tables of a process that has given up root are root's, and to open them takes CAP_SYS_PTRACE, which containers do not have.
+#[test]
+fn where_page_tables_cannot_be_handed_over_the_user_is_told_what_helps() {
+    if !can_be_tried() {
+        return;
+    }
+    let program = FORKS.replacen("import os", "import os; os.setgid(65534); os.setuid(65534)", 1);
+    let before = "exec setpriv --bounding-set=-sys_ptrace";
+    let (output, figures) = run("page-tables", "48M", before, &[], &program);
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert_eq!(out, "65534 [0, 0, 0] True\n", "{err}");
+    assert!(figures["tree"]["unmanaged"].as_u64().unwrap() >= 3, "{figures}");
+    let reasons = figures["unmanaged"].to_string();
+    for part in ["/proc/self/pagemap says EACCES", "has given up root", "docker run --cap-add SYS_PTRACE"] {
+        assert!(reasons.contains(part), "{part:?} in {reasons}");
+    }
 }
