@@ -47,19 +47,24 @@ def command(name):
 
 def read(folder, text, _end):
     cases = {}
-    path = f"{folder}/results.xml"
-    if os.path.exists(path) and os.path.getsize(path):
-        for case in ElementTree.parse(path).iter("testcase"):
-            # A case without a name is one whose subtests failed: the log has them.
-            if case.get("name"):
-                add(cases, stable(case.get("name")), result(case))
-    else:
+    for case in reported(f"{folder}/results.xml"):
+        # A case without a name is one whose subtests failed: the log has them.
+        if case.get("name"):
+            add(cases, stable(case.get("name")), result(case))
+    if not cases:
         # The item did not come to its end: the log has what it got done, most of it.
         for case, said in re.findall(r"^\w+ \((test\.[\w.]+)\)(?:\n.*)? \.\.\. (ok|FAIL|ERROR|skipped|expected failure)", text, re.M):
             add(cases, case, {"skipped": "skip", "expected failure": "ok"}.get(said, said.lower()))
     for kind, case in re.findall(r"^(FAIL|ERROR): (\w+ \(.*)$", text, re.M):
         cases.setdefault(stable(case), kind.lower())
     return cases
+
+
+def reported(path):
+    try:
+        return list(ElementTree.parse(path).iter("testcase"))
+    except (OSError, ElementTree.ParseError):
+        return []
 
 
 def result(case):
