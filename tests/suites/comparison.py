@@ -64,10 +64,10 @@ def judge(difference, expected):
 
 
 class Row:
-    """The sums of one suite in one way."""
+    """The sums of one suite in one way. So large a `part` of its cases must be reached."""
 
-    def __init__(self, suite, way):
-        self.suite, self.way = suite, way
+    def __init__(self, suite, way, part):
+        self.suite, self.way, self.part = suite, way, part
         self.cases = self.same = self.unreached = self.items = self.stops = 0
         self.alone_s = self.zfolio_s = self.out_bytes = self.squeezed = 0
         self.verdicts = collections.Counter()
@@ -88,6 +88,13 @@ class Row:
         self.stops += zfolio.stopped()
         self.differences += differences
         self.verdicts.update(difference.verdict for difference in differences)
+
+    def shortfall(self):
+        """What is to be said where too few cases were reached."""
+        reached = self.cases - self.unreached
+        if reached < self.part * self.cases:
+            return f"{self.suite}, {self.way}: only {reached} of {self.cases} cases were reached, less than {self.part:.0%}"
+        return None
 
 
 HEADS = ("suite", "way", "items", "cases", "same", "not reached", OURS, SOMETIMES, EXPECTED, FLAKE, "alone s", "zfolio s", "out MiB", "stops")

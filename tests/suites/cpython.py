@@ -1,5 +1,6 @@
 """CPython's own suite, as Debian's package libpythonX.Y-testsuite has it: an item for each test file."""
 
+import fnmatch
 import os
 import re
 import subprocess
@@ -9,9 +10,14 @@ from .execution import Item
 
 NAME = "cpython"
 PYTHON = "/usr/bin/python3"
-MEMORY = "48M"
+MEMORY = "28M"
+# Some items are far larger than most: they have this part of what their largest process holds alone.
+PART = 0.9
 
 EXCLUDED = {}
+
+# Many processes at a time, each of which has an engine of 3 to 4 MiB.
+LIMITS = {"test_multiprocessing_*": "128M", "test_concurrent_futures": "128M"}
 
 # What `make test` runs: memory, threads, forks, mappings and files.
 SHORT = """
@@ -37,7 +43,11 @@ def missing():
 def items(short):
     listed = subprocess.run([PYTHON, "-m", "test", "--list-tests"], capture_output=True, text=True, check=True).stdout.split()
     wanted = SHORT.split() if short else [name for name in listed if name not in EXCLUDED]
-    return [Item(NAME, name, command(name), read) for name in wanted]
+    return [Item(NAME, name, command(name), read, memory=limit(name), part=PART) for name in wanted]
+
+
+def limit(name):
+    return next((memory for pattern, memory in LIMITS.items() if fnmatch.fnmatchcase(name, pattern)), None)
 
 
 def command(name):
@@ -55,8 +65,8 @@ def read(folder, text, _end):
         # The item did not come to its end: the log has what it got done, most of it.
         for case, said in re.findall(r"^\w+ \((test\.[\w.]+)\)(?:\n.*)? \.\.\. (ok|FAIL|ERROR|skipped|expected failure)", text, re.M):
             add(cases, case, {"skipped": "skip", "expected failure": "ok"}.get(said, said.lower()))
-    for kind, case in re.findall(r"^(FAIL|ERROR): (\w+ \(.*)$", text, re.M):
-        cases.setdefault(stable(case), kind.lower())
+    for kind, case, part in re.findall(r"^(FAIL|ERROR): \w+ \(([\w.]+)\)(.*)$", text, re.M):
+        cases.setdefault(stable(case + part), kind.lower())
     return cases
 
 

@@ -7,6 +7,7 @@ import dataclasses
 import json
 import os
 import re
+import select
 import shutil
 import signal
 import subprocess
@@ -23,15 +24,33 @@ CRASHES = {"SIGSEGV", "SIGBUS", "SIGKILL", "SIGILL", "SIGABRT", "exit 125"}
 
 @dataclasses.dataclass(frozen=True)
 class Way:
-    """How items are run; `options` are those of `zfolio run`, None without it, and `memory` is the limit of those that have none of their own.
+    """How items are run; `options` are those of `zfolio run`, None without it.
 
-    `patience_s` is for a way that is slow by design: an item that takes longer is ended, and what it got done is compared.
+    `memory` is the limit; where `is_least` is set, of items that have none of their own, and are not larger.
+    `patience_s` is for a way that is slow by design: an item that takes longer is ended, and what it got done is
+    compared. `reached` is the part of all cases that is to be done in that time.
     """
 
     name: str
     options: tuple = None
     memory: str = None
+    is_least: bool = False
     patience_s: int = None
+    reached: float = 0
+
+    def timeout_s(self, item, alone):
+        """How long an item may take that is known from its execution alone. Where the machine is busy that took longer, too."""
+        if self.patience_s:
+            return min(3 * self.patience_s, max(self.patience_s, SLOWER * alone.seconds))
+        return min(item.timeout_s, max(LEAST_S, SLOWER * alone.seconds))
+
+    def limit(self, item, alone):
+        """The limit in bytes of an item that is known from its execution alone."""
+        if not self.is_least:
+            return size(self.memory)
+        if item.memory:
+            return size(item.memory)
+        return max(size(self.memory), int(alone.largest_bytes * item.part))
 
 
 @dataclasses.dataclass
@@ -45,6 +64,8 @@ class Item:
     timeout_s: int = 600
     # Its small limit, where it is another than its suite's.
     memory: str = None
+    # No small limit is less than this part of what its largest process holds alone.
+    part: float = 0
 
 
 @dataclasses.dataclass
@@ -55,6 +76,7 @@ class Execution:
     end: str
     seconds: float
     said: list
+    largest_bytes: int = 0
     summary: dict = None
 
     def result(self, case):
@@ -78,6 +100,14 @@ class Execution:
 END, SLOW = "(end)", "slow"
 
 
+# With zfolio an item has so many times as long as it took alone; squeezed, it has this long in any case.
+SLOWER, LEAST_S = 10, 120
+
+
+def size(text):
+    return int(text[:-1]) << {"M": 20, "G": 30}[text[-1]]
+
+
 def end_of(status):
     """A shell's, zfolio's and subprocess' way to say that a signal ended a program are one."""
     number = -status if status < 0 else status - 128
@@ -89,16 +119,33 @@ def end_of(status):
     return f"exit {status}"
 
 
-def execute(item, way, zfolio, logs):
-    """Runs the item in a folder of its own, which goes afterwards, with all of its processes."""
+def wait(process, timeout_s):
+    """Waits for the process: how it ended, or None, and how much the largest of its tree held, in bytes."""
+    descriptor = os.pidfd_open(process.pid)
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    has_ended = poll.poll(timeout_s * 1000)
+    os.close(descriptor)
+    if not has_ended:
+        return None, 0
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return end_of(process.returncode), usage.ru_maxrss << 10
+
+
+def execute(item, way, zfolio, logs, alone=None):
+    """Runs the item in a folder of its own, which goes afterwards, with all of its processes.
+
+    `alone` is its first execution, which tells its limits.
+    """
     # Sockets' addresses have 107 bytes, so the folder's path is a short one.
     folder = tempfile.mkdtemp(prefix="suites-")
     summary = f"{folder}/zfolio.json"
     os.mkdir(f"{folder}/item")
     words = item.command(f"{folder}/item")
     if way.options is not None:
-        memory = way.memory if way.patience_s else item.memory or way.memory
-        words = [zfolio, "run", "--quiet", "--json", summary, "--memory", memory, *way.options, "--", *words]
+        words = [zfolio, "run", "--quiet", "--json", summary, "--memory", str(way.limit(item, alone)), *way.options, "--", *words]
+    timeout_s = way.timeout_s(item, alone) if alone else item.timeout_s
     path = f"{logs}/{item.suite}/{item.name.replace('/', '.')}.{way.name}.log"
     os.makedirs(os.path.dirname(path), exist_ok=True)
     keep = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "ZFOLIO"))}
@@ -108,22 +155,21 @@ def execute(item, way, zfolio, logs):
         process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, cwd=f"{folder}/item",
                                    env=environment, start_new_session=True)
         try:
-            end = end_of(process.wait(way.patience_s or item.timeout_s))
-        except subprocess.TimeoutExpired:
-            end = SLOW if way.patience_s else "timeout"
-            # zfolio ends with its program, and says what it has done.
-            process.terminate()
-            try:
-                process.wait(10)
-            except subprocess.TimeoutExpired:
-                pass
+            end, largest_bytes = wait(process, timeout_s)
+            if end is None:
+                end = SLOW if way.patience_s else "timeout"
+                # zfolio ends with its program, and says what it has done.
+                process.terminate()
+                wait(process, 10)
         finally:
             seconds = time.monotonic() - begun
             end_all(folder)
             process.wait()
     with open(path, errors="replace") as log:
         text = log.read()
-    execution = Execution(item.read(f"{folder}/item", text, end), end, seconds, re.findall("^zfolio: .*", text, re.M))
+    # What zfolio says comes wherever the item's own output is.
+    said = re.findall("zfolio: .*", text)
+    execution = Execution(item.read(f"{folder}/item", re.sub("zfolio: .*\n", "", text), end), end, seconds, said, largest_bytes)
     if os.path.exists(summary) and os.path.getsize(summary):
         with open(summary) as file:
             execution.summary = json.load(file)

@@ -3,6 +3,7 @@
 
 use crate::supervise;
 use crate::sys::{self, Pid};
+use crate::tree::LISTED;
 use memcg::{Memcg, Process, Slot, State};
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -46,6 +47,10 @@ pub struct Roster<'a> {
     refused: HashMap<u32, String>,
     /// Children that were killed of late, and when: engines, among others.
     killed: Vec<(u32, Instant)>,
+    /// The first messages of engines whose processes have ended, each once: the user reads them at once.
+    said: Vec<String>,
+    /// How many of them the user has not read yet.
+    unread: usize,
 }
 
 impl<'a> Roster<'a> {
@@ -60,6 +65,8 @@ impl<'a> Roster<'a> {
             audit_due: false,
             refused: HashMap::new(),
             killed: Vec::new(),
+            said: Vec::new(),
+            unread: 0,
         }
     }
 
@@ -111,6 +118,17 @@ impl<'a> Roster<'a> {
         &self.refused
     }
 
+    /// What engines have said since the last call, of processes that they managed and that have ended.
+    pub fn take_words(&mut self) -> Vec<String> {
+        let unread = std::mem::take(&mut self.unread);
+        self.said[self.said.len() - unread..].to_vec()
+    }
+
+    /// All that [`Roster::take_words`] has given.
+    pub fn said(&self) -> &[String] {
+        &self.said
+    }
+
     /// At the run's end: the figures of all processes, those that still live last, and how many were dropped.
     pub fn finish(mut self) -> (Vec<Entry>, u64) {
         self.bury(|_| 0);
@@ -128,6 +146,12 @@ impl<'a> Roster<'a> {
             self.memcg.collect(slot, |process, words| {
                 if process.state == State::Unmanaged {
                     self.refused.insert(process.pid, words.unwrap_or_default().to_string());
+                } else if let Some(words) = words
+                    && self.said.len() < LISTED
+                    && !self.said.iter().any(|said| said == words)
+                {
+                    self.said.push(words.to_string());
+                    self.unread += 1;
                 }
                 self.ended.push(Entry { process: *process, words: words.map(str::to_string) });
             });
@@ -321,6 +345,8 @@ mod tests {
                 roster.tick();
             }
         }
+        assert_eq!(roster.take_words(), ["small, and in trouble"]);
+        assert!(roster.take_words().is_empty(), "it is said once");
         let (entries, dropped) = roster.finish();
         assert_eq!((entries.len(), dropped), (MOST, MOST as u64));
         assert_eq!(entries[0].words.as_deref(), Some("small, and in trouble"));

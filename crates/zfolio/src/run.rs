@@ -16,6 +16,7 @@ use crate::size::Bytes;
 use crate::summary::Figures;
 use crate::supervise::{self, Watcher};
 use crate::sys::{self, Pid};
+use crate::tree::printable;
 use crate::visible;
 use iaa::setup::Setup;
 use memcg::{COMPRESSOR_BYTES, Memcg, ROOT_BYTES, Settings, State, Text};
@@ -87,6 +88,10 @@ impl Watch<'_> {
         if self.memcg.full_warning.compare_exchange(1, 2, Relaxed, Relaxed).is_ok() {
             self.clear();
             say("warning: the limit is full, and nothing more can go out: the program waits");
+        }
+        for words in self.roster.take_words() {
+            self.clear();
+            say(printable(&words));
         }
         let memcg = self.memcg;
         memcg.crawls.show(|line| {
@@ -253,6 +258,7 @@ fn start(args: &Run) -> Result<u8, Refusal> {
         refused_peaks,
         askers,
     } = watch.coordinator.end(watch.roster.refused());
+    let said = watch.roster.said().to_vec();
     let (mut processes, unrecorded) = watch.roster.finish();
     for Entry { process, .. } in processes.iter_mut().filter(|entry| entry.process.state == State::Unmanaged)
     {
@@ -261,7 +267,7 @@ fn start(args: &Run) -> Result<u8, Refusal> {
     }
     let mut figures = Figures::collect(memcg, (processes, unrecorded));
     (figures.shared_peak_bytes, figures.unevictable) = (shared_peak_bytes, unevictable);
-    (figures.visible_bytes, figures.askers) = (visible_bytes, askers);
+    (figures.visible_bytes, figures.askers, figures.said) = (visible_bytes, askers, said);
     if managed {
         figures.small = small;
         unmanaged.into_iter().for_each(|group| figures.add_seen(group));

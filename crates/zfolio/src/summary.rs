@@ -59,6 +59,8 @@ pub struct Figures {
     pub visible_bytes: Option<u64>,
     /// Programs that go by what they are shown.
     pub askers: Vec<&'static str>,
+    /// What of the processes' messages was said while CMD ran.
+    pub said: Vec<String>,
     /// Processes that an engine managed.
     pub managed: u64,
     /// Processes that needed no engine, because they stayed small; as far as they were seen.

@@ -16,7 +16,7 @@ use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 const FEW: u64 = 3;
 
 /// How many processes are listed at most.
-const LISTED: usize = 10;
+pub(crate) const LISTED: usize = 10;
 
 /// Of those that had nothing out only these are listed: that held as large a part of what the run held.
 const WORTH_A_LINE: u64 = 50;
@@ -141,20 +141,25 @@ impl Figures {
         Ok(())
     }
 
-    /// What engines had to say of processes that they managed: a line each, the first ten of them.
+    /// What engines had to say of processes that they managed and the user has not read yet: a line each, ten of all messages.
     pub fn last_words(&self) -> String {
         let mut all: Vec<(&str, u64)> = Vec::new();
         for entry in self.processes.iter().filter(|entry| entry.process.state != State::Unmanaged) {
-            let Some(words) = entry.words.as_deref() else { continue };
+            let Some(words) =
+                entry.words.as_deref().filter(|words| !self.said.iter().any(|said| said == words))
+            else {
+                continue;
+            };
             match all.iter_mut().find(|(said, _)| *said == words) {
                 Some((_, count)) => *count += 1,
                 None => all.push((words, 1)),
             }
         }
         let line = |(words, count): &(&str, u64)| format!("zfolio: {}{}\n", printable(words), times(*count));
-        let mut text: String = all.iter().take(LISTED).map(line).collect();
-        if all.len() > LISTED {
-            text += &format!("zfolio: and {} messages more; --json has all\n", all.len() - LISTED);
+        let room = LISTED - self.said.len().min(LISTED);
+        let mut text: String = all.iter().take(room).map(line).collect();
+        if all.len() > room {
+            text += &format!("zfolio: and {} messages more; --json has all\n", all.len() - room);
         }
         text
     }

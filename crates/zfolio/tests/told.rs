@@ -234,6 +234,20 @@ fn a_strict_run_is_stopped_with_the_same_line() {
     assert_eq!(run.ends().0, Some(0), "what can go out stops nobody");
 }
 
+/// Who waits for what a stopped process was to do may wait for ever.
+#[test]
+fn a_process_that_is_stopped_is_told_while_others_go_on() {
+    let program = Program::new("stopped", &[]);
+    let options = ["--quiet", "--memory", "32M", "--full-timeout-ms", "2000"];
+    let mut run = program.run(&options, &["sh", "-c", "\"$0\" noise 64; cat", program.path()]);
+    let line = run.waits_for("was stopped");
+    assert!(line.starts_with("zfolio: the limit of 32 MiB is full and nothing more can go out"), "{line}");
+    let (status, said, json) = run.ends();
+    assert_eq!((status, said.matches("was stopped").count()), (Some(0), 1), "{said}");
+    let stopped = |process: &&Value| process["state"] == "stopped";
+    assert_eq!(json["processes"].as_array().unwrap().iter().filter(stopped).count(), 1, "{json}");
+}
+
 /// A program of another language, in the repository.
 fn source(name: &str) -> String {
     format!("{}/../../tests/programs/{name}", env!("CARGO_MANIFEST_DIR"))

@@ -1,6 +1,7 @@
 // Holds memory of some kind until its standard input ends: stays KIND MIB [KIND MIB]...
 //
 //   private    anonymous memory, which is written to all the time
+//   noise      anonymous memory that does not compress
 //   shared     MAP_SHARED without a file
 //   memfd      a memfd that is written by write(2) and never mapped
 //   file       a file of /dev/shm, mapped
@@ -39,6 +40,16 @@ static void fill(char *at, size_t bytes, unsigned seed) {
     }
 }
 
+static void fill_with_noise(char *at, size_t bytes) {
+    unsigned long value = 88172645463325252;
+    for (size_t i = 0; i < bytes; i += sizeof value) {
+        value ^= value << 13;
+        value ^= value >> 7;
+        value ^= value << 17;
+        memcpy(at + i, &value, sizeof value);
+    }
+}
+
 static char *anonymous(size_t bytes, int kind) {
     return need(mmap(NULL, bytes, PROT_READ | PROT_WRITE, kind | MAP_ANONYMOUS, -1, 0));
 }
@@ -62,6 +73,8 @@ int main(int argc, char **argv) {
         size_t bytes = atoi(argv[i + 1]) * MIB;
         if (!strcmp(kind, "private")) {
             fill(private = anonymous(bytes, MAP_PRIVATE), private_bytes = bytes, i);
+        } else if (!strcmp(kind, "noise")) {
+            fill_with_noise(anonymous(bytes, MAP_PRIVATE), bytes);
         } else if (!strcmp(kind, "shared")) {
             fill(anonymous(bytes, MAP_SHARED), bytes, i);
         } else if (!strcmp(kind, "tenfold")) {
