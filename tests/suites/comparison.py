@@ -4,7 +4,7 @@ import collections
 import dataclasses
 import fnmatch
 
-from .execution import CRASHES, END, SLOW
+from .execution import CRASHES, END, SLOW, STOPS
 
 REPEATS = 2
 
@@ -31,12 +31,25 @@ class Difference:
                 f"    alone: {seen(self.alone)}; with zfolio: {seen(self.zfolio)}" + (f"; {self.reason}" if self.reason else ""))
 
 
+def shortened(differences, most=10):
+    """No more than some of each item in one way: where a disk was full for a moment they are hundreds. table.txt has all."""
+    count, shown = collections.Counter(), []
+    for difference in differences:
+        key = difference.item.suite, difference.item.name, difference.way
+        count[key] += 1
+        if count[key] <= most:
+            shown.append(difference)
+    return shown + [f"and {number - most} more of {suite} {name}, {way}" for (suite, name, way), number in count.items() if number > most]
+
+
 def differing(alone, zfolio):
     """The cases that differ between two executions, with the end where that says more than the cases."""
     cases = [case for case in {**alone.cases, **zfolio.cases} if alone.result(case) != zfolio.result(case)]
     if zfolio.crashed() and not alone.crashed():
         # What was not reached follows from the end.
         cases = [case for case in cases if zfolio.result(case) != "not reached"]
+    if zfolio.stopped():
+        cases.append(STOPS)
     if zfolio.end == SLOW:
         return cases
     if alone.end != zfolio.end and (not cases or alone.crashed() or zfolio.crashed()):
@@ -69,22 +82,23 @@ class Row:
     def __init__(self, suite, way, part):
         self.suite, self.way, self.part = suite, way, part
         self.cases = self.same = self.unreached = self.items = self.stops = 0
-        self.alone_s = self.zfolio_s = self.out_bytes = self.squeezed = 0
+        self.alone_cpu_s = self.zfolio_cpu_s = self.out_bytes = 0
         self.verdicts = collections.Counter()
-        self.differences, self.said = [], collections.Counter()
+        self.differences, self.nothing_of = [], []
 
     def add(self, item, alone, zfolio, differences):
         self.items += 1
         total = len({**alone.cases, **zfolio.cases}) or 1
-        different = len({difference.case for difference in differences} - {END})
+        different = len({difference.case for difference in differences} - {END, STOPS})
         unreached = sum(1 for case in alone.cases if zfolio.result(case) == "not reached")
         self.cases += total
         self.unreached += unreached
+        if unreached and unreached == len(alone.cases):
+            self.nothing_of.append(item.name)
         self.same += total - different - unreached
-        self.alone_s += alone.seconds
-        self.zfolio_s += zfolio.seconds
+        self.alone_cpu_s += alone.cpu_s
+        self.zfolio_cpu_s += zfolio.cpu_s
         self.out_bytes += zfolio.out_bytes()
-        self.squeezed += zfolio.out_bytes() > 0
         self.stops += zfolio.stopped()
         self.differences += differences
         self.verdicts.update(difference.verdict for difference in differences)
@@ -97,7 +111,7 @@ class Row:
         return None
 
 
-HEADS = ("suite", "way", "items", "cases", "same", "not reached", OURS, SOMETIMES, EXPECTED, FLAKE, "alone s", "zfolio s", "out MiB", "stops")
+HEADS = ("suite", "way", "items", "cases", "same", "not reached", OURS, SOMETIMES, EXPECTED, FLAKE, "alone CPU s", "zfolio CPU s", "out MiB", "stops")
 
 
 def table(rows):
@@ -105,7 +119,7 @@ def table(rows):
     for row in rows:
         others = row.verdicts[FLAKE] + row.verdicts[BETTER]
         cells.append((row.suite, row.way, row.items, row.cases, row.same, row.unreached, row.verdicts[OURS], row.verdicts[SOMETIMES], row.verdicts[EXPECTED],
-                      others, f"{row.alone_s:.0f}", f"{row.zfolio_s:.0f}", row.out_bytes >> 20, row.stops))
+                      others, f"{row.alone_cpu_s:.0f}", f"{row.zfolio_cpu_s:.0f}", row.out_bytes >> 20, row.stops))
     widths = [max(len(str(line[column])) for line in cells) for column in range(len(HEADS))]
     return [" | ".join(str(cell).ljust(width) if column < 2 else str(cell).rjust(width)
                        for column, (cell, width) in enumerate(zip(line, widths))).rstrip() for line in cells]

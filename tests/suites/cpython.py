@@ -11,13 +11,11 @@ from .execution import Item
 NAME = "cpython"
 PYTHON = "/usr/bin/python3"
 MEMORY = "28M"
-# Some items are far larger than most: they have this part of what their largest process holds alone.
-PART = 0.9
 
 EXCLUDED = {}
 
 # Many processes at a time, each of which has an engine of 3 to 4 MiB.
-LIMITS = {"test_multiprocessing_*": "128M", "test_concurrent_futures": "128M"}
+LIMITS = dict.fromkeys(("test_compileall", "test_concurrent_futures", "test_importlib", "test_multiprocessing_*"), "128M")
 
 # What `make test` runs: memory, threads, forks, mappings and files.
 SHORT = """
@@ -43,7 +41,7 @@ def missing():
 def items(short):
     listed = subprocess.run([PYTHON, "-m", "test", "--list-tests"], capture_output=True, text=True, check=True).stdout.split()
     wanted = SHORT.split() if short else [name for name in listed if name not in EXCLUDED]
-    return [Item(NAME, name, command(name), read, memory=limit(name), part=PART) for name in wanted]
+    return [Item(NAME, name, command(name), read, memory=limit(name)) for name in wanted]
 
 
 def limit(name):

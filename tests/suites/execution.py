@@ -50,7 +50,7 @@ class Way:
             return size(self.memory)
         if item.memory:
             return size(item.memory)
-        return max(size(self.memory), int(alone.largest_bytes * item.part))
+        return max(size(self.memory), int(alone.largest_bytes * PART))
 
 
 @dataclasses.dataclass
@@ -64,28 +64,32 @@ class Item:
     timeout_s: int = 600
     # Its small limit, where it is another than its suite's.
     memory: str = None
-    # No small limit is less than this part of what its largest process holds alone.
-    part: float = 0
 
 
 @dataclasses.dataclass
 class Execution:
-    """What came of it: the result of each case, how the item ended, what zfolio has to say."""
+    """What came of it: the result of each case, how the item ended, what zfolio has to say.
+
+    `largest_bytes` is what the largest process of its tree held, and `cpu_s` the processor time of all, with engines'.
+    """
 
     cases: dict
     end: str
     seconds: float
     said: list
     largest_bytes: int = 0
+    cpu_s: float = 0
     summary: dict = None
 
     def result(self, case):
         if case == END:
             return self.end
+        if case == STOPS:
+            return "some" if self.stopped() else "none"
         return self.cases.get(case, "not reached" if self.crashed() else "absent")
 
     def crashed(self):
-        return self.end in CRASHES or self.end in ("timeout", SLOW)
+        return self.end in CRASHES or self.end in UNENDED
 
     def out_bytes(self):
         """How much memory was compressed and moved out, in all."""
@@ -96,10 +100,16 @@ class Execution:
         return any(" stopped" in line for line in self.said)
 
 
-# The case that an item's end is, and the end of an item whose way ran out of patience.
-END, SLOW = "(end)", "slow"
+# The cases that an item's end is, and that zfolio stopped nobody: who waits for a process may well take its end for its own doing.
+END, STOPS = "(end)", "(stops)"
+# The end of an item whose way ran out of patience.
+SLOW = "slow"
+# Ends of items that took too long.
+UNENDED = ("timeout", SLOW)
 
 
+# Some items are far larger than most of their suite: their limit is this part of what their largest process holds alone.
+PART = 0.9
 # With zfolio an item has so many times as long as it took alone; squeezed, it has this long in any case.
 SLOWER, LEAST_S = 10, 120
 
@@ -120,17 +130,17 @@ def end_of(status):
 
 
 def wait(process, timeout_s):
-    """Waits for the process: how it ended, or None, and how much the largest of its tree held, in bytes."""
+    """Waits for the process: how it ended, or None, and what it and its children used."""
     descriptor = os.pidfd_open(process.pid)
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     has_ended = poll.poll(timeout_s * 1000)
     os.close(descriptor)
     if not has_ended:
-        return None, 0
+        return None, None
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
-    return end_of(process.returncode), usage.ru_maxrss << 10
+    return end_of(process.returncode), usage
 
 
 def execute(item, way, zfolio, logs, alone=None):
@@ -155,12 +165,12 @@ def execute(item, way, zfolio, logs, alone=None):
         process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, cwd=f"{folder}/item",
                                    env=environment, start_new_session=True)
         try:
-            end, largest_bytes = wait(process, timeout_s)
+            end, usage = wait(process, timeout_s)
             if end is None:
                 end = SLOW if way.patience_s else "timeout"
                 # zfolio ends with its program, and says what it has done.
                 process.terminate()
-                wait(process, 10)
+                _, usage = wait(process, 10)
         finally:
             seconds = time.monotonic() - begun
             end_all(folder)
@@ -169,7 +179,9 @@ def execute(item, way, zfolio, logs, alone=None):
         text = log.read()
     # What zfolio says comes wherever the item's own output is.
     said = re.findall("zfolio: .*", text)
-    execution = Execution(item.read(f"{folder}/item", re.sub("zfolio: .*\n", "", text), end), end, seconds, said, largest_bytes)
+    execution = Execution(item.read(f"{folder}/item", re.sub("zfolio: .*\n", "", text), end), end, seconds, said)
+    if usage:
+        execution.largest_bytes, execution.cpu_s = usage.ru_maxrss << 10, usage.ru_utime + usage.ru_stime
     if os.path.exists(summary) and os.path.getsize(summary):
         with open(summary) as file:
             execution.summary = json.load(file)

@@ -44,7 +44,7 @@ pub enum Outcome {
     Settled = 1,
     /// The memory is another process's, as in a child of vfork.
     Foreign = 2,
-    /// Somebody forks.
+    /// Somebody forks, or the loader has not come to the library yet.
     Busy = 3,
 }
 

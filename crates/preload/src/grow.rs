@@ -50,6 +50,10 @@ const SOME_BYTES: usize = 1 << 20;
 #[unsafe(link_section = ".data.zfolio")]
 static HOOKED_ALL: AtomicBool = AtomicBool::new(false);
 
+/// The library's constructor has run. Until then the loader may be at work, which has grown by what it relocates.
+#[unsafe(link_section = ".data.zfolio")]
+static HAS_BEGUN: AtomicBool = AtomicBool::new(false);
+
 /// True while the process counts, and has no engine yet.
 #[unsafe(link_section = ".data.zfolio")]
 static WATCHING: AtomicBool = AtomicBool::new(false);
@@ -107,6 +111,12 @@ pub unsafe fn begin(envp: *const *const u8, path: &[u8]) -> bool {
     MAPPED.store(program.data_bytes, Relaxed);
     WATCHING.store(true, Release);
     true
+}
+
+/// Start-up is over: from here on the process may be given an engine from outside.
+#[unsafe(link_section = ".text.startup.zfolio")]
+pub fn end_begin() {
+    HAS_BEGUN.store(true, Release);
 }
 
 /// What the name of the run's page says: its last digit, in MiB. `path` ends with NUL.
@@ -293,6 +303,10 @@ pub fn before_it_cannot() {
 
 /// The process has grown past every hook, and `zfolio run` has noticed: gives it an engine now. All signals are blocked (attach.rs).
 pub fn start_from_outside() -> Outcome {
+    // The loader comes to this library late: none of its own addresses is there, and no lock of the loader's may be waited for.
+    if !HAS_BEGUN.load(Acquire) {
+        return Outcome::Busy;
+    }
     relocate::finish();
     if !WATCHING.load(Acquire) {
         return Outcome::Settled;

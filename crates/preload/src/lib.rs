@@ -128,6 +128,7 @@ mod bare {
     extern "C" fn constructor(_argc: i32, _argv: *const *const u8, envp: *const *const u8) {
         // SAFETY: the dynamic linker passes a NULL-terminated array of NUL-terminated strings.
         unsafe { crate::hook::start(envp) };
+        crate::grow::end_begin();
     }
 
     #[used]

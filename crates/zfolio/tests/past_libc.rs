@@ -5,7 +5,7 @@
 mod compile;
 mod skip;
 
-use compile::compile;
+use compile::{compile, compile_with};
 use serde_json::Value;
 use skip::skip;
 use std::fs;
@@ -64,6 +64,28 @@ fn what_is_mapped_past_libc_keeps_the_limit() {
 }
 
 /// The limit is large, so that nothing has to go out and only the moment counts when an engine is started.
+/// It is grown before the library's own addresses are there.
+#[test]
+fn who_is_still_being_loaded_gets_its_engine_afterwards() {
+    if !may_trace() {
+        return;
+    }
+    let library = compile_with("relocated", &["-shared", "-fPIC"]);
+    let json = library.with_extension("json");
+    let Output { status, stderr, .. } = Command::new(ZFOLIO)
+        .args(["run", "--memory", "64M", "--json"])
+        .arg(&json)
+        .args(["--", "env", &format!("LD_PRELOAD={}", library.display()), "sleep", "1"])
+        .output()
+        .unwrap();
+    let (figures, err) = (fs::read_to_string(&json).unwrap(), String::from_utf8_lossy(&stderr));
+    fs::remove_file(json).unwrap();
+    fs::remove_file(library).unwrap();
+    assert_eq!(status.code(), Some(0), "{err}");
+    let figures: Value = serde_json::from_str(&figures).unwrap();
+    assert_eq!((&figures["tree"]["managed"], &figures["tree"]["unmanaged"]), (&1.into(), &0.into()), "{err}");
+}
+
 #[test]
 fn no_system_call_says_that_it_was_interrupted() {
     if !may_trace() {
