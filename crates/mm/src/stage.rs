@@ -14,6 +14,8 @@
 //! ```
 //!
 //! For each slot: `staged` ⊆ `present`; a page of `staged` has an owner whose entry says `Staged` and names it, and no other page has one.
+//!
+//! The range is as long as a large process may need it. The table of slots grows with what is used of it, so that a small process has a small one.
 
 use crate::index::Entry;
 use crate::kernel::WINDOW_PAGES;
@@ -66,6 +68,20 @@ pub struct Slot {
 }
 
 impl Slot {
+    /// Without a page.
+    const FREE: Slot = Slot {
+        used: Use::Free,
+        present: 0,
+        staged: 0,
+        owner: [0; WINDOW_PAGES],
+        prior: [Entry::NONE; WINDOW_PAGES],
+        lent: [0; WINDOW_PAGES],
+        lent_len: 0,
+        sent: 0,
+        packed: false,
+        seq: 0,
+    };
+
     /// How many of its pages go into one object: pages that were asked for one by one are kept one by one, so that a miss decompresses
     /// no more than its page, and nothing stays in the pool but what is out.
     pub fn unit(&self) -> usize {
@@ -81,6 +97,9 @@ fn is_inactive(slot: &Slot, seq: u32) -> bool {
 /// All slots.
 pub struct Stage {
     base: usize,
+    /// How many slots the range has.
+    capacity: usize,
+    /// The first of them: no other was ever used.
     slots: Vec<Slot>,
     /// Where the search for free slots goes on.
     hint: usize,
@@ -91,7 +110,7 @@ pub struct Stage {
     opened: Option<u32>,
     waste: Vec<u32>,
     inactive_pages: usize,
-    /// Slots that are `Free`.
+    /// Slots of the range that are `Free`.
     free: usize,
     /// The stage page where the next single page goes, and the sequence number of its slot; beyond it the slot has no page.
     next_packed: Option<(u32, u32)>,
@@ -101,21 +120,10 @@ impl Stage {
     /// A stage over `bytes` of engine memory at `base`, both multiples of the window; no page is present.
     pub fn new(base: usize, bytes: usize) -> Stage {
         assert!(base.is_multiple_of(WINDOW) && bytes.is_multiple_of(WINDOW));
-        let slot = Slot {
-            used: Use::Free,
-            present: 0,
-            staged: 0,
-            owner: [0; WINDOW_PAGES],
-            prior: [Entry::NONE; WINDOW_PAGES],
-            lent: [0; WINDOW_PAGES],
-            lent_len: 0,
-            sent: 0,
-            packed: false,
-            seq: 0,
-        };
         Stage {
             base,
-            slots: alloc::vec![slot; bytes / WINDOW],
+            capacity: bytes / WINDOW,
+            slots: Vec::new(),
             hint: 0,
             inactive: VecDeque::new(),
             stock: Vec::new(),
@@ -156,7 +164,7 @@ impl Stage {
         self.slots.iter().flat_map(of_slot).collect()
     }
 
-    /// How many slots there are.
+    /// How many slots, from the first on, may have been used.
     pub fn slots(&self) -> usize {
         self.slots.len()
     }
@@ -168,7 +176,7 @@ impl Stage {
 
     /// Fewer than half of the slots are free.
     pub fn is_crowded(&self) -> bool {
-        self.free < self.slots.len() / 2
+        self.free < self.capacity / 2
     }
 
     /// Room for pages that lie `skip` pages into their window, in up to `windows` free slots in a row: the stage page, and
@@ -199,6 +207,11 @@ impl Stage {
 
     /// `count` free slots in a row; fewer when none so long is near: at least one, or `None`.
     fn find_free(&mut self, count: usize) -> Option<(u32, usize)> {
+        // With one half of the slots free there mostly is a long run.
+        let enough = (2 * (self.capacity - self.free + count)).min(self.capacity);
+        if self.slots.len() < enough {
+            self.slots.resize(enough, Slot::FREE);
+        }
         let n = self.slots.len();
         let mut best = (0, 0);
         let (mut at, mut looked) = (self.hint, 0);
@@ -428,7 +441,8 @@ impl Stage {
                 ));
             }
         }
-        let free = self.slots.iter().filter(|s| s.used == Use::Free).count();
+        let known = self.slots.iter().filter(|s| s.used == Use::Free).count();
+        let free = known + self.capacity - self.slots.len();
         if free != self.free {
             return Err(alloc::format!("{free} slots are free, {} are counted", self.free));
         }
@@ -443,5 +457,41 @@ impl Stage {
     /// Bytes ready to be used again.
     pub fn stock_bytes(&self) -> usize {
         self.stock.len() * WINDOW
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_is_as_long_as_what_is_used_of_the_range_wants_it() {
+        const SLOTS: usize = 1000;
+        let mut stage = Stage::new(0, SLOTS * WINDOW);
+        assert_eq!((stage.slots(), stage.is_full(), stage.is_crowded()), (0, false, false));
+        let mut put = |count: usize| {
+            for _ in 0..count {
+                let (page, _) = stage.find_windows(1, 0).expect("there is room");
+                stage.put(page / WINDOW_PAGES as u32, 0, page as usize * PAGE, Entry::NONE);
+                stage.check_lists().unwrap();
+            }
+            (stage.slots(), stage.is_crowded(), stage.is_full(), stage.find_windows(1, 0).is_some())
+        };
+        assert_eq!(put(10), (20, false, false, true));
+        assert_eq!(put(490), (SLOTS, false, false, true));
+        assert_eq!(put(500), (SLOTS, true, true, false));
+    }
+
+    #[test]
+    fn a_slot_that_is_free_again_is_used_before_the_table_grows() {
+        let mut stage = Stage::new(0, 1000 * WINDOW);
+        for _ in 0..200 {
+            let (page, room) = stage.find_windows(8, 0).expect("there is room");
+            assert_eq!(room, 8 * WINDOW_PAGES, "half of it is free");
+            let slot = page / WINDOW_PAGES as u32;
+            stage.put(slot, 0, 0, Entry::NONE);
+            stage.take(slot, 0, true);
+        }
+        assert!(stage.slots() <= 18, "{}", stage.slots());
     }
 }

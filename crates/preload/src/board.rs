@@ -195,6 +195,8 @@ pub struct Head {
     /// Which parcels are nobody's, by bit; and how many have ever been somebody's, of which the first are taken first.
     free: AtomicU64,
     touched: AtomicU32,
+    /// How many cells, from the first on, may have been used.
+    posted: AtomicU32,
     /// How many workers are ready.
     ready: AtomicU32,
     /// Above 0 while the pager sleeps in poll: after so many more results it wants `bell` rung.
@@ -268,6 +270,7 @@ impl Board {
             calls: Default::default(),
             free: AtomicU64::new((1 << PARCELS) - 1),
             touched: zero(0),
+            posted: zero(0),
             ready: zero(0),
             pager_wants: zero(0),
             stop: zero(0),
@@ -329,7 +332,9 @@ impl Board {
 
     /// Bytes of the board itself, which are shared memory of the program's address space.
     pub fn shared_bytes(&self) -> usize {
-        let untouched = (PARCELS - self.head.touched.load(Relaxed) as usize) * PARCEL_BYTES;
+        let cells = self.cells.len() - self.head.posted.load(Relaxed) as usize;
+        let parcels = PARCELS - self.head.touched.load(Relaxed) as usize;
+        let untouched = cells * size_of::<Cell>() + parcels * PARCEL_BYTES;
         self.bytes - untouched - size_of::<Shelf>() + self.shelf.bytes()
     }
 
@@ -337,6 +342,7 @@ impl Board {
     pub fn post(&self, slot: u32, work: Work) {
         let cell = &self.cells[slot as usize];
         debug_assert_eq!(cell.state.load(Relaxed), IDLE);
+        self.head.posted.fetch_max(slot + 1, Relaxed);
         // SAFETY: the cell is IDLE, so the pager's.
         unsafe { (*cell.work.get()).write(work) };
         cell.state.store(QUEUED, SeqCst);

@@ -68,8 +68,15 @@ pub struct Watermarks {
 /// How much memory comes about unheard, where nobody has looked yet.
 pub const UNKNOWN: usize = usize::MAX;
 
-/// None of the three is less.
+/// None of the three is less, but for a small limit: a part in so many of it, and at least so much.
 const LEAST: usize = 8 * WINDOW;
+const LEAST_PART: usize = 20;
+const LEAST_OF_ALL: usize = 2 * WINDOW;
+
+/// Between the low mark and the high one lies no less; of a small limit a part in so many, and at least so much.
+const GAP: usize = 1 << 20;
+const GAP_PART: usize = 8;
+const GAP_OF_ALL: usize = 4 * WINDOW;
 
 /// So far below `low` everything is made ready: memory grows by 3 or 4 bytes a nanosecond, it takes some milliseconds, and where others want the
 /// CPUs too a look can be as late again.
@@ -90,14 +97,15 @@ impl Watermarks {
     /// the footprint, above all memory that is fresh and not yet registered: twice the most that a look found of late (`unheard` bytes), since the next look may be later.
     /// Where that is not known or large it is 8 MiB, a twelfth where that is less, and of a large limit a part in 128 up to 64 MiB,
     /// since memory is written at 2 or 3 MiB in a millisecond, and the engine may be late by two where others want the CPUs too. Of several processes for each CPU
-    /// no more than one writes at a time: with two or more each keeps half. 1 MiB at least lies between `low` and `high`, and no more than stock needs to
+    /// no more than one writes at a time: with two or more each keeps half. 1 MiB at least lies between `low` and `high`, less of a limit below 8 MiB, and no more than stock needs to
     /// come and go: a program uses what is below `low` only.
     pub fn new(limit: usize, processes_per_cpu: usize, unheard: usize) -> Watermarks {
         let most = (limit / 128).clamp((limit / 12).min(8 << 20), 64 << 20);
         let least = (limit / 512).max(1 << 20).min(most);
         let slack = unheard.saturating_mul(2).clamp(least, most) / processes_per_cpu.clamp(1, 2);
         let high = limit.saturating_sub(slack);
-        let gap = (limit / 256).clamp(1 << 20, 64 << 20);
+        let gap = (limit / 256).clamp((limit / GAP_PART).clamp(GAP_OF_ALL, GAP), 64 << 20);
+        let part = (limit / LEAST_PART).clamp(LEAST_OF_ALL, LEAST);
         let low = high.saturating_sub(gap);
         Watermarks {
             limit,
@@ -107,9 +115,9 @@ impl Watermarks {
             max: limit - slack / 2,
             clean: limit / 8,
             dense: limit / 3 * 2,
-            inactive: (limit / 32).clamp(LEAST, 256 << 20),
-            stock: (limit / 256).clamp(LEAST, 16 << 20),
-            in_flight: (limit / 32).clamp(LEAST, 16 << 20),
+            inactive: (limit / 32).clamp(part, 256 << 20),
+            stock: (limit / 256).clamp(part, 16 << 20),
+            in_flight: (limit / 32).clamp(part, 16 << 20),
         }
     }
 
@@ -203,6 +211,20 @@ mod tests {
         assert_eq!([0, 1, 2, 10].map(free), [2 * MIB, 2 * MIB, MIB, MIB]);
     }
 
+    /// One of many processes has no more to itself than its engine must.
+    #[test]
+    fn most_of_a_small_share_is_the_programs() {
+        for mib in [3, 5, 8] {
+            let w = Watermarks::new(mib * MIB, 2, UNKNOWN);
+            let free = w.limit - w.low + w.stock;
+            assert!(free <= w.limit / 4, "{mib}: {free} bytes: {w:?}");
+        }
+        let at = |mib: usize| Watermarks::new(mib * MIB, 2, 0);
+        let of = |w: Watermarks| [w.high - w.low, w.inactive, w.stock, w.in_flight];
+        assert_eq!(of(at(10)), [MIB, LEAST, LEAST, LEAST], "from here on it is as much");
+        assert_eq!(of(at(24)), [MIB, 24 * MIB / 32, LEAST, 24 * MIB / 32]);
+    }
+
     #[test]
     fn what_is_kept_free_is_enough_for_the_footprint() {
         for footprint in [0, MIB, 10 * MIB, 60 * MIB, 1 << 30] {
@@ -217,7 +239,7 @@ mod tests {
 
     #[test]
     fn marks_are_in_order_at_every_limit() {
-        for limit in [16 * MIB, 64 * MIB, 256 * MIB, 1 << 34] {
+        for limit in [2 * MIB, 5 * MIB, 16 * MIB, 64 * MIB, 256 * MIB, 1 << 34] {
             for unheard in [0, MIB, UNKNOWN] {
                 let w = Watermarks::new(limit, 1, unheard);
                 assert!(w.low < w.high && w.high < w.max && w.max < limit, "{w:?}");
@@ -290,7 +312,12 @@ mod tests {
     /// below the limit, and the program never stops.
     #[test]
     fn a_fast_writer_is_held_at_the_limit_and_goes_on() {
-        let limit = 256 * MIB;
+        for mib in [6, 8, 12, 256] {
+            a_fast_writer_goes_on(mib * MIB);
+        }
+    }
+
+    fn a_fast_writer_goes_on(limit: usize) {
         let w = Watermarks::new(limit, 1, UNKNOWN);
         for seed in 1..=20u64 {
             let mut random = seed;
@@ -328,7 +355,10 @@ mod tests {
                 usage.stock += done;
                 pool += done / 3;
             }
-            assert!(written > 600 * MIB, "seed {seed}: the writer came only to {written}");
+            assert!(
+                written > limit / 256 * 600,
+                "limit {limit}, seed {seed}: the writer came only to {written}"
+            );
         }
     }
 }

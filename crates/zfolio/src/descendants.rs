@@ -253,16 +253,17 @@ pub fn user(pid: u32) -> Option<u32> {
     status(pid, "Uid:").get(1).copied()
 }
 
-/// Private memory of a process, and the same with each page divided by the number of processes that have it, in bytes. Walks its page tables.
+/// Private memory of a process, and the same with each page divided by the number of processes that have it, in bytes. Both are of one walk of its page tables:
+/// where it grows meanwhile, it does so in both.
 pub fn shared_bytes(pid: u32) -> Option<(u64, u64)> {
-    let (private, _) = held_bytes(pid)?;
     let text = String::from_utf8(read(&format!("/proc/{pid}/smaps_rollup"))?).ok()?;
     let kib = |name: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(name))?;
         line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()
     };
     // What is swapped is divided in the same way.
-    Some((private, (kib("Pss_Anon:")? + kib("SwapPss:").unwrap_or(0)) * 1024))
+    let private = kib("Anonymous:")? + kib("Swap:").unwrap_or(0);
+    Some((private * 1024, (kib("Pss_Anon:")? + kib("SwapPss:").unwrap_or(0)) * 1024))
 }
 
 /// Why a process is not managed. `library` is that of the run. One that has ended by now is taken for a small one, and so is one of this user's that hides.
@@ -400,6 +401,6 @@ mod tests {
     fn a_page_that_several_have_is_divided_among_them() {
         let own = std::process::id();
         let (private, proportional) = shared_bytes(own).unwrap();
-        assert!(proportional > 0 && proportional < private + (1 << 20), "{proportional} of {private}");
+        assert!(proportional > 0 && proportional <= private, "{proportional} of {private}");
     }
 }

@@ -13,7 +13,7 @@ const WALK_PART: u32 = 50;
 /// For those that share more than they knew it is waited no longer than this.
 pub(super) const LONGEST_WAIT: Duration = Duration::from_millis(100);
 
-/// One part in so many of what is large, 1 MiB at most, of what seems to be shared may be the time between two looks.
+/// Who leaves less than one part in so many of what is large, 1 MiB at most, is not waited for.
 const SLIGHT_PART: u64 = 4;
 
 /// What the page tables of a process say.
@@ -65,7 +65,7 @@ impl Coordinator {
             return;
         }
         let began = sys::cpu_time();
-        let (large, slight) = (self.large_bytes(), self.slight_bytes());
+        let large = self.large_bytes();
         let mut due: Vec<(usize, &'static Slot, u32)> = Vec::new();
         for (index, slot) in self.taken().filter(|(_, slot)| slot.state() != State::Starting) {
             let pid = slot.pid.load(Relaxed);
@@ -86,7 +86,7 @@ impl Coordinator {
             self.known(index, slot).walked = walk;
             let copied = slot.share.copied_bytes.load(SeqCst);
             if let Some((private, proportional)) = descendants::shared_bytes(pid) {
-                let excess = private.saturating_sub(proportional + slight);
+                let excess = private.saturating_sub(proportional);
                 found.push(Found { index, slot, excess, copied });
             }
         }
