@@ -11,7 +11,7 @@
 //! Any user may connect. Who is not a descendant of this process is sent nothing. This is safe because
 //! 1. the kernel says which process has connected, by a pidfd, and that process is found alive after the look at its ancestors: its number was its own all the while;
 //! 2. its ancestors are looked up twice, and are the same both times. A process's parent changes only to one of its ancestors, and never back: so each of them was there
-//!    between the two looks, and no number had come round to another process;
+//!    between the two looks, and no number had come round to another process. Where an ancestor ends meanwhile, as the process that has made an engine does, both looks are repeated;
 //! 3. nothing is read from who has connected, and nothing that is sent can wait, so that nobody can hold up the others.
 //!
 //! Who is handed its own memory cannot have another's by it: a process could connect, and then execute a program that has more rights than itself, while somebody else reads from the
@@ -36,6 +36,9 @@ const MOST_ANCESTORS: usize = 10_000;
 
 /// The pause after who was sent nothing: a stranger who connects all the time takes next to nothing of a processor.
 const PAUSE: Duration = Duration::from_millis(1);
+
+/// How often it is looked whether a process is one of the tree, of which ancestors end meanwhile.
+const TRIES: usize = 4;
 
 /// Bytes of the thread's stack: it calls little.
 const STACK: usize = 128 << 10;
@@ -93,12 +96,11 @@ fn hide_addresses() -> io::Result<()> {
 /// Sends a descendant what it may have. An error where it is none.
 fn hand(socket: &UnixStream, [page, settings]: &[File; 2], sees_memory: bool) -> io::Result<()> {
     let peer = sys::peer(socket)?;
-    let before = ancestors(peer.pid);
     // Anew each time: who may have it can change.
     let device = OpenOptions::new().read(true).write(true).open("/dev/userfaultfd").ok();
     let own = if sees_memory { own_files(&peer) } else { None };
-    let is_descendant = before.is_some() && before == ancestors(peer.pid) && sys::is_running(&peer.process);
-    if !is_descendant {
+    let is_descendant = (0..TRIES).any(|_| is_descendant(peer.pid));
+    if !is_descendant || !sys::is_running(&peer.process) {
         return Err(io::ErrorKind::PermissionDenied.into());
     }
     let what =
@@ -116,6 +118,12 @@ fn own_files(peer: &Peer) -> Option<[File; 3]> {
     let memory = OpenOptions::new().read(true).write(true).open(memory).ok()?;
     let files = [File::open(&pagemap).ok()?, File::open(&pagemap).ok()?, memory];
     descendants::has_not_executed(peer.pid).then_some(files)
+}
+
+/// True where the ancestors of a process are the same at two looks, and this process is one of them.
+fn is_descendant(pid: u32) -> bool {
+    let before = ancestors(pid);
+    before.is_some() && before == ancestors(pid)
 }
 
 /// The ancestors of a process up to this one; none where this one is not among them.
@@ -155,6 +163,37 @@ mod tests {
         kill.wait().unwrap();
         child.wait().unwrap();
         assert_eq!(ancestors(child.id()), None, "it is gone");
+    }
+
+    /// Its parent ends at any moment of the looks at its ancestors, as the process that makes an engine does.
+    #[test]
+    fn a_descendant_whose_parent_has_just_ended_is_handed_what_it_asks_for() {
+        sys::become_subreaper();
+        let dir = std::env::temp_dir().join(format!("zfolio-orphans-{}", std::process::id()));
+        fs::create_dir(&dir).unwrap();
+        for name in [memcg::PAGE_FILE, memcg::FIXED_FILE] {
+            fs::write(dir.join(name), name).unwrap();
+        }
+        let mut handover = Handover::new(&dir).unwrap();
+        handover.serve().unwrap();
+        let script = "import os, socket, sys, time
+for i in range(1000):
+    end, mine = os.pipe()
+    if os.fork() == 0:
+        if os.fork() == 0:
+            s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1])
+            os.write(mine, b'handed' if s.recv(8) else b'refused')
+            os._exit(0)
+        until = time.perf_counter() + i % 100 * 1e-5
+        while time.perf_counter() < until: pass
+        os._exit(0)
+    os.close(mine); os.wait(); print(os.read(end, 8).decode()); os.close(end)";
+        let command = Command::new("python3").args(["-c", script]).arg(&handover.path).output();
+        let said = String::from_utf8(command.expect("python3 is needed").stdout).unwrap();
+        let handed = said.lines().filter(|line| *line == "handed").count();
+        drop(handover);
+        fs::remove_dir_all(dir).unwrap();
+        assert_eq!(handed, 1000);
     }
 
     /// This process has connected itself, and is no descendant of its own; its child is.
