@@ -136,6 +136,12 @@ fn redis_saves_itself_under_load() {
 }
 
 #[test]
+fn postgres_as_another_user_has_thirty_connections() {
+    let Some(summary) = tree::check(tree::postgres) else { return };
+    assert_eq!(summary["tree"]["unmanaged"], 0, "{summary}");
+}
+
+#[test]
 fn thirty_processes_that_start_at_once_stay_within_the_limit() {
     cgroup::check_crowd();
 }

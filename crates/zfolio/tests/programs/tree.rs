@@ -5,7 +5,9 @@ use crate::cgroup::Cgroup;
 use crate::comparison::{assert_went_out, compare, one_at_a_time, skip, tell};
 use crate::redis;
 use crate::workload::{self, Make, Missing, Size, Workload, installed, output, python, source};
+use serde_json::Value;
 use std::fs;
+use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -17,17 +19,23 @@ const FAMILY_SLACK: f64 = 1.25;
 /// The smallest limit that is tried.
 const LEAST_BYTES: u64 = 32 * MIB;
 
-/// As `comparison::check`, with the group's memory instead of the largest process's.
-pub fn check(make: Make) {
+/// As `comparison::check`, with the group's memory instead of the largest process's. Returns the summary, unless the test is skipped.
+pub fn check(make: Make) -> Option<Value> {
     let _alone = one_at_a_time();
     let size = Size::from_env();
     let workload = match make(size) {
         Ok(workload) => workload,
-        Err(missing) => return skip(missing),
+        Err(missing) => {
+            skip(missing);
+            return None;
+        }
     };
     let group = match Cgroup::new() {
         Ok(group) => group,
-        Err(why) => return tell(&format!("skipped: no memory cgroup can be made here ({why})")),
+        Err(why) => {
+            tell(&format!("skipped: no memory cgroup can be made here ({why})"));
+            return None;
+        }
     };
     // It must come through within the limit and 10 %, with all that the kernel counts: files, the kernel's own and zfolio itself too, which wants no less than this.
     let (summary, limit_bytes) = compare(
@@ -42,6 +50,7 @@ pub fn check(make: Make) {
     if workload.share < 1.0 {
         assert_went_out(workload.name, &summary, limit_bytes);
     }
+    Some(summary)
 }
 
 /// Generations of a process, each a child of the one before, that have and write as much as their parents, and all live at once.
@@ -82,6 +91,46 @@ pub fn persistence(size: Size) -> Result<Workload, Missing> {
     workload.client =
         Some(Box::new(move || redis::persist(Path::new(&socket), Path::new(&server), &directory, records)));
     Ok(workload)
+}
+
+/// Whom a server becomes that gives up root, and the beginning of a command line that does so.
+const NOBODY: u32 = 65534;
+const AS_NOBODY: [&str; 4] = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
+
+/// A server that gives up root before it starts, as in the images of databases, and thirty connections that hold at the same time what each has sorted.
+pub fn postgres(size: Size) -> Result<Workload, Missing> {
+    let bin = postgres_programs().ok_or(Missing("postgres", "postgresql"))?;
+    installed("setpriv", "util-linux")?;
+    // SAFETY: geteuid has no preconditions.
+    let is_root = unsafe { libc::geteuid() } == 0;
+    let user: &[&str] = if is_root { &AS_NOBODY } else { &[] };
+    let mut workload = Workload { told_slack: FAMILY_SLACK, ..Workload::new("postgres", 0.5, user) };
+    if is_root {
+        chown(workload.directory.path(), Some(NOBODY), Some(NOBODY)).expect("root may give it away");
+    }
+    // The other user may not read the repository, wherever that is.
+    let (script, data) = (workload.directory.file("postgres.sh"), workload.directory.file("data"));
+    fs::copy(source("postgres.sh"), &script).expect("the script is copied");
+    let initdb = format!("{bin}/initdb");
+    let init =
+        [initdb.as_str(), "--pgdata", &data, "--no-sync", "--auth=trust", "--username=test", "--locale=C"];
+    let words = [user, &init[..]].concat();
+    output(Command::new(words[0]).args(&words[1..]).current_dir(workload.directory.path()));
+    let settings = format!(
+        "listen_addresses = ''\nunix_socket_directories = '{data}'\nfsync = off\nautovacuum = off\njit = off\n\
+         shared_buffers = 16MB\nmax_connections = 50\nmax_parallel_workers_per_gather = 0\n"
+    );
+    fs::write(format!("{data}/postgresql.conf"), settings).expect("the cluster was made");
+    let rows = size.pick(25_000, 100_000).to_string();
+    workload.command.extend(["/bin/sh".into(), script, bin, data, "30".into(), rows]);
+    Ok(workload)
+}
+
+/// Where Debian keeps the newest version's programs.
+fn postgres_programs() -> Option<String> {
+    let versions = fs::read_dir("/usr/lib/postgresql").ok()?.flatten().map(|entry| entry.path().join("bin"));
+    let newest = versions.filter(|bin| bin.join("initdb").is_file()).max()?;
+    newest.to_str().map(str::to_string)
 }
 
 /// sort between other commands.
