@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -16,11 +16,13 @@ fn shell(script: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Starts a shell script under zfolio and waits for its first line.
+/// Starts a shell script under zfolio and waits for its first line. It has a process group of its own: signals of job
+/// control are discarded in one that has no parent outside, as that of a test runner in the background.
 fn start(script: &str) -> (Child, String) {
     let mut child = Command::new(ZFOLIO)
         .args(["run", "--quiet", "--", "sh", "-c", script])
         .stdout(Stdio::piped())
+        .process_group(0)
         .spawn()
         .unwrap();
     let mut line = String::new();
@@ -142,6 +144,7 @@ print(os.getpid(), p, flush=True); time.sleep(100)";
     let mut child = Command::new(ZFOLIO)
         .args(["run", "--quiet", "--memory", "1G", "--", "python3", "-c", PROGRAM])
         .stdout(Stdio::piped())
+        .process_group(0)
         .spawn()
         .unwrap();
     let mut line = String::new();
