@@ -1,6 +1,7 @@
 //! Tests of the engine's memory.
 
 use super::*;
+use memcg::ENGINE_ADDRESSES;
 use uffd::maps::Maps;
 
 /// There is one reservation, and one list of what children have.
@@ -152,7 +153,7 @@ fn a_child_has_what_it_takes_over_and_the_rest_is_reserved() {
 fn where_all_its_addresses_are_taken_others_are_reserved() {
     let _alone = ALONE.lock();
     assert!(in_a_copy(|| {
-        let (first, bytes) = (1 << 46, 8 << 40);
+        let (first, bytes) = (ENGINE_ADDRESSES.start, ENGINE_ADDRESSES.len());
         let nothing = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
         // SAFETY: of the copy alone, which has no use for what is there.
         unsafe {
