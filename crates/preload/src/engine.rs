@@ -10,6 +10,7 @@ use crate::dontfork;
 use crate::filter::Stage;
 use crate::footprint::data;
 use crate::fork;
+use crate::handover;
 use crate::heritage;
 use crate::keys;
 use crate::live::{self, Live};
@@ -271,7 +272,10 @@ enum Miscarriage {
 impl fmt::Display for Miscarriage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Miscarriage::Refused(what, errno) => write!(f, "{what} says {errno}"),
+            Miscarriage::Refused(what, errno) => {
+                write!(f, "{what} says {errno}")?;
+                handover::refused().map_or(Ok(()), |errno| write!(f, ", and the hand-over {errno}"))
+            }
             Miscarriage::Untold => {
                 f.write_str("its parent's engine did not tell what other threads did meanwhile")
             }

@@ -4,7 +4,8 @@
 //! filter of system calls may end it for that.
 
 use crate::exec;
-use uffd::sys::{Errno, Result};
+use core::sync::atomic::{AtomicU32, Ordering::*};
+use uffd::sys::{self, Errno, Result};
 use uffd::{Fd, socket};
 
 /// How long an answer may take, in nanoseconds: for who cannot do without, and for who only tries.
@@ -32,8 +33,35 @@ pub struct Own {
     pub memory: Option<Fd>,
 }
 
+/// How often who is sent nothing, or is interrupted, asks at most, and the pause between: a child that is refused once is lost.
+const TRIES: usize = 5;
+const PAUSE_NS: u64 = 5_000_000;
+
+/// Why nothing was handed over at the last time, as the kernel's number; 0 where something was.
+static REFUSED: AtomicU32 = AtomicU32::new(0);
+
+/// See [`REFUSED`].
+pub fn refused() -> Option<Errno> {
+    Some(Errno(REFUSED.load(Relaxed))).filter(|errno| errno.0 != 0)
+}
+
 /// Asks, and waits for no longer than `ns`. EACCES: this process is not of the tree.
 pub fn ask(ns: u64) -> Result<Handed> {
+    let end = sys::now_ns() + ns;
+    let mut tries = 0;
+    let handed = loop {
+        let left = end.saturating_sub(sys::now_ns()).max(PAUSE_NS);
+        tries += 1;
+        match ask_once(left) {
+            Err(Errno::EACCES | Errno::EINTR) if tries < TRIES => sys::sleep_ns(PAUSE_NS),
+            handed => break handed,
+        }
+    };
+    REFUSED.store(handed.as_ref().err().map_or(0, |errno| errno.0), Relaxed);
+    handed
+}
+
+fn ask_once(ns: u64) -> Result<Handed> {
     let mut path = [0; memcg::PATH_BYTES];
     let path = exec::beside_library(memcg::HANDOVER_FILE, &mut path).ok_or(Errno::ENOENT)?;
     let socket = socket::connect(path, ns)?;

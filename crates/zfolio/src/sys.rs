@@ -267,8 +267,9 @@ fn socket_option<T>(socket: &UnixStream, option: libc::c_int, value: &mut T) -> 
 /// True when the process of this pidfd has not ended.
 pub fn is_running(process: &OwnedFd) -> bool {
     let mut asked = libc::pollfd { fd: process.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // Not `== 0`: a signal that is pending makes it an error, which says nothing of the process.
     // SAFETY: one structure, which the kernel fills.
-    unsafe { libc::poll(&mut asked, 1, 0) == 0 }
+    unsafe { libc::poll(&mut asked, 1, 0) != 1 }
 }
 
 /// Makes this process the parent of descendants whose own parent has ended.
