@@ -281,6 +281,7 @@ void region_holds(struct region *r, size_t page, tag_t tag)
 		c->before = c->tag;
 	c->tag = tag;
 	c->state = FILLED;
+	c->carried = NULL;
 }
 
 void region_drop_head(struct region *r, size_t pages)
@@ -326,10 +327,11 @@ static void verify_page(struct worker *w, struct region *r, size_t page, const v
 	content_describe(found, sizeof found, p, c->tag, c->before);
 	differs(w, p,
 		"region %u (%s) page %zu of %zu\n"
-		"  expected: region %u page %u generation %u patches %u (%s)%s\n  found: %s",
+		"  expected: region %u page %u generation %u patches %u (%s)%s, by %s\n  found: %s",
 		r->id, kind_names[r->kind], page, r->pages, tag_region(c->tag), tag_page(c->tag),
 		tag_generation(c->tag), tag_patches(c->tag), content_pattern(c->tag),
-		c->state == FREED ? ", or zero (MADV_FREE)" : "", found);
+		c->state == FREED ? ", or zero (MADV_FREE)" : "",
+		c->carried ? c->carried->name : "a thread", found);
 }
 
 void region_verify(struct worker *w, struct region *r, size_t first, size_t pages)

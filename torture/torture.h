@@ -79,12 +79,15 @@ enum state {
 
 enum protection { READ_WRITE, READ_ONLY, NO_ACCESS };
 
+struct action;
+
 struct cell {
 	tag_t tag;
 	tag_t before; /* the content before the last change; only for reports */
 	uint8_t state;
 	uint8_t protection;
 	bool unforked; /* MADV_DONTFORK: no child has it */
+	const struct action *carried; /* the action by which the kernel carried the content here; null: a thread wrote it */
 };
 
 struct region {
@@ -99,8 +102,6 @@ struct region {
 };
 
 /* ---- workers ------------------------------------------------------------------------------------ */
-
-struct action;
 
 /* A piece of malloc'ed memory; heap.c. */
 #define OBJECTS 64

@@ -45,10 +45,12 @@ void transfer_done(struct worker *w, struct transfer *t)
 {
 	for (size_t i = 0; i < t->pages; i++) {
 		struct cell *c = &t->from->cells[t->from_first + i];
-		if (c->state == FILLED)
+		if (c->state == FILLED) {
 			region_holds(t->to, t->to_first + i, c->tag);
-		else
+			t->to->cells[t->to_first + i].carried = w->action;
+		} else {
 			region_emptied(t->to, t->to_first + i, 1);
+		}
 	}
 	if (!one_in(w, 3))
 		region_verify(w, t->to, t->to_first, t->pages);
