@@ -159,9 +159,9 @@ impl Live {
         self.smaps.as_ref()
     }
 
-    /// The mapping that holds all of `range`.
+    /// The mapping that holds all of `range`; none of shared memory, nor of a file.
     fn mapping_of(&self, range: &Range<usize>) -> Option<Range<usize>> {
-        let whole = self.maps.query(range.start).ok()??.range;
+        let whole = self.maps.query(range.start).ok()?.filter(|m| !m.foreign)?.range;
         (whole.start <= range.start && whole.end >= range.end).then_some(whole)
     }
 
@@ -171,6 +171,19 @@ impl Live {
         // memory maps some too.
         let _still = arena::still();
         arena::first_foreign(whole.clone()) != whole || is_registered(&self.uffd, &self.quiet, whole)
+    }
+
+    /// Of what has come to a range while it was registered, shared memory and files are not, and children have them:
+    /// they are never managed, and no list of the pager's has them. Nothing that is out can be there.
+    fn leave_foreign(&self, range: &Range<usize>) {
+        self.each_part(range.clone(), |m, part| {
+            if m.foreign {
+                if self.has(part.clone()) {
+                    let _ = self.uffd.unregister(part.clone());
+                }
+                dontfork::give_back(part);
+            }
+        });
     }
 
     fn has_guard(&self, range: Range<usize>) -> bool {
@@ -250,7 +263,7 @@ impl Kernel for Live {
             self.learn_advice(&whole)?;
         }
         // And the gap after it, where nothing of ours may come meanwhile, since the mapping may grow in place before we are done.
-        let _still = arena::still();
+        let still = arena::still();
         let next = self.maps.query(whole.end)?.map_or(whole.end, |m| m.range.start);
         if CONTROL.spares(&(whole.start..next)) {
             return Err(Errno::EBUSY);
@@ -273,6 +286,8 @@ impl Kernel for Live {
             Ok(_) | Err(Errno::ENOMEM) => {}
             Err(errno) => return Err(errno),
         }
+        drop(still);
+        self.leave_foreign(&part);
         // What was unmapped before it was registered was so without an event, and what has come there since is not registered: of one
         // mapping all is, or nothing.
         self.mapping_of(&range)
@@ -282,23 +297,10 @@ impl Kernel for Live {
 
     fn unregister(&mut self, range: Range<usize>) {
         // Mapping by mapping, since parts may be gone by now and the tails were registered with them.
-        let mut at = range.start;
-        while let Ok(Some(m)) = self.maps.query(at) {
-            if m.range.start >= range.end {
-                return;
-            }
-            let mut from = m.range.start;
-            while from < m.range.end {
-                let part = arena::first_foreign(from..m.range.end);
-                if part.is_empty() {
-                    break;
-                }
-                from = part.end;
-                let _ = self.uffd.unregister(part.clone());
-                dontfork::give_back(part);
-            }
-            at = m.range.end;
-        }
+        self.each_part(range, |_, part| {
+            let _ = self.uffd.unregister(part.clone());
+            dontfork::give_back(part);
+        });
     }
 
     fn fill_locked(&mut self, range: Range<usize>) -> Filled {

@@ -1,12 +1,12 @@
 //! What the children of a program have that keeps memory out of them (MADV_DONTFORK), and lets them have it
 //! (MADV_DOFORK), while the engine keeps out of them what it has registered.
 //!
-//! Each test runs `tests/c/children.c`. They need the right to userfaultfd, as `zfolio doctor` does.
+//! Each test runs `tests/c/children.c`, and the last one `tests/c/arrivals.c`. They need the right to userfaultfd, as `zfolio doctor` does.
 
 mod compile;
 
 use compile::compile;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
@@ -18,13 +18,17 @@ fn children() -> &'static PathBuf {
 
 /// Its status, and what is said on stdout and stderr, under zfolio with these options or, without any, alone.
 fn run(options: &[&str], arguments: &[&str]) -> (Option<i32>, String, String) {
+    run_program(children(), options, arguments)
+}
+
+fn run_program(program: &Path, options: &[&str], arguments: &[&str]) -> (Option<i32>, String, String) {
     let mut words = vec!["timeout", "-k", "5", "120"];
     if !options.is_empty() {
         words.extend([env!("CARGO_BIN_EXE_zfolio"), "run", "--quiet"]);
         words.extend(options);
         words.push("--");
     }
-    words.push(children().to_str().unwrap());
+    words.push(program.to_str().unwrap());
     words.extend(arguments);
     let output = Command::new(words[0]).args(&words[1..]).output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
@@ -56,5 +60,15 @@ fn what_children_are_to_have_a_copy_past_libc_does_not_find_empty() {
         let (status, out, err) = run(options, &["40", "copy"]);
         assert_eq!((status, out.lines().last()), (Some(0), Some("a copy past libc: killed")), "{err}");
         assert_eq!(err.matches("has made a copy of itself past libc").count(), 1, "{err}");
+    }
+}
+
+/// What is never managed may come to a place of which the engine registers all in that moment.
+#[test]
+fn children_have_shared_memory_that_was_mapped_beside_what_is_being_registered() {
+    let arrivals = compile("arrivals");
+    for _ in 0..3 {
+        let (status, out, err) = run_program(&arrivals, EVICT_ALL, &["3"]);
+        assert_eq!((status, &*out), (Some(0), "0 kept out, the child's status is 0\n"), "{err}");
     }
 }

@@ -9,6 +9,7 @@ use super::{Live, TOP};
 use crate::arena;
 use crate::dontfork;
 use core::ops::Range;
+use uffd::maps::Mapping;
 use uffd::sys::{self, consts::*};
 use uffd::{Errno, PAGE};
 
@@ -20,7 +21,8 @@ impl Live {
     /// loses it here.
     pub fn let_in(&self, regions: &[Range<usize>]) {
         self.is_let_in.set(true);
-        self.each_mapping(0..TOP, dontfork::give_back);
+        // What is never managed too: it may have come where something was kept out that moment.
+        self.each_part(0..TOP, |_, part| dontfork::give_back(part));
         self.advise(regions, &[MADV_RANDOM]);
     }
 
@@ -116,20 +118,29 @@ impl Live {
         }
     }
 
-    /// Calls `each` with the program's own mappings that a range touches, whole.
+    /// Calls `each` with the program's own mappings that a range touches, whole, but for shared memory and files.
     fn each_mapping(&self, range: Range<usize>, mut each: impl FnMut(Range<usize>)) {
+        self.each_part(range, |m, part| {
+            if !m.foreign {
+                each(part);
+            }
+        });
+    }
+
+    /// Calls `each` with all mappings that a range touches, whole, and what of each is the program's own.
+    pub(super) fn each_part(&self, range: Range<usize>, mut each: impl FnMut(&Mapping, Range<usize>)) {
         let mut at = range.start;
         while let Ok(Some(m)) = self.maps.query(at)
             && m.range.start < range.end
         {
             at = m.range.start;
-            while at < m.range.end && !m.foreign {
+            while at < m.range.end {
                 let part = arena::first_foreign(at..m.range.end);
                 if part.is_empty() {
                     break;
                 }
                 at = part.end;
-                each(part);
+                each(&m, part);
             }
             at = m.range.end;
         }
