@@ -301,7 +301,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// Moves a run to the stage, as far as it goes; how many bytes it was. What may be moved is asked anew before each move, since the
     /// events that were applied meanwhile may have changed the answer.
     fn move_out(&mut self, range: Range<usize>) -> usize {
-        let (mut at, mut got, mut tries, mut unshared) = (range.start, 0, 0, 0);
+        let (mut at, mut got, mut tries, mut unshared, mut split) = (range.start, 0, 0, 0, 0);
         while at < range.end && covers(&self.regions, &(at..range.end)) {
             if self.must_stay(at) {
                 at += PAGE;
@@ -335,10 +335,11 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                     }
                     self.kernel.pause();
                 }
-                // Shared since a fork, or pinned by I/O in flight: the first can be helped.
+                // Shared since a fork, in a folio whose first page is, or pinned by I/O in flight: all but the last can be helped.
                 Some(Errno::EBUSY) if unshared != at && self.unshare(at..at + bytes.min(WINDOW)) => {
                     unshared = at
                 }
+                Some(Errno::EBUSY) if split != at && self.kernel.split_folio(at) => split = at,
                 Some(Errno::EBUSY) => {
                     self.stat.busy.fetch_add(1, Relaxed);
                     let entry = self.index.get(at);

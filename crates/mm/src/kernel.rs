@@ -123,6 +123,9 @@ pub trait Kernel {
     /// Makes a page that is not protected exclusively owned again after a fork; false when that is not to be had. It must not wait for a fault: the page may be
     /// a hole by now, which only the caller could fill (MADV_POPULATE_WRITE would wait, FUTEX_WAKE_OP that adds 0 says EFAULT).
     fn unshare(&mut self, at: usize) -> bool;
+    /// Parts the pages of the large folio that this one is in: moves are refused with EBUSY for as long as the folio's
+    /// first page was not written to since a fork, whosever the others are. False where that is refused.
+    fn split_folio(&mut self, at: usize) -> bool;
     /// Makes those who wait in a range look again.
     fn wake(&mut self, range: Range<usize>);
     /// Makes a lost page raise SIGBUS, and says why. False, and nothing done: an event is under way, and the page may be another by now.

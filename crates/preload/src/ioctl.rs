@@ -124,7 +124,7 @@ fn take(call: &Request, argument: usize) -> i32 {
     else {
         return call.call(argument);
     };
-    let (mut done, mut touched) = (0, 0);
+    let (mut done, mut touched, mut split) = (0, 0, 0);
     loop {
         let (result, moved) = at_home(src.start + done..src.end, |upto| {
             let mut piece = given;
@@ -141,8 +141,13 @@ fn take(call: &Request, argument: usize) -> i32 {
         }
         // A worker that began as a copy of this process has made it seem another's too. Once for each page.
         let at = src.start + done;
-        if moved == -(Errno::EBUSY.0 as i64) && touched != at && sys::futex_touch(at).is_ok() {
+        let is_busy = moved == -(Errno::EBUSY.0 as i64);
+        if is_busy && touched != at && sys::futex_touch(at).is_ok() {
             touched = at;
+            continue;
+        }
+        if is_busy && split != at && sys::split_folio(at).is_ok() {
+            split = at;
             continue;
         }
         // Of a call that has come to nothing the kernel says why in the place of how far.

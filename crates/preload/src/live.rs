@@ -506,6 +506,10 @@ impl Kernel for Live {
         sys::futex_touch(at).is_ok()
     }
 
+    fn split_folio(&mut self, at: usize) -> bool {
+        sys::split_folio(at).is_ok()
+    }
+
     fn wake(&mut self, range: Range<usize>) {
         self.uffd.wake(range);
     }

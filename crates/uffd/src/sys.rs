@@ -287,6 +287,14 @@ pub fn futex_touch(word: usize) -> Result<()> {
         .map(drop)
 }
 
+/// Has the kernel part the pages of the large folio that the one at `at` is in. UFFDIO_MOVE says EBUSY of all of them for
+/// as long as the first was shared and was not written to since (Linux 6.18 looks at that one's flag alone), whosever
+/// the one at `at` is. What memory holds stays as it is. EINVAL: the memory is locked.
+pub fn split_folio(at: usize) -> Result<()> {
+    // Advice on less than a whole folio splits it; what is cold goes first where the machine has no memory left.
+    madvise_keep(at, crate::PAGE, g::MADV_COLD).map(drop)
+}
+
 #[repr(C)]
 struct Timespec {
     sec: i64,

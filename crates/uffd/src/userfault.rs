@@ -503,6 +503,51 @@ mod tests {
         });
     }
 
+    /// After a fork a page that was written to is this process's alone, and the first of its huge page may not be.
+    #[test]
+    fn a_page_of_a_shared_folio_is_moved_once_that_is_split() {
+        unsafe extern "C" {
+            safe fn fork() -> i32;
+            safe fn _exit(status: i32) -> !;
+        }
+        const HUGE: usize = 2 << 20;
+        let Ok(u) = Userfault::open(Features::Quiet) else {
+            println!("skipped: userfaultfd is refused");
+            return;
+        };
+        let (pagemap, stage) = (Pagemap::open().unwrap(), map(1));
+        u.register(stage..stage + PAGE).unwrap();
+        let first = map(2 * HUGE / PAGE).next_multiple_of(HUGE);
+        sys::madvise_keep(first, HUGE, MADV_HUGEPAGE).unwrap();
+        // SAFETY: this test's own memory.
+        unsafe { core::ptr::write_bytes(first as *mut u8, 7, HUGE) };
+        let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let own = smaps.split(&format!("{first:x}-")).nth(1).unwrap_or_default();
+        let huge = own.lines().find(|line| line.starts_with("AnonHugePages:")).unwrap_or_default();
+        if !huge.contains(" 2048 kB") {
+            println!("skipped: there are no huge pages: {huge}");
+            return;
+        }
+        // From now on each of its pages is mapped by itself.
+        // SAFETY: as above.
+        unsafe { sys::madvise(first + HUGE - PAGE, PAGE, MADV_DONTNEED) }.unwrap();
+        let child = fork();
+        if child == 0 {
+            _exit(0);
+        }
+        sys::wait4(child as u32, &mut 0, 0).unwrap();
+        let page = first + 5 * PAGE;
+        // SAFETY: nobody else uses them.
+        let take = || unsafe { u.move_pages(&pagemap, stage, page, PAGE) };
+        sys::futex_touch(page).unwrap();
+        assert_eq!(take().stop, Some(Errno::EBUSY));
+        sys::split_folio(page).unwrap();
+        let moved = take();
+        assert_eq!((moved.bytes, moved.stop), (PAGE, None));
+        // SAFETY: it was moved there.
+        assert_eq!(unsafe { *(stage as *const u8) }, 7);
+    }
+
     /// A thread writes to pages all the while, each of which MADV_FREE has just marked as not written: what the processor notes in the page
     /// tables disturbs the move.
     #[test]

@@ -358,7 +358,7 @@ impl Kernel for SimKernel {
                     return Err(Errno::EFAULT);
                 }
                 let page = *world.memory.page(from).ok_or(Errno::ENOENT)?;
-                if !page.zero && (page.pins > 0 || !page.exclusive) || world.chance(400) {
+                if !page.zero && (page.pins > 0 || page.bound || !page.exclusive) || world.chance(400) {
                     return Err(Errno::EBUSY);
                 }
                 world.memory.move_page(from, to);
@@ -457,11 +457,21 @@ impl Kernel for SimKernel {
         }
         world.memory.swap_in(at);
         if !page.exclusive {
-            world.memory.fill(at, page.content);
+            world.memory.copy_on_write(at, page.content);
             let lazy = &mut world.memory.page_mut(at).expect("just filled").lazy;
             *lazy = page.lazy;
         }
         true
+    }
+
+    fn split_folio(&mut self, at: usize) -> bool {
+        let mut world = self.0.borrow_mut();
+        world.enter();
+        let is_split = world.memory.page(at).is_some_and(|page| page.bound);
+        if is_split {
+            world.memory.page_mut(at).expect("it is there").bound = false;
+        }
+        is_split
     }
 
     fn wake(&mut self, range: Range<usize>) {

@@ -49,6 +49,8 @@ pub struct Page {
     /// The shared zero page.
     pub zero: bool,
     pub exclusive: bool,
+    /// It is in a large folio whose first page is not.
+    pub bound: bool,
     /// A write to it is told first.
     pub protected: bool,
     /// MADV_FREE'd and not written since: the kernel may take it back at any time.
@@ -280,7 +282,7 @@ impl Memory {
             let is_engines = self.vmas.range(..=at).next_back().is_some_and(|(_, vma)| vma.engine);
             if !is_engines {
                 page.exclusive = page.pins > 0;
-                child.pages.insert(at, Page { pins: 0, protected: false, ..*page });
+                child.pages.insert(at, Page { pins: 0, protected: false, bound: false, ..*page });
             }
         }
         child.markers = self.markers.clone();
@@ -316,6 +318,7 @@ impl Memory {
             frame,
             zero: false,
             exclusive: true,
+            bound: false,
             protected: false,
             lazy: false,
             pins: 0,
@@ -325,6 +328,14 @@ impl Memory {
         self.markers.remove(&at);
     }
 
+    /// A write to a page that is not exclusive: it is another frame, or its own again in a folio whose first page is
+    /// not.
+    pub fn copy_on_write(&mut self, at: usize, content: Content) {
+        self.fill(at, content);
+        let page = self.pages.get_mut(&at).expect("just filled");
+        page.bound = page.frame.is_multiple_of(4);
+    }
+
     /// Maps the shared zero page at `at`.
     pub fn fill_zero(&mut self, at: usize) {
         let page = Page {
@@ -332,6 +343,7 @@ impl Memory {
             frame: 0,
             zero: true,
             exclusive: false,
+            bound: false,
             protected: false,
             lazy: false,
             pins: 0,
@@ -371,9 +383,8 @@ impl Memory {
                 page.lazy = false;
                 Access::Done(content)
             }
-            // Copy on write: another frame.
             (Some(_), Some(content)) => {
-                self.fill(at, content);
+                self.copy_on_write(at, content);
                 Access::Done(content)
             }
             (None, _) if waits => {

@@ -128,7 +128,7 @@ impl World {
                 assert!(may.contains(&0), "UFFDIO_MOVE finds a hole at {at:#x}, where there is {may:x?}");
                 continue;
             };
-            let is_movable = page.exclusive && page.pins == 0 || page.zero;
+            let is_movable = page.exclusive && !page.bound && page.pins == 0 || page.zero;
             let is_hole = self.memory.page(target).is_none() && !self.memory.markers.contains_key(&target);
             if !is_movable || !is_hole || self.program.lives_in(&(at..at + PAGE)) {
                 continue;

@@ -581,6 +581,21 @@ fn what_the_kernel_has_swapped_is_taken_where_there_is_nothing_else() {
     scene.reads_back(pages(0..32), 0);
 }
 
+/// The kernel refuses to move pages of a large folio whose first page was shared, whoever has them now.
+#[test]
+fn pages_of_a_large_folio_go_out_once_it_is_split() {
+    let mut scene = Scene::new();
+    scene.write(pages(0..16));
+    for at in pages(0..16).step_by(PAGE) {
+        scene.world.borrow_mut().memory.page_mut(at).expect("just written").bound = true;
+    }
+    for _ in 0..8 {
+        scene.pager.evict(16 * PAGE);
+    }
+    assert!(pages(0..16).step_by(PAGE).all(|at| scene.kind(at) != Kind::None));
+    scene.reads_back(pages(0..16), 0);
+}
+
 /// The hand remembers where there is nothing to take, and no event tells of a mapping that may be written to from now on.
 #[test]
 fn what_is_registered_anew_can_be_taken_at_once() {

@@ -237,8 +237,12 @@ impl Live {
                 Some(Errno::ENOENT) => offset += PAGE,
                 _ if sys::now_ns() > end => return false,
                 stop => {
-                    // A page that others have since a fork is made one of its own, which it is if a device has it.
+                    // A page that others have since a fork is made one of its own, which it is if a device has it. It may be in a folio
+                    // whose first page others have.
                     let _ = sys::futex_touch(at);
+                    if stop == Some(Errno::EBUSY) {
+                        let _ = sys::split_folio(at);
+                    }
                     self.early.extend(Live::read(&self.uffd, |_| true));
                     if stop != Some(Errno::EAGAIN) {
                         sys::sleep_ns(PINNED_LOOK_NS);
