@@ -40,7 +40,7 @@ const PAUSE_NS: u64 = 5_000_000;
 /// Why nothing was handed over at the last time, as the kernel's number; 0 where something was.
 static REFUSED: AtomicU32 = AtomicU32::new(0);
 
-/// See [`REFUSED`].
+/// Why nothing was handed over at the last time.
 pub fn refused() -> Option<Errno> {
     Some(Errno(REFUSED.load(Relaxed))).filter(|errno| errno.0 != 0)
 }
