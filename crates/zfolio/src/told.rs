@@ -23,6 +23,9 @@ const SETTLED: u32 = 3;
 /// While it grows it is told after so many, so that one line says how much it is; at once where it takes half of the limit.
 const GROWN: u32 = 6;
 
+/// The engine gets hold of new mappings within milliseconds, and a program may make them as fast: what it lacks is noted only after so many looks in a row.
+const PASSING: u32 = 20;
+
 /// What is found at one look.
 #[derive(Clone, Debug)]
 pub struct Finding {
@@ -93,6 +96,11 @@ impl Group {
         }
     }
 
+    /// True for what may be gone at the next look.
+    fn may_pass(&self) -> bool {
+        self.cause == Cause::Unregistered && self.looks < PASSING
+    }
+
     /// True where the summary has it.
     fn is_worth_a_word(&self, large: u64) -> bool {
         self.said_bytes > 0 || self.peak_bytes > large
@@ -148,7 +156,7 @@ impl Told {
         for group in self.groups.values_mut() {
             let is_large = group.bytes > large || group.cause.is_process() && group.bytes > 0;
             group.looks = if is_large { group.looks + 1 } else { 0 };
-            if group.bytes > group.peak_bytes {
+            if group.bytes > group.peak_bytes && !group.may_pass() {
                 (group.peak_bytes, group.count) = (group.bytes, group.pids);
             }
         }
@@ -171,7 +179,7 @@ impl Told {
             };
             let is_worth =
                 group.bytes > large || group.cause.is_process() && group.largest_bytes >= PROCESS.min(large);
-            is_settled && is_worth && group.bytes >= 2 * group.said_bytes
+            is_settled && is_worth && !group.may_pass() && group.bytes >= 2 * group.said_bytes
         };
         let mut due: Vec<&mut Group> = self.groups.values_mut().filter(is_due).collect();
         due.sort_by_key(|group| std::cmp::Reverse(group.bytes));
@@ -271,6 +279,19 @@ mod tests {
         assert_eq!(look(24), 1, "it does not");
         let mut told = Told::new(160 * MIB);
         assert_eq!(told.look(&[finding("x", 7, Cause::Shared, 81)]).len(), 1);
+    }
+
+    #[test]
+    fn what_is_about_to_be_registered_is_told_only_if_it_is_not() {
+        let mut told = Told::new(160 * MIB);
+        let mut look = |mib| told.look(&[finding("x", 7, Cause::Unregistered, mib)]).len() as u32;
+        assert_eq!((1..PASSING).map(|_| look(90)).sum::<u32>(), 0);
+        assert_eq!([look(5), look(90)], [0; 2], "others by now");
+        assert_eq!((2..PASSING).map(|_| look(90)).sum::<u32>(), 0);
+        assert_eq!(look(90), 1);
+        let mut told = Told::new(160 * MIB);
+        (1..PASSING).for_each(|_| drop(told.look(&[finding("x", 7, Cause::Unregistered, 90)])));
+        assert_eq!(told.finish(), []);
     }
 
     #[test]
