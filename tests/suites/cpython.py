@@ -17,7 +17,7 @@ EXCLUDED = {}
 # Many processes at a time, each of which has an engine of 3 to 4 MiB; two of them have a hundred.
 LIMITS = {
     "test_compileall": "128M", "test_concurrent_futures": "128M", "test_importlib": "128M", "test_multiprocessing_fork*": "512M",
-    "test_multiprocessing_*": "128M",
+    "test_multiprocessing_*": "128M", "test_regrtest": "128M",
 }
 
 # What `make test` runs: memory, threads, forks, mappings and files.

@@ -540,9 +540,12 @@ mod tests {
         // SAFETY: nobody else uses them.
         let take = || unsafe { u.move_pages(&pagemap, stage, page, PAGE) };
         sys::futex_touch(page).unwrap();
-        assert_eq!(take().stop, Some(Errno::EBUSY));
-        sys::split_folio(page).unwrap();
-        let moved = take();
+        let mut moved = take();
+        // A later kernel may ask the page itself.
+        if moved.stop == Some(Errno::EBUSY) {
+            sys::split_folio(page).unwrap();
+            moved = take();
+        }
         assert_eq!((moved.bytes, moved.stop), (PAGE, None));
         // SAFETY: it was moved there.
         assert_eq!(unsafe { *(stage as *const u8) }, 7);
