@@ -68,10 +68,12 @@ impl Unevictable {
             let Some(look) = self.looks.get(&(process.pid, process.start)) else { return true };
             let has_changed =
                 look.footprint_bytes.abs_diff(process.footprint_bytes) > max_bytes / PART_OF_LIMIT / 2;
-            let is_new =
-                look.found.values().any(|bytes| *bytes > max_bytes / PART_OF_LIMIT) && look.before.is_none();
-            now >= look.at + if has_changed || is_new { SOON } else { LATER }
-                && (has_changed || is_new || is_short)
+            let is_large = |bytes: &u64| *bytes > max_bytes / PART_OF_LIMIT;
+            let is_new = look.found.values().any(is_large) && look.before.is_none();
+            // The engine may have got hold of it since.
+            let is_open = is_new || look.found.get(&Cause::Unregistered).is_some_and(is_large);
+            now >= look.at + if has_changed || is_open { SOON } else { LATER }
+                && (has_changed || is_open || is_short)
         };
         let due = processes.iter().filter(is_due);
         let Some(process) = due.min_by_key(|p| self.looks.get(&(p.pid, p.start)).map(|look| look.at)) else {
