@@ -1,12 +1,11 @@
 """CPython's own suite, as Debian's package libpythonX.Y-testsuite has it: an item for each test file."""
 
-import fnmatch
 import os
 import re
 import subprocess
 import xml.etree.ElementTree as ElementTree
 
-from .execution import Item
+from .execution import Item, own_limit
 
 NAME = "cpython"
 PYTHON = "/usr/bin/python3"
@@ -47,11 +46,7 @@ def missing():
 def items(short):
     listed = subprocess.run([PYTHON, "-m", "test", "--list-tests"], capture_output=True, text=True, check=True).stdout.split()
     wanted = SHORT.split() if short else [name for name in listed if name not in EXCLUDED]
-    return [Item(NAME, name, command(name), read, timeout_s=1200, memory=limit(name)) for name in wanted]
-
-
-def limit(name):
-    return next((memory for pattern, memory in LIMITS.items() if fnmatch.fnmatchcase(name, pattern)), None)
+    return [Item(NAME, name, command(name), read, timeout_s=1200, memory=own_limit(LIMITS, name)) for name in wanted]
 
 
 def command(name):

@@ -4,6 +4,7 @@ An *item* is what a suite can run by itself: a test file, a stressor, a unit. A 
 """
 
 import dataclasses
+import fnmatch
 import json
 import os
 import re
@@ -20,6 +21,11 @@ MARK = "ZFOLIO_SUITES_ITEM"
 PATH = "/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin"
 # Ends that no test program has by itself, so that one of them counts however seldom it is seen.
 CRASHES = {"SIGSEGV", "SIGBUS", "SIGKILL", "SIGILL", "SIGABRT", "exit 125"}
+
+
+def own_limit(limits, name):
+    """An item's own limit, by the first pattern that its name fits; None where there is none."""
+    return next((memory for pattern, memory in limits.items() if fnmatch.fnmatchcase(name, pattern)), None)
 
 
 @dataclasses.dataclass(frozen=True)

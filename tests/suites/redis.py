@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import threading
 
-from .execution import Item
+from .execution import Item, own_limit
 
 NAME = "redis"
 MEMORY = "32M"
@@ -23,6 +23,9 @@ EXCLUDED = {
 }
 
 SHORT = "integration/rdb"
+
+# Several servers and their children at a time, each with an engine of its own; or one that holds more than 32 MiB for most of the time.
+LIMITS = {"integration/*": "64M", "unit/aofrw": "64M", "unit/latency-monitor": "48M", "unit/type/set": "64M"}
 
 # (Pattern of "ITEM CASE", reason.)
 EXPECTED = [
@@ -53,7 +56,7 @@ def items(short):
     with open(f"{SOURCE}/tests/test_helper.tcl") as file:
         listed = re.search(r"set ::all_tests {(.*?)}", file.read(), re.S)[1].split()
     wanted = SHORT.split() if short else [name for name in listed if name not in EXCLUDED]
-    return [Item(NAME, name, command(name), read) for name in wanted]
+    return [Item(NAME, name, command(name), read, memory=own_limit(LIMITS, name)) for name in wanted]
 
 
 def command(name):
