@@ -466,12 +466,11 @@ impl Kernel for SimKernel {
 
     fn split_folio(&mut self, at: usize) -> bool {
         let mut world = self.0.borrow_mut();
-        world.enter();
-        let is_split = world.memory.page(at).is_some_and(|page| page.bound);
-        if is_split {
-            world.memory.page_mut(at).expect("it is there").bound = false;
+        if !world.memory.page(at).is_some_and(|page| page.bound) {
+            return false;
         }
-        is_split
+        world.enter();
+        world.memory.page_mut(at).map(|page| page.bound = false).is_some()
     }
 
     fn wake(&mut self, range: Range<usize>) {

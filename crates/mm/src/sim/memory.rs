@@ -333,7 +333,7 @@ impl Memory {
     pub fn copy_on_write(&mut self, at: usize, content: Content) {
         self.fill(at, content);
         let page = self.pages.get_mut(&at).expect("just filled");
-        page.bound = page.frame.is_multiple_of(4);
+        page.bound = page.frame.is_multiple_of(13);
     }
 
     /// Maps the shared zero page at `at`.
