@@ -149,7 +149,7 @@ fn measure(compressor: Compressor, memory: &[u8], unit_bytes: usize) -> Result<R
             let mut page = [0; PAGE_BYTES];
             let page = &mut page[..PAGE_BYTES.min(unit.len())];
             let start = processor_time();
-            context.decompress_prefix(object, page, unit.len(), None)?;
+            context.decompress_prefix(object, page, unit.len())?;
             row.first_page += processor_time() - start;
             assert!(*page == unit[..page.len()], "another page came back");
         }

@@ -1,4 +1,4 @@
-//! A compressor as a user names it: an algorithm, a level, and where its dictionary comes from, `zstd:1,dict=auto`, or how its device is used,
+//! A compressor as a user names it: an algorithm, a level, whether it has a dictionary, `zstd:1,dict=FILE`, or how its device is used,
 //! `deflate-iaa:dynamic,verify_compress=1`.
 
 use core::fmt;
@@ -6,47 +6,18 @@ use core::fmt;
 use crate::device::Device;
 use crate::registry::{ALGORITHMS, Algorithm};
 
-/// Where the dictionaries of a compressor's contexts come from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
-    /// There are none.
-    None,
-    /// They are trained from what is compressed: at most [`TRAINED_MAX`] at a time, of at most [`TRAINED_BYTES`].
-    Auto,
-    /// There is one, of at most [`FILE_MAX_BYTES`], which the user has in a file.
-    File,
-}
-
-/// The most bytes of a dictionary that is trained: more gains little.
-pub const TRAINED_BYTES: usize = 16 << 10;
-
-/// How many of these a context has room for.
-pub const TRAINED_MAX: usize = 3;
-
 /// The most bytes of a dictionary that the user gives: `zstd --train` makes 110 KiB unless it is told otherwise.
 pub const FILE_MAX_BYTES: usize = 128 << 10;
 
-impl Source {
-    /// How many dictionaries a context has room for, and of how many bytes each.
-    pub fn room(self) -> (usize, usize) {
-        match self {
-            Source::None => (0, 0),
-            Source::Auto => (TRAINED_MAX, TRAINED_BYTES),
-            Source::File => (1, FILE_MAX_BYTES),
-        }
-    }
-}
-
 /// What comes before the parameter's value.
 const DICTIONARY: &str = "dict=";
-const AUTO: &str = "auto";
 
-/// An algorithm, a level, a source of dictionaries and how a device is used. Small and `Copy`; it holds no memory of the algorithm's.
+/// An algorithm, a level, whether there is a dictionary, and how a device is used. Small and `Copy`; it holds no memory of the algorithm's.
 #[derive(Clone, Copy)]
 pub struct Compressor {
     pub(crate) algorithm: &'static Algorithm,
     level: i32,
-    source: Source,
+    has_dictionary: bool,
     device: Device,
 }
 
@@ -55,7 +26,7 @@ impl Compressor {
     pub const ALL: &'static [&'static Algorithm] = ALGORITHMS;
 
     /// Reads `NAME` or `NAME:LEVEL`, such as `lz4`, `lz4:4`, `zstd:-1`, `lzo-rle`, `deflate-iaa:fixed`; and behind either, where the algorithm takes dictionaries,
-    /// `,dict=auto` or `,dict=FILE`. Which file that is says [`Compressor::dictionary_file`]. Behind the name of an algorithm for a device stand the parameters of
+    /// `,dict=FILE`. Which file that is says [`Compressor::dictionary_file`]. Behind the name of an algorithm for a device stand the parameters of
     /// [`Device`], as in `deflate-iaa,g_comp_wqs_per_iaa=1,verify_compress=1`.
     ///
     /// # Errors
@@ -67,22 +38,20 @@ impl Compressor {
         let (name, level) = split(head, ':');
         let algorithm = *Self::ALL.iter().find(|a| a.name == name).ok_or(ParseError::Name)?;
         let mut device = Device::DEFAULT;
-        let source = match parameter.map(|parameter| parameter.strip_prefix(DICTIONARY)) {
-            None => Source::None,
+        let has_dictionary = match parameter.map(|parameter| parameter.strip_prefix(DICTIONARY)) {
+            None => false,
             Some(None) if algorithm.takes_device => {
                 device = parameter.and_then(Device::parse).ok_or(ParseError::Parameter(algorithm))?;
-                Source::None
+                false
             }
-            Some(Some(value)) if algorithm.with_dictionary.is_some() && !value.is_empty() => {
-                if value == AUTO { Source::Auto } else { Source::File }
-            }
+            Some(Some(file)) if algorithm.with_dictionary.is_some() && !file.is_empty() => true,
             Some(_) => return Err(ParseError::Parameter(algorithm)),
         };
         let level = algorithm.level(level).ok_or(ParseError::Level(algorithm))?;
-        Ok(Compressor { algorithm, level, source, device })
+        Ok(Compressor { algorithm, level, has_dictionary, device })
     }
 
-    /// The file that a text names of which [`Compressor::parse`] says that it has one ([`Source::File`]).
+    /// The file that a text names of which [`Compressor::parse`] says that it has one.
     pub fn dictionary_file(text: &str) -> Option<&str> {
         split(text, ',').1?.strip_prefix(DICTIONARY)
     }
@@ -97,9 +66,9 @@ impl Compressor {
         self.level
     }
 
-    /// Where its dictionaries come from.
-    pub fn source(&self) -> Source {
-        self.source
+    /// True where the user has a dictionary for it in a file.
+    pub fn has_dictionary(&self) -> bool {
+        self.has_dictionary
     }
 
     /// True if there are devices that do its work.
@@ -123,9 +92,7 @@ impl Compressor {
     /// Memory that is never needed is never touched: a context that only decompresses leaves most of it unbacked.
     pub fn workspace_bytes(&self, unit_max: usize) -> usize {
         match &self.algorithm.with_dictionary {
-            Some(with) if self.source != Source::None => {
-                (with.workspace_bytes)(self.level, unit_max, self.source)
-            }
+            Some(with) if self.has_dictionary => (with.workspace_bytes)(self.level, unit_max),
             _ => (self.algorithm.workspace_bytes)(self.level, unit_max),
         }
     }
@@ -133,14 +100,14 @@ impl Compressor {
 
 impl PartialEq for Compressor {
     fn eq(&self, other: &Compressor) -> bool {
-        let what = |this: &Compressor| (this.name(), this.level, this.source, this.device);
+        let what = |this: &Compressor| (this.name(), this.level, this.has_dictionary, this.device);
         what(self) == what(other)
     }
 }
 
 impl Eq for Compressor {}
 
-/// Prints what [`Compressor::parse`] reads back: `zstd:1`, `lzo`, `zstd:1,dict=auto`; and `zstd:1,dict=FILE`, whatever the file is.
+/// Prints what [`Compressor::parse`] reads back: `zstd:1`, `lzo`; and `zstd:1,dict=FILE`, whatever the file is.
 impl fmt::Display for Compressor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())?;
@@ -148,11 +115,7 @@ impl fmt::Display for Compressor {
             write!(f, ":{}", parameter.text(self.level))?;
         }
         self.device.fmt(f)?;
-        match self.source {
-            Source::None => Ok(()),
-            Source::Auto => write!(f, ",{DICTIONARY}{AUTO}"),
-            Source::File => write!(f, ",{DICTIONARY}FILE"),
-        }
+        if self.has_dictionary { write!(f, ",{DICTIONARY}FILE") } else { Ok(()) }
     }
 }
 
@@ -235,18 +198,20 @@ mod tests {
 
     #[test]
     fn dictionaries_print_and_parse_back() {
-        for (text, source, file, printed) in [
-            ("zstd:3", Source::None, None, "zstd:3"),
-            ("zstd,dict=auto", Source::Auto, Some("auto"), "zstd:1,dict=auto"),
-            ("zstd:-5,dict=./auto", Source::File, Some("./auto"), "zstd:-5,dict=FILE"),
-            ("zstd:9,dict=a,b:c=d", Source::File, Some("a,b:c=d"), "zstd:9,dict=FILE"),
+        for (text, file, printed) in [
+            ("zstd:3", None, "zstd:3"),
+            ("zstd,dict=auto", Some("auto"), "zstd:1,dict=FILE"),
+            ("zstd:9,dict=a,b:c=d", Some("a,b:c=d"), "zstd:9,dict=FILE"),
         ] {
             let compressor = Compressor::parse(text).unwrap();
-            assert_eq!((compressor.source(), Compressor::dictionary_file(text)), (source, file));
+            assert_eq!(
+                (compressor.has_dictionary(), Compressor::dictionary_file(text)),
+                (file.is_some(), file)
+            );
             assert_eq!(compressor.to_string(), printed);
             assert_eq!(Compressor::parse(printed).unwrap(), compressor);
         }
-        assert_ne!(Compressor::parse("zstd").unwrap(), Compressor::parse("zstd,dict=auto").unwrap());
+        assert_ne!(Compressor::parse("zstd").unwrap(), Compressor::parse("zstd,dict=x").unwrap());
     }
 
     #[test]
@@ -272,27 +237,25 @@ mod tests {
     #[test]
     fn nonsense_gets_one_line_with_the_list() {
         let unknown = "no such compressor: accepted are lz4[:ACCELERATION] (ACCELERATION 1 to 65537, default 1), \
-                       lz4hc[:LEVEL] (LEVEL 3 to 12, default 9), zstd[:LEVEL][,dict=auto|FILE] (LEVEL -7 to 22, default 1), \
+                       lz4hc[:LEVEL] (LEVEL 3 to 12, default 9), zstd[:LEVEL][,dict=FILE] (LEVEL -7 to 22, default 1), \
                        deflate[:LEVEL] (LEVEL 1 to 12, default 1), \
                        deflate-iaa[:MODE][,g_comp_wqs_per_iaa=0-8][,distribute_comps=0|1][,distribute_decomps=0|1][,verify_compress=0|1][,timeout_ms=1-60000] (MODE dynamic, fixed or canned, default dynamic), \
                        lzo, lzo-rle, 842";
         for text in ["", ":", ":1", "gzip", "ZSTD", "zstd ", " lz4", "lz4h", "lzo-", "rle", "84", "zstd-1"] {
             assert_eq!(Compressor::parse(text).unwrap_err().to_string(), unknown, "{text:?}");
         }
-        let level =
-            "no such LEVEL of zstd: accepted is zstd[:LEVEL][,dict=auto|FILE] (LEVEL -7 to 22, default 1)";
+        let level = "no such LEVEL of zstd: accepted is zstd[:LEVEL][,dict=FILE] (LEVEL -7 to 22, default 1)";
         for text in ["zstd:", "zstd:23", "zstd:-8", "zstd:1:2", "zstd:fast", "zstd: 1", "zstd:99999999999"] {
             assert_eq!(Compressor::parse(text).unwrap_err().to_string(), level, "{text:?}");
         }
-        let parameter = "no such parameter of zstd: accepted is zstd[:LEVEL][,dict=auto|FILE] (LEVEL -7 to 22, default 1)";
+        let parameter =
+            "no such parameter of zstd: accepted is zstd[:LEVEL][,dict=FILE] (LEVEL -7 to 22, default 1)";
         for text in
-            ["zstd,", "zstd:1,dict", "zstd:1,dict=", "zstd:1, dict=auto", "zstd:1,dic=auto", "zstd:1,level=3"]
+            ["zstd,", "zstd:1,dict", "zstd:1,dict=", "zstd:1, dict=x", "zstd:1,dic=x", "zstd:1,level=3"]
         {
             assert_eq!(Compressor::parse(text).unwrap_err().to_string(), parameter, "{text:?}");
         }
-        for text in
-            ["lz4,dict=auto", "lz4:1,dict=auto", "842,dict=x", "deflate:1,", "deflate,verify_compress=1"]
-        {
+        for text in ["lz4,dict=x", "lz4:1,dict=x", "842,dict=x", "deflate:1,", "deflate,verify_compress=1"] {
             let line = Compressor::parse(text).unwrap_err().to_string();
             assert!(line.starts_with("no such parameter of "), "{line}");
         }
@@ -312,7 +275,7 @@ mod tests {
         let parameter = format!("no such parameter of deflate-iaa: accepted is {form}");
         for what in [
             "",
-            "dict=auto",
+            "dict=x",
             "verify_compress",
             "verify_compress=",
             "verify_compress=2",

@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 
 use crate::UNIT_MAX_BYTES;
-use crate::compressor::{Compressor, Source};
+use crate::compressor::Compressor;
 use crate::pending::{Batch, Pending};
 use crate::request::{CompressRequest, DecompressRequest, Error, Outcome};
 use crate::stream::Stream;
@@ -12,7 +12,7 @@ use crate::stream::Stream;
 /// A compressor ready to work, made up front and kept by one worker.
 ///
 /// [`Context::new`] allocates; no other method does, but for those that look for a device's queues, and none blocks, so that a fault can be served by it.
-/// It reads objects of its own algorithm alone, of any level; those that were compressed with a dictionary where it has that dictionary.
+/// It reads objects of its own algorithm alone, of any level, that were compressed with the same dictionary, or like it without one.
 pub struct Context {
     stream: Box<dyn Stream>,
     compressor: Compressor,
@@ -25,30 +25,30 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// [`Error::NoMemory`]; [`Error::UnitTooLong`] if `unit_max` is more than [`UNIT_MAX_BYTES`].
+    /// [`Error::NoMemory`]; [`Error::UnitTooLong`] if `unit_max` is more than [`UNIT_MAX_BYTES`]; [`Error::NoDictionary`] if the compressor has a
+    /// dictionary: [`Context::with_dictionary`] takes it.
     pub fn new(compressor: Compressor, unit_max: usize) -> Result<Context, Error> {
-        check_length(unit_max, UNIT_MAX_BYTES)?;
-        let (level, source) = (compressor.level(), compressor.source());
-        let stream = match &compressor.algorithm.with_dictionary {
-            Some(with) if source != Source::None => (with.open)(level, unit_max, source)?,
-            _ => (compressor.algorithm.open)(level, unit_max)?,
-        };
-        Ok(Context { stream, compressor, unit_max })
+        Context::with_dictionary(compressor, unit_max, &[])
     }
 
-    /// Takes a copy of a dictionary, for requests that name this `place`, instead of the one that was there. The compressor's
-    /// [`Source`] says how many places there are, and how long a dictionary may be.
+    /// The same with a copy of this dictionary, which a compressor that has none ignores.
     ///
     /// # Errors
     ///
-    /// [`Error::NoDictionary`] if there is no such place, or the dictionary is empty, too long, or damaged. The place has none then.
-    pub fn learn(&mut self, place: usize, dictionary: &[u8]) -> Result<(), Error> {
-        self.stream.learn(place, dictionary)
-    }
-
-    /// The dictionary at a place, if there is one.
-    pub fn dictionary(&self, place: usize) -> Option<&[u8]> {
-        self.stream.dictionary(place)
+    /// As for [`Context::new`]; [`Error::NoDictionary`] if the dictionary is empty, longer than [`FILE_MAX_BYTES`](crate::FILE_MAX_BYTES), or
+    /// damaged.
+    pub fn with_dictionary(
+        compressor: Compressor,
+        unit_max: usize,
+        dictionary: &[u8],
+    ) -> Result<Context, Error> {
+        check_length(unit_max, UNIT_MAX_BYTES)?;
+        let level = compressor.level();
+        let stream = match &compressor.algorithm.with_dictionary {
+            Some(with) if compressor.has_dictionary() => (with.open)(level, unit_max, dictionary)?,
+            _ => (compressor.algorithm.open)(level, unit_max)?,
+        };
+        Ok(Context { stream, compressor, unit_max })
     }
 
     /// The compressor that this is a context of.
@@ -130,7 +130,7 @@ impl Context {
     }
 
     /// Decompresses the first `dst.len()` of the `full_len` bytes that `src` holds, and of the rest as
-    /// little as the algorithm can. `dictionary` is what a [`DecompressRequest`] has.
+    /// little as the algorithm can.
     ///
     /// lz4, lz4hc, lzo, lzo-rle and 842 stop at the byte; zstd at the end of a block, of which one is up to 128 KiB of plain
     /// bytes; deflate and deflate-iaa do not stop before the end. What lies behind goes unread: an object damaged only there is not found out.
@@ -138,16 +138,9 @@ impl Context {
     /// # Errors
     ///
     /// As for [`Context::decompress`]; [`Error::UnitTooLong`] also if `dst` is longer than `full_len`.
-    pub fn decompress_prefix(
-        &mut self,
-        src: &[u8],
-        dst: &mut [u8],
-        full_len: usize,
-        dictionary: Option<usize>,
-    ) -> Result<(), Error> {
+    pub fn decompress_prefix(&mut self, src: &[u8], dst: &mut [u8], full_len: usize) -> Result<(), Error> {
         check_length(full_len, self.unit_max)?;
         check_length(dst.len(), full_len)?;
-        self.stream.select(dictionary)?;
         match dst.len() {
             0 => Err(Error::Damaged),
             len if len == full_len => self.stream.decompress_unit(src, dst),

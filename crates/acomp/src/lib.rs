@@ -17,9 +17,8 @@
 //!     in Rust: lzo, lzo-rle, 842, deflate-iaa
 //! ```
 //!
-//! A *dictionary* is bytes that units are likely to have in common: what is compressed with it refers to it, and can be read with the same one alone.
-//! A context of a compressor that has a [`Source`] of them has a few places, a dictionary is put into one ([`Context::learn`]), and each
-//! request names the place it wants. Whose dictionary lies where is the caller's to know.
+//! A *dictionary* is bytes that units are likely to have in common: what is compressed with it refers to it, and can be read with the same one
+//! alone. A context gets it when it is made.
 //!
 //! To add an algorithm: one file that implements the stream and describes itself as an [`Algorithm`],
 //! and one line in the registry. One that works on many units at once (a device) takes whole batches: the stream's `submit` and `poll`.
@@ -31,7 +30,7 @@
 //! The crate needs no libc: `tests/symbols.rs` holds the C libraries to `memcpy`, `memmove`, `memset` and
 //! `memcmp`, and `tests/no_malloc.rs` shows that `malloc`, `calloc` and `free`, which they also name, are not reached.
 //!
-//! - [`mod@compressor`]: a name, a level and where dictionaries come from, parsed and printed
+//! - [`mod@compressor`]: a name, a level and whether there is a dictionary, parsed and printed
 //! - [`mod@context`]: a worker's context
 //! - [`mod@request`]: a unit of work in a batch, its outcome, errors
 //! - [`mod@pending`]: a batch under way
@@ -39,8 +38,7 @@
 //! - `stream`: what an algorithm implements
 //! - `workspace`: the memory that an algorithm works in
 //! - `lz4`, `lz4hc`, `zstd`, `deflate`: the algorithms over a C library
-//! - `zstd_dictionary`: the dictionaries of a zstd context
-//! - [`mod@train`]: dictionaries made from samples
+//! - `zstd_dictionary`: the dictionary of a zstd context
 //! - `deflate_iaa`: deflate by Intel's accelerator, or as it does it
 //! - [`mod@device`]: how devices are used, parsed and printed
 //! - `lzo`, with `lzo_encode` and `lzo_decode`: LZO1X and the kernel's variant with runs of zeros
@@ -68,12 +66,11 @@ pub mod pending;
 mod registry;
 pub mod request;
 mod stream;
-pub mod train;
 mod workspace;
 mod zstd;
 mod zstd_dictionary;
 
-pub use compressor::{Compressor, FILE_MAX_BYTES, ParseError, Source, TRAINED_BYTES, TRAINED_MAX};
+pub use compressor::{Compressor, FILE_MAX_BYTES, ParseError};
 pub use context::Context;
 pub use deflate_iaa::open_device;
 pub use device::{Device, QUEUES_MAX};

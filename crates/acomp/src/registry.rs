@@ -6,7 +6,6 @@ use alloc::boxed::Box;
 use core::fmt;
 use core::ops::RangeInclusive;
 
-use crate::compressor::Source;
 use crate::device::Form;
 use crate::request::Error;
 use crate::stream::Stream;
@@ -42,7 +41,7 @@ pub struct Algorithm {
     pub(crate) workspace_bytes: fn(i32, usize) -> usize,
     /// Opens a stream at this level for units of up to this many bytes.
     pub(crate) open: fn(i32, usize) -> Opened,
-    /// The same for streams that have room for dictionaries of this source, if it takes any.
+    /// The same for streams with a dictionary, if it takes any.
     pub(crate) with_dictionary: Option<WithDictionary>,
     /// Whether it is for a device, which takes parameters ([`Device`](crate::Device)).
     pub(crate) takes_device: bool,
@@ -50,10 +49,10 @@ pub struct Algorithm {
 
 /// How an algorithm is opened that takes dictionaries.
 pub(crate) struct WithDictionary {
-    /// Bytes of workspace, as for [`Algorithm`], with room for dictionaries.
-    pub(crate) workspace_bytes: fn(i32, usize, Source) -> usize,
-    /// Opens a stream, as for [`Algorithm`], with room for dictionaries.
-    pub(crate) open: fn(i32, usize, Source) -> Opened,
+    /// Bytes of workspace, as for [`Algorithm`], with room for the longest dictionary.
+    pub(crate) workspace_bytes: fn(i32, usize) -> usize,
+    /// Opens a stream, as for [`Algorithm`], with a copy of this dictionary.
+    pub(crate) open: fn(i32, usize, &[u8]) -> Opened,
 }
 
 /// An algorithm's number: how hard it tries; or its mode.
@@ -108,7 +107,7 @@ impl Algorithm {
     }
 }
 
-/// Prints the form that is accepted: `zstd[:LEVEL][,dict=auto|FILE]`, followed by the numbers or words.
+/// Prints the form that is accepted: `zstd[:LEVEL][,dict=FILE]`, followed by the numbers or words.
 impl fmt::Display for Algorithm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name)?;
@@ -117,7 +116,7 @@ impl fmt::Display for Algorithm {
         let (first, last) = (accepted.start(), accepted.end());
         write!(f, "[:{name}]")?;
         if self.with_dictionary.is_some() {
-            f.write_str("[,dict=auto|FILE]")?;
+            f.write_str("[,dict=FILE]")?;
         }
         if self.takes_device {
             Form.fmt(f)?;

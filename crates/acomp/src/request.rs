@@ -12,27 +12,14 @@ pub struct CompressRequest<'a> {
     pub dst: &'a mut [u8],
     /// What came of it: [`Error::NotRun`] until the batch was given to a context.
     pub result: Result<Outcome, Error>,
-    /// The dictionary that it is compressed with, by its place in the context; none without one.
-    pub dictionary: Option<usize>,
     /// Where a device has it.
     pub(crate) stage: iaa::Stage,
 }
 
 impl<'a> CompressRequest<'a> {
-    /// A request that has not run, without a dictionary.
+    /// A request that has not run.
     pub fn new(src: &'a [u8], dst: &'a mut [u8]) -> Self {
-        CompressRequest {
-            src,
-            dst,
-            result: Err(Error::NotRun),
-            dictionary: None,
-            stage: iaa::Stage::default(),
-        }
-    }
-
-    /// The same with this dictionary.
-    pub fn with(self, dictionary: Option<usize>) -> Self {
-        CompressRequest { dictionary, ..self }
+        CompressRequest { src, dst, result: Err(Error::NotRun), stage: iaa::Stage::default() }
     }
 }
 
@@ -53,27 +40,14 @@ pub struct DecompressRequest<'a> {
     pub dst: &'a mut [u8],
     /// What came of it: [`Error::NotRun`] until the batch was given to a context.
     pub result: Result<(), Error>,
-    /// The dictionary that the object was compressed with, by its place in the context; none without one.
-    pub dictionary: Option<usize>,
     /// Where a device has it.
     pub(crate) stage: iaa::Stage,
 }
 
 impl<'a> DecompressRequest<'a> {
-    /// A request that has not run, without a dictionary.
+    /// A request that has not run.
     pub fn new(src: &'a [u8], dst: &'a mut [u8]) -> Self {
-        DecompressRequest {
-            src,
-            dst,
-            result: Err(Error::NotRun),
-            dictionary: None,
-            stage: iaa::Stage::default(),
-        }
-    }
-
-    /// The same with this dictionary.
-    pub fn with(self, dictionary: Option<usize>) -> Self {
-        DecompressRequest { dictionary, ..self }
+        DecompressRequest { src, dst, result: Err(Error::NotRun), stage: iaa::Stage::default() }
     }
 }
 
@@ -96,7 +70,7 @@ pub enum Error {
     },
     /// The object is no such algorithm's, is cut short, or does not hold exactly `dst.len()` bytes.
     Damaged,
-    /// The context has no such dictionary, or no room for it.
+    /// The dictionary is empty, too long or damaged.
     NoDictionary,
     /// The algorithm failed for a reason of its own, which no input should be able to bring about.
     Algorithm {
@@ -116,7 +90,7 @@ impl fmt::Display for Error {
                 write!(f, "a unit of {bytes} bytes where at most {unit_max} are accepted")
             }
             Error::Damaged => f.write_str("the compressed object is damaged"),
-            Error::NoDictionary => f.write_str("there is no such dictionary"),
+            Error::NoDictionary => f.write_str("the dictionary is empty, too long or damaged"),
             Error::Algorithm { name, code } => write!(f, "{name} failed with its error {code}"),
         }
     }

@@ -23,21 +23,6 @@ pub(crate) trait Stream: Send {
     /// Decompresses the first `dst.len()` of the `full_len` bytes that `src` holds; `dst` is shorter than that.
     fn decompress_prefix(&mut self, src: &[u8], dst: &mut [u8], full_len: usize) -> Result<(), Error>;
 
-    /// Takes a dictionary in, at this place, instead of the one that was there.
-    fn learn(&mut self, _place: usize, _dictionary: &[u8]) -> Result<(), Error> {
-        Err(Error::NoDictionary)
-    }
-
-    /// The dictionary at this place.
-    fn dictionary(&self, _place: usize) -> Option<&[u8]> {
-        None
-    }
-
-    /// The units that follow are compressed, or were, with this dictionary or without one.
-    fn select(&mut self, place: Option<usize>) -> Result<(), Error> {
-        place.map_or(Ok(()), |_| Err(Error::NoDictionary))
-    }
-
     /// How many requests make a good batch.
     fn batch_size(&self) -> usize {
         BATCH_SIZE
@@ -58,15 +43,13 @@ pub(crate) trait Stream: Send {
             Batch::Compress(batch) => {
                 let left = batch.iter_mut().filter(|request| request.result == Err(Error::NotRun));
                 serve(left, |request| {
-                    let selected = self.select(request.dictionary);
-                    request.result = selected.and_then(|()| self.compress_unit(request.src, request.dst));
+                    request.result = self.compress_unit(request.src, request.dst);
                 })
             }
             Batch::Decompress(batch) => {
                 let left = batch.iter_mut().filter(|request| request.result == Err(Error::NotRun));
                 serve(left, |request| {
-                    let selected = self.select(request.dictionary);
-                    request.result = selected.and_then(|()| self.decompress_unit(request.src, request.dst));
+                    request.result = self.decompress_unit(request.src, request.dst);
                 })
             }
         }

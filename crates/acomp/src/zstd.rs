@@ -6,29 +6,29 @@
 //! 1. `ZSTD_initStaticCCtx` and `ZSTD_initStaticDCtx` mark a context as static, and where a context would
 //!    grow, zstd fails for a static one (`memory_allocation`) instead of calling malloc.
 //! 2. What would need more than the context (worker threads, dictionaries loaded by copy, buffers of the
-//!    streaming interface) is not used here. Dictionaries are prepared in memory of ours too (`zstd_dictionary`).
+//!    streaming interface) is not used here. A dictionary is prepared in memory of ours too (`zstd_dictionary`).
 //! 3. So malloc is not reached, and if our estimate of the context's size were short, a test would see an error.
 
 #![allow(unsafe_code)]
 
 use alloc::boxed::Box;
 use core::mem::MaybeUninit;
+use core::ptr::null;
 
 use zstd_sys::{
     ZSTD_CCtx, ZSTD_CCtx_refCDict, ZSTD_CCtx_reset, ZSTD_CCtx_setParameter, ZSTD_DCtx, ZSTD_DCtx_refDDict,
-    ZSTD_DCtx_setParameter, ZSTD_ErrorCode, ZSTD_FrameHeader, ZSTD_ResetDirective, ZSTD_cParameter,
-    ZSTD_compress2, ZSTD_dParameter, ZSTD_decompressBegin_usingDDict, ZSTD_decompressContinue,
-    ZSTD_decompressDCtx, ZSTD_estimateCCtxSize_usingCParams, ZSTD_estimateDCtxSize, ZSTD_format_e,
-    ZSTD_getCParams, ZSTD_getErrorCode, ZSTD_getFrameHeader_advanced, ZSTD_initStaticCCtx,
+    ZSTD_DCtx_setParameter, ZSTD_DDict, ZSTD_ErrorCode, ZSTD_FrameHeader, ZSTD_ResetDirective,
+    ZSTD_cParameter, ZSTD_compress2, ZSTD_dParameter, ZSTD_decompressBegin_usingDDict,
+    ZSTD_decompressContinue, ZSTD_decompressDCtx, ZSTD_estimateCCtxSize_usingCParams, ZSTD_estimateDCtxSize,
+    ZSTD_format_e, ZSTD_getCParams, ZSTD_getErrorCode, ZSTD_getFrameHeader_advanced, ZSTD_initStaticCCtx,
     ZSTD_initStaticDCtx, ZSTD_isError, ZSTD_nextSrcSizeToDecompress,
 };
 
-use crate::compressor::Source;
 use crate::registry::{Algorithm, Parameter, WithDictionary};
 use crate::request::{Error, Outcome};
 use crate::stream::Stream;
 use crate::workspace::Workspace;
-use crate::zstd_dictionary::Dictionaries;
+use crate::zstd_dictionary::Dictionary;
 
 /// Zstandard's line in the registry.
 pub(crate) static ALGORITHM: Algorithm = Algorithm {
@@ -37,12 +37,17 @@ pub(crate) static ALGORITHM: Algorithm = Algorithm {
     description: "dense, for memory that stays out; a larger LEVEL is denser and slower, a negative one faster, 0 is zstd's own choice",
     // 2.6 µs for 64 KiB of noise at -1, 5.0 at 1, 7.7 at 3, 20 at 9; and up to 40 for what was compressed already, but for negative levels.
     gives_up_early: |level| level < 0,
-    workspace_bytes: |level, unit_max| workspace_bytes(level, unit_max, Source::None),
-    open: |level, unit_max| Ok(Box::new(Zstd::open(level, unit_max, Source::None)?)),
+    workspace_bytes: |level, unit_max| Workspace::bytes(areas(level, unit_max, false)),
+    open: |level, unit_max| Ok(Box::new(Zstd::open(level, unit_max, None)?)),
     takes_device: false,
     with_dictionary: Some(WithDictionary {
-        workspace_bytes,
-        open: |level, unit_max, source| Ok(Box::new(Zstd::open(level, unit_max, source)?)),
+        workspace_bytes: |level, unit_max| {
+            Workspace::bytes(areas(level, unit_max, true)) + Dictionary::bytes(level, unit_max)
+        },
+        open: |level, unit_max, dictionary| {
+            let dictionary = Dictionary::open(level, unit_max, dictionary)?;
+            Ok(Box::new(Zstd::open(level, unit_max, Some(dictionary))?))
+        },
     }),
 };
 
@@ -71,9 +76,7 @@ struct Zstd {
     /// `scratch_bytes` bytes in `_workspace`, which is as long as the longest unit.
     scratch: *mut u8,
     scratch_bytes: usize,
-    dictionaries: Dictionaries,
-    /// The place of the one that is used now.
-    selected: Option<usize>,
+    dictionary: Option<Dictionary>,
     _workspace: Workspace,
 }
 
@@ -81,9 +84,8 @@ struct Zstd {
 unsafe impl Send for Zstd {}
 
 impl Zstd {
-    fn open(level: i32, unit_max: usize, source: Source) -> Result<Zstd, Error> {
-        let dictionaries = Dictionaries::open(level, unit_max, source)?;
-        let areas @ [cctx_bytes, dctx_bytes, scratch_bytes] = areas(level, unit_max, source);
+    fn open(level: i32, unit_max: usize, dictionary: Option<Dictionary>) -> Result<Zstd, Error> {
+        let areas @ [cctx_bytes, dctx_bytes, scratch_bytes] = areas(level, unit_max, dictionary.is_some());
         let (workspace, [cctx, dctx, scratch]) = Workspace::new(areas)?;
         // SAFETY: the areas are ours alone, as long as stated, aligned to 64 where zstd wants 8, and stay
         // where they are for as long as `workspace` lives.
@@ -105,15 +107,20 @@ impl Zstd {
         }
         // SAFETY: `dctx` is a context that zstd has just made.
         check(unsafe { ZSTD_DCtx_setParameter(dctx, D_FORMAT, MAGICLESS as i32) })?;
-        Ok(Zstd { cctx, dctx, scratch, scratch_bytes, dictionaries, selected: None, _workspace: workspace })
+        Ok(Zstd { cctx, dctx, scratch, scratch_bytes, dictionary, _workspace: workspace })
+    }
+
+    /// For decompressing; null where there is none.
+    fn decompressing(&self) -> *const ZSTD_DDict {
+        self.dictionary.as_ref().map_or(null(), Dictionary::decompressing)
     }
 }
 
 impl Stream for Zstd {
     fn compress_unit(&mut self, src: &[u8], dst: &mut [u8]) -> Result<Outcome, Error> {
-        let dictionary = self.dictionaries.compressing(self.selected)?;
+        let dictionary = self.dictionary.as_mut().map_or(Ok(null()), Dictionary::compressing)?;
         // SAFETY: `cctx` is a context of ours, used through `&mut self` alone; the lengths are those of the slices; the dictionary stays
-        // as it is until the next call, which names its own.
+        // as it is.
         let bytes = unsafe {
             // After a unit that did not shrink the context is in the middle of it.
             check(ZSTD_CCtx_reset(self.cctx, ZSTD_ResetDirective::ZSTD_reset_session_only))?;
@@ -132,7 +139,7 @@ impl Stream for Zstd {
     }
 
     fn decompress_unit(&mut self, src: &[u8], dst: &mut [u8]) -> Result<(), Error> {
-        let dictionary = self.dictionaries.decompressing(self.selected)?;
+        let dictionary = self.decompressing();
         // SAFETY: `dctx` is a context of ours, used through `&mut self` alone; the lengths are those of the
         // slices, and zstd keeps within them whatever `src` holds; the dictionary stays as for `compress_unit`.
         let bytes = unsafe {
@@ -149,7 +156,7 @@ impl Stream for Zstd {
             return Err(Error::Damaged);
         }
         let capacity = full_len.min(dst.len() + BLOCK_MAX_BYTES).min(self.scratch_bytes);
-        let dictionary = self.dictionaries.decompressing(self.selected)?;
+        let dictionary = self.decompressing();
         // SAFETY: `dctx` is a context of ours, used through `&mut self` alone, and the dictionary stays.
         check(unsafe { ZSTD_decompressBegin_usingDDict(self.dctx, dictionary) })
             .map_err(|_| Error::Damaged)?;
@@ -181,32 +188,14 @@ impl Stream for Zstd {
         unsafe { dst.as_mut_ptr().copy_from_nonoverlapping(self.scratch, dst.len()) };
         Ok(())
     }
-
-    fn learn(&mut self, place: usize, dictionary: &[u8]) -> Result<(), Error> {
-        self.dictionaries.learn(place, dictionary)
-    }
-
-    fn dictionary(&self, place: usize) -> Option<&[u8]> {
-        self.dictionaries.content(place)
-    }
-
-    fn select(&mut self, place: Option<usize>) -> Result<(), Error> {
-        self.selected = place;
-        self.dictionaries.decompressing(place).map(drop)
-    }
-}
-
-/// Bytes of all that a stream takes.
-fn workspace_bytes(level: i32, unit_max: usize, source: Source) -> usize {
-    Workspace::bytes(areas(level, unit_max, source)) + Dictionaries::bytes(level, unit_max, source)
 }
 
 /// Bytes of the compressing context, of the decompressing one, and of the scratch area.
 ///
 /// A context takes the parameters that suit each unit's own length, and the shorter length's may
 /// need more memory: so each tier is asked for at its longest.
-fn areas(level: i32, unit_max: usize, source: Source) -> [usize; 3] {
-    let mut cctx_bytes = Dictionaries::context_bytes(level, unit_max, source);
+fn areas(level: i32, unit_max: usize, has_dictionary: bool) -> [usize; 3] {
+    let mut cctx_bytes = if has_dictionary { Dictionary::context_bytes(level, unit_max) } else { 0 };
     for tier_bytes in TIERS_BYTES {
         let longest = tier_bytes.min(unit_max.max(1));
         // SAFETY: both compute from their arguments alone.

@@ -1,4 +1,4 @@
-//! The dictionaries of a zstd context: copies, and what zstd makes of them, in memory that is taken with the context.
+//! The dictionary of a zstd context: a copy, and what zstd makes of it, in memory that is taken with the context.
 //!
 //! A dictionary is raw content, or one as `zstd --train` writes it, which has tables of codes too. zstd tells them apart by four bytes.
 //!
@@ -7,9 +7,7 @@
 
 #![allow(unsafe_code)]
 
-use alloc::vec::Vec;
-use core::ptr::{null, null_mut};
-use core::slice;
+use core::ptr::null;
 
 use zstd_sys::{
     ZSTD_CDict, ZSTD_DDict, ZSTD_compressionParameters, ZSTD_dictContentType_e, ZSTD_dictLoadMethod_e,
@@ -17,7 +15,7 @@ use zstd_sys::{
     ZSTD_getCParams, ZSTD_initStaticCDict, ZSTD_initStaticDDict,
 };
 
-use crate::compressor::Source;
+use crate::compressor::FILE_MAX_BYTES;
 use crate::request::Error;
 use crate::workspace::Workspace;
 
@@ -27,57 +25,60 @@ const ANY_CONTENT: ZSTD_dictContentType_e = ZSTD_dictContentType_e::ZSTD_dct_aut
 /// For units of this length zstd's parameters are chosen: with longer ones a dictionary gains nothing to speak of.
 const UNIT_BYTES: usize = 64 << 10;
 
-/// One place.
-struct Place {
-    /// The copy, of which `len` bytes are used; 0 where there is no dictionary.
-    content: *mut u8,
+/// See the head of the file.
+pub(crate) struct Dictionary {
+    /// The copy.
+    content: *const u8,
     len: usize,
     /// Where the tables for compressing go, and the tables once they are made.
     tables: *mut u8,
     compressing: *const ZSTD_CDict,
-    /// Where what is made for decompressing goes, and that.
-    room: *mut u8,
+    /// What is made for decompressing.
     decompressing: *const ZSTD_DDict,
+    level: i32,
+    unit_bytes: usize,
     _workspace: Workspace,
 }
 
-/// All places of a context.
-pub(crate) struct Dictionaries {
-    places: Vec<Place>,
-    level: i32,
-    unit_bytes: usize,
-    max_bytes: usize,
-}
-
-impl Dictionaries {
-    /// Takes memory for what comes of this source.
-    pub(crate) fn open(level: i32, unit_max: usize, source: Source) -> Result<Dictionaries, Error> {
-        let (count, max_bytes) = source.room();
-        let place = || -> Result<Place, Error> {
-            let (workspace, [content, tables, room]) = Workspace::new(areas(level, unit_max, max_bytes))?;
-            Ok(Place {
-                content,
-                len: 0,
-                tables,
-                compressing: null(),
-                room,
-                decompressing: null(),
-                _workspace: workspace,
-            })
+impl Dictionary {
+    /// Takes a copy of `dictionary`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoDictionary`] if it is empty, longer than [`FILE_MAX_BYTES`], or has tables of codes that are damaged; [`Error::NoMemory`].
+    pub(crate) fn open(level: i32, unit_max: usize, dictionary: &[u8]) -> Result<Dictionary, Error> {
+        let len = dictionary.len();
+        if !(1..=FILE_MAX_BYTES).contains(&len) {
+            return Err(Error::NoDictionary);
+        }
+        let (workspace, [content, tables, room]) = Workspace::new(areas(level, unit_max))?;
+        // SAFETY: the areas are ours alone and as long as `areas` says. zstd says null of tables that are damaged.
+        let decompressing = unsafe {
+            content.copy_from_nonoverlapping(dictionary.as_ptr(), len);
+            ZSTD_initStaticDDict(room.cast(), room_bytes(), content.cast(), len, BY_REFERENCE, ANY_CONTENT)
         };
-        let places = (0..count).map(|_| place()).collect::<Result<Vec<Place>, Error>>()?;
-        Ok(Dictionaries { places, level, unit_bytes: unit_max.min(UNIT_BYTES), max_bytes })
+        if decompressing.is_null() {
+            return Err(Error::NoDictionary);
+        }
+        Ok(Dictionary {
+            content,
+            len,
+            tables,
+            compressing: null(),
+            decompressing,
+            level,
+            unit_bytes: unit_max.min(UNIT_BYTES),
+            _workspace: workspace,
+        })
     }
 
-    /// Bytes of memory that it takes.
-    pub(crate) fn bytes(level: i32, unit_max: usize, source: Source) -> usize {
-        let (count, max_bytes) = source.room();
-        count * Workspace::bytes(areas(level, unit_max, max_bytes))
+    /// Bytes of memory that one takes.
+    pub(crate) fn bytes(level: i32, unit_max: usize) -> usize {
+        Workspace::bytes(areas(level, unit_max))
     }
 
-    /// Bytes of a context that compresses with any of them.
-    pub(crate) fn context_bytes(level: i32, unit_max: usize, source: Source) -> usize {
-        let (_, max_bytes) = source.room();
+    /// Bytes of a context that compresses with one.
+    pub(crate) fn context_bytes(level: i32, unit_max: usize) -> usize {
         let unit_bytes = unit_max.min(UNIT_BYTES);
         let context_bytes = |len| {
             let mut parameters = parameters(level, unit_bytes, len);
@@ -89,77 +90,38 @@ impl Dictionaries {
                 ZSTD_estimateCCtxSize_usingCParams(parameters)
             }
         };
-        lengths(unit_bytes, max_bytes).map(context_bytes).max().unwrap_or(0)
+        lengths(unit_bytes).map(context_bytes).max().unwrap_or(0)
     }
 
-    /// Takes a copy in, as [`Context::learn`](crate::Context::learn) says.
-    pub(crate) fn learn(&mut self, place: usize, dictionary: &[u8]) -> Result<(), Error> {
-        let place = self.places.get_mut(place).ok_or(Error::NoDictionary)?;
-        (place.len, place.compressing, place.decompressing) = (0, null(), null());
-        if dictionary.is_empty() || dictionary.len() > self.max_bytes {
-            return Err(Error::NoDictionary);
-        }
-        // SAFETY: the areas are ours alone and as long as `areas` says; what was made of the dictionary that lay here is forgotten. zstd says
-        // null of tables that are damaged.
-        place.decompressing = unsafe {
-            place.content.copy_from_nonoverlapping(dictionary.as_ptr(), dictionary.len());
-            ZSTD_initStaticDDict(
-                place.room.cast(),
-                room_bytes(),
-                place.content.cast(),
-                dictionary.len(),
-                BY_REFERENCE,
-                ANY_CONTENT,
-            )
-        };
-        if place.decompressing.is_null() {
-            return Err(Error::NoDictionary);
-        }
-        place.len = dictionary.len();
-        Ok(())
-    }
-
-    /// The dictionary at a place.
-    pub(crate) fn content(&self, place: usize) -> Option<&[u8]> {
-        let place = self.places.get(place).filter(|place| place.len > 0)?;
-        // SAFETY: so many bytes were copied there, and are not written to while `self` is borrowed.
-        Some(unsafe { slice::from_raw_parts(place.content, place.len) })
-    }
-
-    /// For compressing; null without one.
-    pub(crate) fn compressing(&mut self, place: Option<usize>) -> Result<*const ZSTD_CDict, Error> {
-        let Some(place) = place else { return Ok(null()) };
-        let place = self.places.get_mut(place).filter(|place| place.len > 0).ok_or(Error::NoDictionary)?;
-        if place.compressing.is_null() {
-            let parameters = parameters(self.level, self.unit_bytes, place.len);
-            let bytes = tables_bytes(self.level, self.unit_bytes, self.max_bytes);
-            // SAFETY: as in `learn`.
-            place.compressing = unsafe {
+    /// For compressing.
+    pub(crate) fn compressing(&mut self) -> Result<*const ZSTD_CDict, Error> {
+        if self.compressing.is_null() {
+            let parameters = parameters(self.level, self.unit_bytes, self.len);
+            // SAFETY: the copy stays as it is, and the area is ours alone and as long as `areas` says.
+            self.compressing = unsafe {
                 ZSTD_initStaticCDict(
-                    place.tables.cast(),
-                    bytes,
-                    place.content.cast(),
-                    place.len,
+                    self.tables.cast(),
+                    tables_bytes(self.level, self.unit_bytes),
+                    self.content.cast(),
+                    self.len,
                     BY_REFERENCE,
                     ANY_CONTENT,
                     parameters,
                 )
             };
         }
-        if place.compressing.is_null() { Err(Error::NoDictionary) } else { Ok(place.compressing) }
+        if self.compressing.is_null() { Err(Error::NoDictionary) } else { Ok(self.compressing) }
     }
 
-    /// For decompressing; null without one.
-    pub(crate) fn decompressing(&self, place: Option<usize>) -> Result<*const ZSTD_DDict, Error> {
-        let Some(place) = place else { return Ok(null_mut()) };
-        let made = self.places.get(place).map_or(null(), |place| place.decompressing);
-        if made.is_null() { Err(Error::NoDictionary) } else { Ok(made) }
+    /// For decompressing.
+    pub(crate) fn decompressing(&self) -> *const ZSTD_DDict {
+        self.decompressing
     }
 }
 
 /// Bytes of the copy, of the tables for compressing, and of what is made for decompressing.
-fn areas(level: i32, unit_max: usize, max_bytes: usize) -> [usize; 3] {
-    [max_bytes, tables_bytes(level, unit_max.min(UNIT_BYTES), max_bytes), room_bytes()]
+fn areas(level: i32, unit_max: usize) -> [usize; 3] {
+    [FILE_MAX_BYTES, tables_bytes(level, unit_max.min(UNIT_BYTES)), room_bytes()]
 }
 
 fn parameters(level: i32, unit_bytes: usize, len: usize) -> ZSTD_compressionParameters {
@@ -169,17 +131,17 @@ fn parameters(level: i32, unit_bytes: usize, len: usize) -> ZSTD_compressionPara
 
 /// Lengths of dictionaries among which the one is that takes most memory: parameters go by the length of unit and dictionary together, in tiers, and
 /// within a tier the longest takes most.
-fn lengths(unit_bytes: usize, max_bytes: usize) -> impl Iterator<Item = usize> {
+fn lengths(unit_bytes: usize) -> impl Iterator<Item = usize> {
     const TIERS_BYTES: [usize; 4] = [16 << 10, 128 << 10, 256 << 10, usize::MAX];
-    TIERS_BYTES.into_iter().map(move |tier| tier.saturating_sub(unit_bytes).max(1).min(max_bytes))
+    TIERS_BYTES.into_iter().map(move |tier| tier.saturating_sub(unit_bytes).clamp(1, FILE_MAX_BYTES))
 }
 
-fn tables_bytes(level: i32, unit_bytes: usize, max_bytes: usize) -> usize {
+fn tables_bytes(level: i32, unit_bytes: usize) -> usize {
     // SAFETY: it computes from its arguments alone.
     let bytes = |len| unsafe {
         ZSTD_estimateCDictSize_advanced(len, parameters(level, unit_bytes, len), BY_REFERENCE)
     };
-    lengths(unit_bytes, max_bytes).map(bytes).max().unwrap_or(0)
+    lengths(unit_bytes).map(bytes).max().unwrap_or(0)
 }
 
 fn room_bytes() -> usize {

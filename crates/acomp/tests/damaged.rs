@@ -15,7 +15,7 @@ const COMPRESSORS: [&str; 15] = [
     "zstd:1",
     "zstd:9",
     "zstd:19",
-    "zstd:1,dict=auto",
+    "zstd:1,dict=FILE",
     "zstd:9,dict=FILE",
     "deflate:1",
     "deflate:10",

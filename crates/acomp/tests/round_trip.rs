@@ -3,9 +3,7 @@
 mod samples;
 
 use acomp::{CompressRequest, Compressor, Context, DecompressRequest, Error, Outcome, UNIT_MAX_BYTES};
-use samples::{
-    Random, compress, context, decompress, decompress_prefix, dictionary, grown_bytes, object, seed,
-};
+use samples::{Random, compress, context, decompress, decompress_prefix, grown_bytes, object, seed};
 
 /// A spread of levels that is short enough to be tried at every length.
 const QUICK: [&str; 20] = [
@@ -19,7 +17,7 @@ const QUICK: [&str; 20] = [
     "zstd:1",
     "zstd:3",
     "zstd:-5,dict=FILE",
-    "zstd:1,dict=auto",
+    "zstd:1,dict=FILE",
     "zstd:6,dict=FILE",
     "deflate:1",
     "deflate:5",
@@ -83,7 +81,7 @@ fn every_level_at_every_order() {
 fn slowest_levels_at_the_longest_unit() {
     let mut random = Random(seed());
     let levels = (10..=22).map(|level| format!("zstd:{level}"));
-    let with = ["zstd:1,dict=auto", "zstd:12,dict=FILE", "zstd:19,dict=FILE"];
+    let with = ["zstd:1,dict=FILE", "zstd:12,dict=FILE", "zstd:19,dict=FILE"];
     for text in levels.chain(with.map(str::to_owned)) {
         // Different all along, and what is in one half comes again in the other.
         let half = random.heap(UNIT_MAX_BYTES / 2);
@@ -219,7 +217,6 @@ fn batches_of_1_to_64_with_failures_in_the_middle() {
     let mut random = Random(seed());
     for text in QUICK {
         let mut context = context(text, UNIT_MAX);
-        let with = dictionary(&context);
         let mut failed = [0; 2];
         for count in 1..=64 {
             let wrong: Vec<usize> = (0..count).map(|_| random.below(10)).collect();
@@ -250,8 +247,7 @@ fn batches_of_1_to_64_with_failures_in_the_middle() {
             let mut rooms: Vec<Vec<u8>> =
                 units.iter().zip(&wrong).map(|(unit, wrong)| vec![0; room(unit, *wrong)]).collect();
             let pairs = units.iter().zip(&mut rooms);
-            let mut batch: Vec<_> =
-                pairs.map(|(unit, room)| CompressRequest::new(unit, room).with(with)).collect();
+            let mut batch: Vec<_> = pairs.map(|(unit, room)| CompressRequest::new(unit, room)).collect();
             context.compress(&mut batch);
             let results: Vec<_> = batch.iter().map(|request| request.result).collect();
             let mut objects = Vec::new();
@@ -290,7 +286,7 @@ fn batches_of_1_to_64_with_failures_in_the_middle() {
             let mut batch: Vec<_> = given
                 .iter()
                 .zip(&mut plain)
-                .map(|(object, plain)| DecompressRequest::new(object, plain).with(with))
+                .map(|(object, plain)| DecompressRequest::new(object, plain))
                 .collect();
             context.decompress(&mut batch);
             for (at, request) in batch.iter().enumerate() {

@@ -52,7 +52,7 @@ use hist::Histogram;
 use share::{Division, Share};
 
 /// "zfolio" and the version of this layout; both sides refuse any other.
-pub const MAGIC: u64 = 0x7a66_6f6c_696f_0007;
+pub const MAGIC: u64 = 0x7a66_6f6c_696f_0008;
 
 /// How many processes of a run can be managed at the same time. There is room in the file for all of them before the first begins, so that none can find none later.
 pub const SLOTS: usize = 512;
@@ -198,14 +198,6 @@ pub struct Stat {
     pub common_out: AtomicU64,
     /// See `common_out`.
     pub common_read: AtomicU64,
-    /// Dictionaries that were trained; those of them that were kept; and those of these that were given up, since the data had become others.
-    pub trained: AtomicU64,
-    /// See `trained`.
-    pub trained_kept: AtomicU64,
-    /// See `trained`.
-    pub trained_dropped: AtomicU64,
-    /// What the samples came to that they were tested on, in bytes: single pages without and with them, windows without and with them.
-    pub tested_bytes: [AtomicU64; 4],
     /// Where there are two compressors: objects that the fast one has made, and the dense one; and the pages in them.
     pub auto_objects: [AtomicU64; 2],
     /// See `auto_objects`.

@@ -260,8 +260,6 @@ pub enum Damaged {
     Checksum,
     /// What lies under the handle is another object.
     Object,
-    /// The dictionary that the object was compressed with is not there.
-    Dictionary,
 }
 
 impl fmt::Display for Damaged {
@@ -270,7 +268,6 @@ impl fmt::Display for Damaged {
             Damaged::Stream => "its compressed bytes are damaged",
             Damaged::Checksum => "its checksum does not match",
             Damaged::Object => "another object is in its place",
-            Damaged::Dictionary => "the dictionary that it was compressed with is not there",
         })
     }
 }

@@ -22,14 +22,13 @@
 //!    some: who has posted finds either that the slot is not listed, or that a worker will look at its cell after this.
 
 use crate::arena;
-use crate::shelf::Shelf;
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::ops::Range;
 use core::slice;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use uffd::{Fd, PAGE, sys};
-use zswap::{BATCH_MAX, PARCEL_MAX_BYTES, Packed, Priors, With};
+use zswap::{BATCH_MAX, PARCEL_MAX_BYTES, Packed, Priors, Way};
 
 const IDLE: u32 = 0;
 const QUEUED: u32 = 1;
@@ -74,8 +73,8 @@ pub enum Work {
         unit: usize,
         /// What they were when they were loaded.
         priors: Priors,
-        /// The dictionary that the objects are made with.
-        with: With,
+        /// By which of two compressors.
+        way: Way,
     },
     /// To load pages of an object.
     Unpack {
@@ -226,7 +225,6 @@ pub struct Board {
     fetches: Ring,
     stores: Ring,
     parcels: usize,
-    shelf: &'static Shelf,
     bytes: usize,
 }
 
@@ -241,7 +239,6 @@ struct Layout {
     fetches: usize,
     stores: usize,
     parcels: usize,
-    shelf: usize,
     bytes: usize,
     ring: usize,
 }
@@ -253,8 +250,7 @@ impl Layout {
         let fetches = cells + slots * size_of::<Cell>();
         let stores = fetches + ring * size_of::<AtomicU32>();
         let parcels = (stores + ring * size_of::<AtomicU32>()).next_multiple_of(PAGE);
-        let shelf = parcels + PARCELS * PARCEL_BYTES;
-        Layout { cells, fetches, stores, parcels, shelf, bytes: shelf + size_of::<Shelf>(), ring }
+        Layout { cells, fetches, stores, parcels, bytes: parcels + PARCELS * PARCEL_BYTES, ring }
     }
 }
 
@@ -298,7 +294,6 @@ impl Board {
                 fetches: ring(layout.fetches, &head.fetches),
                 stores: ring(layout.stores, &head.stores),
                 parcels: at + layout.parcels,
-                shelf: &*((at + layout.shelf) as *const Shelf),
                 bytes: layout.bytes,
             })
         }
@@ -307,11 +302,6 @@ impl Board {
     /// The words that engine and workers tell each other.
     pub fn head(&self) -> &'static Head {
         self.head
-    }
-
-    /// The dictionaries that they have.
-    pub fn shelf(&self) -> &'static Shelf {
-        self.shelf
     }
 
     /// Its addresses.
@@ -335,7 +325,7 @@ impl Board {
         let cells = self.cells.len() - self.head.posted.load(Relaxed) as usize;
         let parcels = PARCELS - self.head.touched.load(Relaxed) as usize;
         let untouched = cells * size_of::<Cell>() + parcels * PARCEL_BYTES;
-        self.bytes - untouched - size_of::<Shelf>() + self.shelf.bytes()
+        self.bytes - untouched
     }
 
     /// The pager puts work up for a slot that has none.

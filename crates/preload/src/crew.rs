@@ -21,8 +21,6 @@ pub struct Crew {
     pub seed: u64,
     /// The user's dictionary.
     pub file: &'static [u8],
-    /// Test mode: everything goes out all the time.
-    pub evict_all: bool,
     /// The process's slot.
     pub slot: &'static Slot,
     /// The engine's process, which is the calling one.
@@ -54,7 +52,7 @@ impl Crew {
 
     /// Starts one, and waits until it is ready.
     fn start_one(&self, memory: &Memory, number: usize, place: Place) -> Result<u32, (&'static str, Errno)> {
-        let &Crew { memcg, board, choice, seed, file, evict_all, slot, engine, program } = self;
+        let &Crew { memcg, board, choice, seed, file, slot, engine, program } = self;
         // One is enough to look out.
         let lookout = (number == 0).then(Lookout::open).and_then(Result::ok);
         let duty = Duty {
@@ -66,7 +64,6 @@ impl Crew {
             choice,
             seed,
             file,
-            evict_all,
             slot,
             engine,
             program,

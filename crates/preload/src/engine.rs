@@ -193,7 +193,7 @@ impl Parts {
         let board = Board::map(stage.1 / WINDOW, bell).ok_or(no_memory)?;
         let (file, engine) = (memcg.dictionary(), watch.own_pid);
         let evict_all = memcg.settings.evict_all != 0;
-        let crew = Crew { memcg, board, choice, seed, file, evict_all, slot, engine, program: pid };
+        let crew = Crew { memcg, board, choice, seed, file, slot, engine, program: pid };
         let config = Config { stage, nursery, fresh: (fresh, FRESH_BYTES), doorbell, evict_all };
         Ok(Parts { live, config, mover, board, crew, limit })
     }

@@ -15,7 +15,6 @@
 //!
 //! - [`arena`]: the engine's own memory; [`reservation`]: which addresses it has; [`heap`]: what allocates there
 //! - [`live`]: the pager's kernel, [`tasks`]: what it knows of threads; [`store`]: its store; [`pool`]: its memory; [`board`]: the jobs that workers take
-//! - [`shelf`]: the dictionaries that engine and workers have; [`lexicon`]: what the engine knows of them; [`lessons`]: the worker that looks for them
 //! - [`meter`]: what devices have done for a worker
 //! - [`control`]: what the program's threads and the engine tell each other; [`hull`]: where memory was mapped;
 //!   [`words`]: what is said to the user
@@ -70,8 +69,6 @@ pub mod hull;
 pub mod image;
 pub mod ioctl;
 pub mod keys;
-pub mod lessons;
-pub mod lexicon;
 pub mod live;
 pub mod loaded;
 pub mod loan;
@@ -90,7 +87,6 @@ pub mod rounds;
 pub mod sanitizer;
 pub mod seat;
 pub mod share;
-pub mod shelf;
 pub mod smaps;
 pub mod store;
 pub mod tasks;

@@ -138,7 +138,6 @@ pub fn run(watch: &mut Watch, board: Board, workers: &[u32], pager: &mut Engine)
             pager.set_limit(watch.limit(own), memcg.division.processes_per_cpu(), growth.most());
             watch.count_cpu();
             watch.note_name(now);
-            pager.store.tend();
             unseen.look(memcg, watch.order.pid);
             if watch.gone() {
                 unseen.look(memcg, watch.order.pid);

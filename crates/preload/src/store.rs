@@ -4,7 +4,6 @@
 
 use crate::board::{Answer, Board, Work};
 use crate::crew::Crew;
-use crate::lexicon::Lexicon;
 use crate::pool::{Mover, PoolMemory};
 use crate::{crew, heritage, words};
 use alloc::collections::VecDeque;
@@ -14,10 +13,7 @@ use mm::kernel::{Body, Damaged, Done, Fetch, Job, Prior, Spare, Store, WINDOW_PA
 use uffd::sys;
 use vmscan::PAGE;
 use zsmalloc::Handle;
-use zswap::{
-    Cache, Chooser, Chosen, Codec, LoadError, Name, New, Origin, Packed, Priors, Purse, Way, With,
-    dictionary_of,
-};
+use zswap::{Cache, Chooser, Chosen, Codec, LoadError, New, Origin, Packed, Priors, Purse, Way};
 
 /// How much compaction moves at a time, in bytes: somebody may fault meanwhile.
 const COMPACT_BYTES: usize = 64 << 10;
@@ -30,8 +26,6 @@ const LOOK_EVERY: u32 = 1000;
 struct Given {
     slot: u32,
     unit: usize,
-    /// The dictionary that it makes objects with, or that its object needs.
-    with: Name,
     /// By which of two compressors its objects are made, where there are two.
     chosen: Option<Chosen>,
     /// What it loads, if it does: pinned, since a worker has its address.
@@ -44,7 +38,6 @@ pub struct Counter {
     cache: Cache<PoolMemory>,
     /// For what the pager loads itself.
     codec: Codec,
-    lexicon: Lexicon,
     /// Where there are two compressors.
     chooser: Option<Chooser<'static>>,
     stat: &'static Stat,
@@ -72,7 +65,6 @@ impl Counter {
             board,
             cache: Cache::new(PoolMemory::new(mover)),
             codec: Codec::new(choice, seed, file).ok()?.timed_by(sys::process_cpu_ns),
-            lexicon: Lexicon::new(choice.compressor.source(), board.shelf()),
             chooser,
             stat: &crew.slot.stat,
             given: VecDeque::new(),
@@ -94,23 +86,10 @@ impl Counter {
         stat: &'static Stat,
     ) -> Counter {
         // SAFETY: the caller's contract; the copy's own fields are never dropped.
-        let Counter { cache, codec, lexicon, chooser, damage_every, stored, .. } = unsafe { parents.read() };
+        let Counter { cache, codec, chooser, damage_every, stored, .. } = unsafe { parents.read() };
         cache.pool().backing().reopen(mover);
-        let lexicon = Lexicon::take_over(lexicon, board.shelf(), &codec);
         let (given, in_vain, is_frozen) = (VecDeque::new(), 0, false);
-        Counter {
-            board,
-            cache,
-            codec,
-            lexicon,
-            chooser,
-            stat,
-            given,
-            in_vain,
-            damage_every,
-            stored,
-            is_frozen,
-        }
+        Counter { board, cache, codec, chooser, stat, given, in_vain, damage_every, stored, is_frozen }
     }
 
     /// With nothing better to do, compacts the pool a little where holes take a thirty-second of it, or an eighth while a stream comes in, which leaves
@@ -127,12 +106,6 @@ impl Counter {
         compacted.objects_moved > 0
     }
 
-    /// Goes on with dictionaries, when there is something new of them.
-    pub fn tend(&mut self) {
-        let Counter { lexicon, codec, given, stat, .. } = self;
-        lexicon.tend(codec, |name| given.iter().any(|given| given.with == name), stat);
-    }
-
     /// Makes one object, which all of the family can read, of those pages of `window`, the program's at `from`, that `pages` names by bit, at the beginning of
     /// `parcel`: its pages, fingerprint and bytes. `None` where that would save little.
     pub fn pack(
@@ -144,8 +117,8 @@ impl Counter {
     ) -> Option<(u16, u32, usize)> {
         let origin = Origin { at: from, pages: pages.count_ones() as usize, is_single: false };
         let chosen = self.choose(origin, false);
-        let with = With { way: way_of(chosen), ..self.lexicon.used_in_common() };
-        let packed = self.codec.pack(window, pages, WINDOW_PAGES, &Priors::default(), with, parcel);
+        let (priors, way) = (Priors::default(), way_of(chosen));
+        let packed = self.codec.pack(window, pages, WINDOW_PAGES, &priors, way, parcel);
         self.learn(chosen, &packed);
         match packed.objects[0] {
             Some(New::Blob { fingerprint, bytes, compressed: true }) => {
@@ -209,7 +182,6 @@ impl Counter {
                     at += bytes as usize;
                     self.damage(object);
                     self.cache.store(object).map(|handle| {
-                        self.lexicon.note(dictionary_of(object));
                         self.stat.compressed_in_bytes.fetch_add((pages * PAGE) as u64, Relaxed);
                         self.stat.compressed_out_bytes.fetch_add(bytes as u64, Relaxed);
                         self.stat.incompressible.fetch_add(!compressed as u64, Relaxed);
@@ -258,7 +230,6 @@ fn damaged(error: LoadError) -> Damaged {
         LoadError::Stream => Damaged::Stream,
         LoadError::Checksum => Damaged::Checksum,
         LoadError::Object => Damaged::Object,
-        LoadError::Dictionary => Damaged::Dictionary,
     }
 }
 
@@ -274,9 +245,8 @@ impl Store for Counter {
         priors.want(fewest);
         let origin = Origin { at: from, pages: pages.count_ones() as usize, is_single: unit == 1 };
         let chosen = self.choose(origin, is_awaited);
-        let with = With { way: way_of(chosen), ..self.lexicon.used() };
-        let given = Given { slot, unit, with: with.name, chosen, loads: None };
-        self.put_up(given, Work::Pack { at, pages, unit, priors, with });
+        let given = Given { slot, unit, chosen, loads: None };
+        self.put_up(given, Work::Pack { at, pages, unit, priors, way: way_of(chosen) });
     }
 
     fn fetch(&mut self, fetch: Fetch) {
@@ -289,10 +259,7 @@ impl Store for Counter {
         let pinned = loads.map(|handle| self.cache.pool().pin(handle));
         let (object, bytes) = pinned.map_or((0, 0), |(at, bytes)| (at.addr().get(), bytes));
         let work = Work::Unpack { object, bytes, fingerprint, first, pages, to };
-        // The object itself may be freed meanwhile.
-        let is_counted = self.lexicon.is_counted();
-        let with = loads.filter(|_| is_counted).map_or(0, |handle| self.cache.dictionary(handle));
-        self.put_up(Given { slot, unit: WINDOW_PAGES, with, chosen: None, loads }, work);
+        self.put_up(Given { slot, unit: WINDOW_PAGES, chosen: None, loads }, work);
     }
 
     fn withdraw(&mut self, slot: u32) -> bool {
@@ -355,9 +322,6 @@ impl Store for Counter {
         if let Body::Blob { handle, .. } = body
             && let Some(handle) = Handle::from_raw(handle)
         {
-            if self.lexicon.is_counted() {
-                self.lexicon.forget(self.cache.dictionary(handle));
-            }
             self.cache.invalidate(handle);
         }
     }

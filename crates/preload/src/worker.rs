@@ -13,10 +13,7 @@ use crate::creds;
 use crate::filter::{self, Company, Stage};
 use crate::follow::Follower;
 use crate::footprint::{Swapped, footprint};
-use crate::lessons::Lessons;
 use crate::meter::Meter;
-use crate::shelf::Shelf;
-use acomp::Source;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::*;
@@ -26,8 +23,7 @@ use uffd::sys::{self, CpuSet, consts::*};
 use uffd::{Fd, Memory};
 use vmscan::{PAGE, WINDOW};
 use zswap::{
-    BATCH_MAX, Choice, Codec, Load, LoadError, Name, PARCEL_MAX_BYTES, Packed, Priors, WINDOW_PAGES, Window,
-    dictionary_of,
+    BATCH_MAX, Choice, Codec, Load, LoadError, PARCEL_MAX_BYTES, Packed, Priors, WINDOW_PAGES, Window,
 };
 
 /// What a worker is started with.
@@ -48,8 +44,6 @@ pub struct Duty {
     pub seed: u64,
     /// The user's dictionary.
     pub file: &'static [u8],
-    /// Test mode: everything goes out all the time.
-    pub evict_all: bool,
     /// The process's slot.
     pub slot: &'static Slot,
     /// The engine's process.
@@ -162,8 +156,6 @@ impl Watch<'_> {
 /// What a worker works with.
 struct Bench {
     codec: Codec,
-    shelf: &'static Shelf,
-    lessons: Option<Lessons>,
     /// As many windows as are packed together, or objects as are unpacked.
     bytes: Vec<u8>,
     /// Where a device works: for what comes while it does.
@@ -188,9 +180,9 @@ impl Aside {
         let Duty { board, memory, .. } = watch.duty;
         board.serve_load(*most, |Task { work, parcel, reply, .. }| {
             *reply = match work {
-                Work::Pack { at, pages, unit, priors, with } => {
+                Work::Pack { at, pages, unit, priors, way } => {
                     copy(watch, *at, *pages, bytes);
-                    Reply::Packed(codec.pack(&bytes[..WINDOW], *pages, *unit, priors, *with, parcel))
+                    Reply::Packed(codec.pack(&bytes[..WINDOW], *pages, *unit, priors, *way, parcel))
                 }
                 Work::Unpack { object, bytes: len, fingerprint, first, pages, to } => {
                     let (object_at, object) = (*object, &mut bytes[..*len]);
@@ -208,33 +200,11 @@ impl Aside {
 
 impl Bench {
     /// `aside` where the codec has a device.
-    fn new(
-        codec: Codec,
-        shelf: &'static Shelf,
-        lessons: Option<Lessons>,
-        aside: impl FnOnce() -> Option<Codec>,
-    ) -> Bench {
+    fn new(codec: Codec, aside: impl FnOnce() -> Option<Codec>) -> Bench {
         let most = codec.batch_size();
         let bytes = vec![0; PARCEL_MAX_BYTES.max(WINDOW) * most];
         let aside = if most > 1 { aside().map(|codec| Aside::new(codec, most)) } else { None };
-        Bench { codec, shelf, lessons, bytes, aside }
-    }
-
-    /// Has the dictionary of this name at hand, if it is one that the process has.
-    fn prepare(&mut self, name: Name) {
-        if name != 0
-            && self.codec.place(name).is_none()
-            && let Some(place) = self.shelf.place(name)
-        {
-            self.codec.learn(place, name, self.shelf.at(place));
-        }
-    }
-
-    /// Looks for dictionaries a little, and says how long until it wants to do so again, at most `most_ns`.
-    fn turn(&mut self, most_ns: u64) -> u64 {
-        let Some(lessons) = &mut self.lessons else { return most_ns };
-        lessons.turn(&mut self.codec);
-        lessons.rest_ns(most_ns)
+        Bench { codec, bytes, aside }
     }
 
     /// Does what a worker has taken.
@@ -244,22 +214,17 @@ impl Bench {
         }
         for Task { work, parcel, reply, .. } in tasks.iter_mut().flatten() {
             *reply = match work {
-                Work::Pack { at, pages, unit, priors, with } => {
+                Work::Pack { at, pages, unit, priors, way } => {
                     copy(watch, *at, *pages, &mut self.bytes);
-                    self.prepare(with.name);
                     let window = &self.bytes[..WINDOW];
-                    let packed = self.codec.pack(window, *pages, *unit, priors, *with, parcel);
-                    if let Some(lessons) = &mut self.lessons {
-                        lessons.see(window, *unit, &packed, *with);
-                    }
-                    Reply::Packed(packed)
+                    Reply::Packed(self.codec.pack(window, *pages, *unit, priors, *way, parcel))
                 }
                 Work::Unpack { .. } => self.unpack(watch, work, parcel),
             };
         }
     }
 
-    /// The same, for all that is to be packed or unpacked at once, by a device: it knows no dictionaries. A load that is put up while the device works does not wait for it.
+    /// The same, for all that is to be packed or unpacked at once, by a device. A load that is put up while the device works does not wait for it.
     fn act_together(&mut self, watch: &mut Watch<'_>, tasks: &mut [Option<Task<'_>>]) {
         self.unpack_together(watch, tasks);
         let none = Priors::default();
@@ -343,7 +308,6 @@ impl Bench {
         };
         let (memory, plain) = (&watch.duty.memory, &mut parcel[..pages as usize * PAGE]);
         let read = memory.read(object, &mut self.bytes[..bytes]);
-        self.prepare(dictionary_of(&self.bytes[..bytes]));
         let sound = read
             && self.codec.unpack(&self.bytes[..bytes], fingerprint, first as usize, plain).is_ok()
             // SAFETY: a slot of the stage that is this job's.
@@ -406,11 +370,7 @@ pub extern "C" fn main(duty: usize) -> ! {
     let meter = attach_device(duty, &mut codec);
     // While anything may be opened still: by these names it opens queues that come later.
     let doors = meter.as_ref().and_then(|_| acomp::doors::seal(duty.memcg.settings.iaa_root.as_str()));
-    let shelf = duty.board.shelf();
-    // One is enough to look for dictionaries.
-    let is_tutor = duty.number == 0 && duty.choice.compressor.source() == Source::Auto;
-    let lessons = is_tutor.then(|| Lessons::new(shelf, duty.evict_all));
-    let mut bench = Bench::new(codec, shelf, lessons, || Codec::new(duty.choice, duty.seed, duty.file).ok());
+    let mut bench = Bench::new(codec, || Codec::new(duty.choice, duty.seed, duty.file).ok());
     let mut watch = Watch {
         duty,
         engine,
@@ -431,7 +391,6 @@ pub extern "C" fn main(duty: usize) -> ! {
     board.report_ready();
     while head.stop.load(SeqCst) == 0 {
         watch.follow();
-        let rest_ns = bench.turn(LOOK_NS);
         if board.serve(&mut hand, |tasks| bench.act(&mut watch, tasks)) {
             bench.codec.look();
             continue;
@@ -449,7 +408,7 @@ pub extern "C" fn main(duty: usize) -> ! {
                 }
                 board.wait(number, &hand, LOOK_OUT_NS);
             }
-            _ => board.wait(number, &hand, rest_ns),
+            _ => board.wait(number, &hand, LOOK_NS),
         }
     }
     watch.count();

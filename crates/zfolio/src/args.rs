@@ -88,7 +88,7 @@ pub struct Run {
     pub memory: Option<OsString>,
 
     // Help lists what there is, from the table that the parser has.
-    #[arg(long, short, value_name = "NAME[:LEVEL][,dict=auto|FILE]|auto[,cpu=PERCENT]", default_value = DEFAULT_COMPRESSOR, allow_hyphen_values = true,
+    #[arg(long, short, value_name = "NAME[:LEVEL][,dict=FILE]|auto[,cpu=PERCENT]", default_value = DEFAULT_COMPRESSOR, allow_hyphen_values = true,
           help = compressors(false), long_help = compressors(true))]
     pub compressor: OsString,
 
@@ -182,8 +182,7 @@ fn compressors(long: bool) -> String {
         }
         text += &format!("\n{}:\n    {}", Choice::FORM, Choice::DESCRIPTION);
         text += &format!(
-            "\n\ndict=FILE: a dictionary, at most {} KiB: any bytes, or what `zstd --train` writes. dict=auto: trained from each \
-             process's own pages, and used where that gains something: mostly for single pages, by a few hundredths.",
+            "\n\ndict=FILE: a dictionary, at most {} KiB: any bytes, or what `zstd --train` writes.",
             acomp::FILE_MAX_BYTES >> 10
         );
         text += "\n\ng_comp_wqs_per_iaa=N: the last N queues of each accelerator compress, its others decompress; 0: all do both. distribute_comps=0, \
@@ -236,7 +235,7 @@ Exit status:
 Examples:
   zfolio bench compress --pid $(pidof redis-server)
   zfolio bench compress core.dump --unit 64K --compressor lz4,zstd:1,zstd:3
-  zfolio bench compress --pid 1234 --compressor zstd:1,zstd:1,dict=auto --unit 4K
+  zfolio bench compress --pid 1234 --compressor zstd:1,zstd:1,dict=FILE --unit 4K
   zfolio bench compress --pid 1234 --plot front.svg"
     )]
     Compress(Compress),
@@ -261,9 +260,8 @@ pub struct Compress {
 
     /// Try these instead of all; `zfolio run --help` says what there is
     ///
-    /// With `zstd:1,dict=FILE` a dictionary is tried. For dict=auto one is trained from pages of one half of the memory, and everything is then
-    /// measured on the other half. An engine uses it for those units only that come to 2 % less with it.
-    #[arg(long, short, value_name = "NAME[:LEVEL][,dict=auto|FILE],...", allow_hyphen_values = true)]
+    /// With `zstd:1,dict=FILE` a dictionary is tried. One that was made of the memory that is tried looks better than it is.
+    #[arg(long, short, value_name = "NAME[:LEVEL][,dict=FILE],...", allow_hyphen_values = true)]
     pub compressor: Option<String>,
 
     /// Try at most so much memory, spread over what there is

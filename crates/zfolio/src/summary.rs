@@ -24,7 +24,7 @@ pub(crate) const INDENT: usize = 14;
 const LITTLE: u64 = 4;
 
 /// Version of the JSON: raised when a field changes its meaning or goes; new fields may come at any time.
-const SCHEMA: u32 = 2;
+const SCHEMA: u32 = 3;
 
 /// Everything that is told, in bytes, nanoseconds and pages of 4 KiB.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -100,14 +100,6 @@ pub struct Figures {
     pub compressed_in_bytes: u64,
     /// See `compressed_in_bytes`.
     pub compressed_out_bytes: u64,
-    /// Dictionaries that were trained; those of them that were kept; and those of these that were given up later.
-    pub trained: u64,
-    /// See `trained`.
-    pub trained_kept: u64,
-    /// See `trained`.
-    pub trained_dropped: u64,
-    /// What samples came to, to test them: single pages without and with a dictionary, windows without and with.
-    pub tested_bytes: [u64; 4],
     /// Objects that the fast one of two compressors has made, and the dense one; and the pages in them.
     pub auto_objects: [u64; 2],
     /// See `auto_objects`.
@@ -185,10 +177,6 @@ impl Figures {
             wrong_noise: load(&stat.wrong_noise),
             compressed_in_bytes: load(&stat.compressed_in_bytes),
             compressed_out_bytes: load(&stat.compressed_out_bytes),
-            trained: load(&stat.trained),
-            trained_kept: load(&stat.trained_kept),
-            trained_dropped: load(&stat.trained_dropped),
-            tested_bytes: stat.tested_bytes.each_ref().map(load),
             auto_objects: stat.auto_objects.each_ref().map(load),
             auto_pages: stat.auto_pages.each_ref().map(load),
             auto_samples: load(&stat.auto_samples),
@@ -280,13 +268,6 @@ impl Figures {
             "squeezed",
             format_args!("{} into {} at the peak{ratio} with {with}", Bytes(stored), Bytes(pool)),
         )?;
-        if self.trained > 0 {
-            let (trained, kept, dropped) = (self.trained, self.trained_kept, self.trained_dropped);
-            line(
-                "dictionary",
-                format_args!("{trained} trained, {kept} kept, {dropped} given up{}", self.gains()),
-            )?;
-        }
         if let Some((choice, auto)) = self.auto() {
             let [fast, dense] = self.auto_pages.map(|pages| Bytes(pages * 4096));
             let used = percent(self.auto_extra_ns, self.budget_ns(auto));
@@ -342,20 +323,6 @@ impl Figures {
         self.elapsed_ns / 100 * u64::from(auto.percent)
     }
 
-    /// By how much dictionaries made samples smaller: `; pages 3.2 %, windows 0.4 % smaller`.
-    fn gains(&self) -> String {
-        let [pages, pages_with, windows, windows_with] = self.tested_bytes;
-        let kinds = [("pages", pages, pages_with), ("windows", windows, windows_with)];
-        let gains: Vec<String> = kinds
-            .iter()
-            .filter(|(_, without, _)| *without > 0)
-            .map(|&(kind, without, with)| {
-                format!("{kind} {:.1} %", 100.0 - with as f64 * 100.0 / without as f64)
-            })
-            .collect();
-        if gains.is_empty() { String::new() } else { format!("; {} smaller", gains.join(", ")) }
-    }
-
     /// The same for programs.
     pub fn json(&self) -> Value {
         let folios = |counts: &[u64; ORDERS]| {
@@ -405,17 +372,6 @@ impl Figures {
                 "out_bytes": self.compressed_out_bytes,
                 "incompressible_objects": self.incompressible,
                 "noise_objects": { "kept": self.believed_noise, "tried": self.tried_noise, "wrong": self.wrong_noise },
-                "dictionaries": {
-                    "trained": self.trained,
-                    "kept": self.trained_kept,
-                    "given_up": self.trained_dropped,
-                    "sample_bytes": {
-                        "pages_without": self.tested_bytes[0],
-                        "pages_with": self.tested_bytes[1],
-                        "windows_without": self.tested_bytes[2],
-                        "windows_with": self.tested_bytes[3],
-                    },
-                },
                 "auto": self.auto().map(|(_, auto)| json!({
                     "cpu_percent": auto.percent,
                     "fast": { "objects": self.auto_objects[0], "pages": self.auto_pages[0] },
@@ -537,9 +493,6 @@ mod tests {
             clean_reused: 88_000,
             common_out: 9_000,
             common_read: 70,
-            trained: 2,
-            trained_kept: 1,
-            tested_bytes: [100_000, 96_800, 200_000, 199_200],
             faults: 20_211,
             fault_p50_ns: 21_000,
             fault_p99_ns: 92_400,
@@ -560,7 +513,6 @@ mod tests {
 zfolio: ran in 255 MiB instead of 1.21 GiB (21 %)
   footprint   peak 255 MiB of 256 MiB allowed; wanted 1.21 GiB
   squeezed    1.02 GiB into 172 MiB at the peak (6.1 to 1) with zstd:1
-  dictionary  2 trained, 1 kept, 0 given up; pages 3.2 %, windows 0.4 % smaller
   folios out  22,334, 1.37 GiB: 4K 310, 16K 12, 64K 22,000, 2M 12
   folios in   18,100, 1.10 GiB: 4K 100, 64K 18,000
   2nd chance  195 MiB touched on the stage, 10 % of what went there

@@ -86,8 +86,7 @@ fn an_unknown_compressor_or_level_is_one_line_with_the_list() {
     let policy = "deflate-iaa:canned,g_comp_wqs_per_iaa=8,distribute_comps=0,distribute_decomps=0,verify_compress=1,timeout_ms=500";
     let output = zfolio(&["run", "--compressor", policy, "--quiet", "--", "echo", "started"]);
     assert_eq!((output.status.code(), &*output.stdout), (Some(0), &b"started\n"[..]), "{}", stderr(&output));
-    for parameter in ["verify_compress", "verify_compress=2", "g_comp_wqs_per_iaa=9", "dict=auto", "verify=1"]
-    {
+    for parameter in ["verify_compress", "verify_compress=2", "g_comp_wqs_per_iaa=9", "dict=x", "verify=1"] {
         let compressor = format!("deflate-iaa,{parameter}");
         let output = zfolio(&["run", "--compressor", &compressor, "--", "echo", "started"]);
         assert_eq!((output.status.code(), &*output.stdout), (Some(2), &b""[..]));
@@ -97,7 +96,7 @@ fn an_unknown_compressor_or_level_is_one_line_with_the_list() {
         );
         assert_eq!(stderr(&output), line);
     }
-    for compressor in ["auto:1", "auto,", "auto,cpu=", "auto,cpu=-5", "auto,cpu=401", "auto,dict=auto"] {
+    for compressor in ["auto:1", "auto,", "auto,cpu=", "auto,cpu=-5", "auto,cpu=401", "auto,dict=x"] {
         let output = zfolio(&["run", "--compressor", compressor, "--", "echo", "started"]);
         assert_eq!((output.status.code(), &*output.stdout), (Some(2), &b""[..]));
         let form = zswap::Choice::FORM;

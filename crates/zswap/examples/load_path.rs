@@ -11,7 +11,7 @@ use iaa::{Config, Driver};
 use iaa_model::{DeviceConfig, Model};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use zswap::{BATCH_MAX, Codec, Load, LoadError, New, PAGE, PARCEL_MAX_BYTES, Priors, WINDOW_PAGES, With};
+use zswap::{BATCH_MAX, Codec, Load, LoadError, New, PAGE, PARCEL_MAX_BYTES, Priors, WINDOW_PAGES, Way};
 
 const WINDOWS: usize = 64;
 /// How long turns are taken, for each line.
@@ -31,7 +31,7 @@ fn objects(codec: &mut Codec, unit: usize) -> Vec<Object> {
             window.extend((window.len() as u64 & 31).to_le_bytes());
         }
         let mut parcel = vec![0; PARCEL_MAX_BYTES];
-        let packed = codec.pack(&window, u16::MAX, unit, &Priors::default(), With::default(), &mut parcel);
+        let packed = codec.pack(&window, u16::MAX, unit, &Priors::default(), Way::Only, &mut parcel);
         let mut at = 0;
         for new in packed.objects.into_iter().flatten() {
             let New::Blob { bytes, fingerprint, .. } = new else { continue };

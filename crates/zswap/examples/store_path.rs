@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use zsmalloc::Backing;
 use zswap::{
-    BATCH_MAX, Cache, Codec, New, PAGE, PARCEL_MAX_BYTES, Packed, Priors, WINDOW_PAGES, Window, With,
+    BATCH_MAX, Cache, Codec, New, PAGE, PARCEL_MAX_BYTES, Packed, Priors, WINDOW_PAGES, Way, Window,
 };
 
 const WINDOW_BYTES: usize = WINDOW_PAGES * PAGE;
@@ -164,7 +164,7 @@ impl Variant {
             if !is_batched {
                 for window in folio.chunks_exact(WINDOW_BYTES) {
                     let parcel = &mut parcels[..PARCEL_MAX_BYTES];
-                    let packed = self.codec.pack(window, u16::MAX, unit, &priors, With::default(), parcel);
+                    let packed = self.codec.pack(window, u16::MAX, unit, &priors, Way::Only, parcel);
                     Self::store(&self.cache, &packed, parcel, unit, &mut stored);
                 }
                 continue;

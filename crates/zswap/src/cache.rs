@@ -1,7 +1,6 @@
 //! The objects of one process, in its pool.
 
 use crate::codec::{Codec, LoadError};
-use crate::dictionary::Name;
 use crate::object::View;
 use crate::page::Hash;
 use zsmalloc::{Backing, Handle, Pool};
@@ -9,11 +8,6 @@ use zsmalloc::{Backing, Handle, Pool};
 /// The hash of page `page` of an object when it was made; `None` where the object does not say.
 pub fn hash_in(object: &[u8], page: usize) -> Option<Hash> {
     View::read(object).filter(|v| page < v.pages).map(|v| v.hash(page))
-}
-
-/// The dictionary that an object was compressed with; 0 where that was none, or the object does not say.
-pub fn dictionary_of(object: &[u8]) -> Name {
-    View::read(object).map_or(0, |view| view.dictionary)
 }
 
 /// The cache of one process: whole objects by handle.
@@ -42,11 +36,6 @@ impl<B: Backing> Cache<B> {
     /// The hash of page `page` of an object when it was stored; `None` where the object does not say.
     pub fn hash(&self, handle: Handle, page: usize) -> Option<Hash> {
         hash_in(&self.pool.read(handle), page)
-    }
-
-    /// The dictionary that an object was compressed with.
-    pub fn dictionary(&self, handle: Handle) -> Name {
-        dictionary_of(&self.pool.read(handle))
     }
 
     /// Restores pages of an object, as [`Codec::unpack`] does.

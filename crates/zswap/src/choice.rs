@@ -112,7 +112,7 @@ mod tests {
             ("auto,cpu=0", "auto,cpu=0"),
             ("auto,cpu=400", "auto,cpu=400"),
             ("lz4", "lz4:1"),
-            ("zstd,dict=auto", "zstd:1,dict=auto"),
+            ("zstd,dict=x", "zstd:1,dict=FILE"),
         ] {
             let choice = Choice::parse(text).unwrap();
             assert_eq!(choice.to_string(), printed);
@@ -137,7 +137,7 @@ mod tests {
             "auto,cpu=401",
             "auto,cpu=-1",
             "auto,cpu=5%",
-            "auto,dict=auto",
+            "auto,dict=x",
         ] {
             let line = Choice::parse(text).unwrap_err().to_string();
             assert_eq!(line, ["no such parameter of auto: accepted is ", Choice::FORM].concat(), "{text}");

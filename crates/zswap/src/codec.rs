@@ -2,12 +2,11 @@
 
 use crate::choice::Choice;
 use crate::chooser::{Made, Tried, Way};
-use crate::dictionary::{FILE, Name, PLACES, With};
 use crate::noise::{self, Guesses, Trust};
 use crate::object::{self, Format, View, prefix};
 use crate::page::{self, Hash};
 use crate::{PAGE, WINDOW_PAGES};
-use acomp::{CompressRequest, Context, DecompressRequest, Outcome, Source};
+use acomp::{CompressRequest, Context, DecompressRequest, Outcome};
 use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt;
@@ -28,8 +27,6 @@ pub struct Codec {
     clock: fn() -> u64,
     seed: u64,
     plain: Vec<u8>,
-    /// Which dictionaries the context has, by their place; 0 for none.
-    names: [Name; PLACES],
     /// For compressors that do not give up on noise by themselves.
     trust: Option<Trust>,
     /// Windows that are best packed together.
@@ -121,8 +118,6 @@ pub enum LoadError {
     Checksum,
     /// It is another object.
     Object,
-    /// The dictionary that it was compressed with is not there.
-    Dictionary,
 }
 
 impl fmt::Display for LoadError {
@@ -131,7 +126,6 @@ impl fmt::Display for LoadError {
             LoadError::Stream => "the stored bytes are damaged",
             LoadError::Checksum => "the checksum does not match",
             LoadError::Object => "another object is in its place",
-            LoadError::Dictionary => "the dictionary that it was compressed with is not there",
         })
     }
 }
@@ -144,41 +138,13 @@ impl Codec {
         let Choice { compressor, auto } = choice.into();
         let fast = auto.map(|auto| Context::new(auto.fast, window)).transpose()?;
         let trust = (!compressor.gives_up_early()).then(Trust::default);
-        let context = Context::new(compressor, window)?;
-        let (plain, names) = (vec![0; window], [0; PLACES]);
-        let mut codec = Codec { context, fast, clock: || 0, seed, plain, names, trust, batch: 1 };
-        if compressor.source() == Source::File && !codec.learn(0, FILE, file) {
-            return Err(acomp::Error::NoDictionary);
-        }
-        Ok(codec)
+        let context = Context::with_dictionary(compressor, window, file)?;
+        Ok(Codec { context, fast, clock: || 0, seed, plain: vec![0; window], trust, batch: 1 })
     }
 
     /// Has it tell by this clock, in nanoseconds, what each of two compressors takes.
     pub fn timed_by(self, clock: fn() -> u64) -> Codec {
         Codec { clock, ..self }
-    }
-
-    /// Takes a dictionary in, instead of the one that was at this place. False if it cannot be used: the place has none then.
-    pub fn learn(&mut self, place: usize, name: Name, dictionary: &[u8]) -> bool {
-        let is_there = self.context.learn(place, dictionary).is_ok();
-        self.names[place] = if is_there { name } else { 0 };
-        is_there
-    }
-
-    /// Where the dictionary of this name is; `None` where it is not, or is none.
-    pub fn place(&self, name: Name) -> Option<usize> {
-        self.names.iter().position(|own| name != 0 && *own == name)
-    }
-
-    /// The dictionary at a place.
-    pub fn dictionary(&self, place: usize) -> Option<&[u8]> {
-        self.context.dictionary(place)
-    }
-
-    /// How many bytes pages would come to with the dictionary at a place, or without one.
-    pub fn weigh(&mut self, pages: &[u8], place: Option<usize>) -> usize {
-        let Codec { context, plain, .. } = self;
-        shrink(context, pages, &mut plain[..pages.len()], place, Format::Compressed).0
     }
 
     /// Has a device do the work that `attach` comes by ([`Context::attach`]); false if it does not. Only where the calling process has an address space of its own, which
@@ -208,27 +174,27 @@ impl Codec {
     }
 
     /// Makes objects of up to `unit` pages out of those pages of `window` that `pages` names by bit, one after the other in `parcel`, which has
-    /// [`PARCEL_MAX_BYTES`]. They are compressed with the dictionary that `with` says, if it is here, and by the compressor that it says.
+    /// [`PARCEL_MAX_BYTES`]. They are compressed by the compressor that `way` says.
     pub fn pack(
         &mut self,
         window: &[u8],
         pages: u16,
         unit: usize,
         priors: &Priors,
-        with: With,
+        way: Way,
         parcel: &mut [u8],
     ) -> Packed {
-        if matches!(with.way, Way::Only | Way::Fast) {
-            return self.pack_by(window, pages, unit, priors, with, parcel);
+        if matches!(way, Way::Only | Way::Fast) {
+            return self.pack_by(window, pages, unit, priors, way, parcel);
         }
         let mut made_by = |way| {
             let began = (self.clock)();
-            let packed = self.pack_by(window, pages, unit, priors, With { way, ..with }, parcel);
+            let packed = self.pack_by(window, pages, unit, priors, way, parcel);
             let ns = (self.clock)().saturating_sub(began).clamp(1, u32::MAX.into()) as u32;
             (packed, Made { ns, bytes: packed.bytes() })
         };
         let mut tried = Tried::default();
-        if with.way == Way::Both {
+        if way == Way::Both {
             tried.fast = made_by(Way::Fast).1;
         }
         let (packed, dense) = made_by(Way::Dense);
@@ -242,7 +208,7 @@ impl Codec {
         pages: u16,
         unit: usize,
         priors: &Priors,
-        with: With,
+        way: Way,
         parcel: &mut [u8],
     ) -> Packed {
         let mut fresh = [Fresh::default(); WINDOW_PAGES];
@@ -251,7 +217,7 @@ impl Codec {
         for (object, pages) in packed.objects.iter_mut().zip(fresh[..count].chunks(unit)) {
             let new = match pages[0].word {
                 Some(word) if pages.iter().all(|p| p.word == Some(word)) => New::Same(word),
-                _ => self.compress(window, pages, with, &mut parcel[at..], &mut packed.guesses),
+                _ => self.compress(window, pages, way, &mut parcel[at..], &mut packed.guesses),
             };
             if let New::Blob { bytes, .. } = new {
                 at += bytes as usize;
@@ -298,16 +264,14 @@ impl Codec {
         &mut self,
         window: &[u8],
         pages: &[Fresh],
-        with: With,
+        way: Way,
         to: &mut [u8],
         guesses: &mut Guesses,
     ) -> New {
-        let name = with.name_for(pages.len());
-        let place = self.place(name);
         let Codec { context, fast, plain, trust, .. } = self;
         // A fast one gives up on noise by itself.
         let (context, trust, shrunk) = match fast {
-            Some(fast) if with.way == Way::Fast => (fast, &mut None, Format::Fast),
+            Some(fast) if way == Way::Fast => (fast, &mut None, Format::Fast),
             _ => (context, trust, Format::Compressed),
         };
         let len = pages.len() * PAGE;
@@ -327,7 +291,7 @@ impl Codec {
         });
         let is_believed = guess.as_mut().is_some_and(|trust| trust.believes());
         let (bytes, format) =
-            if is_believed { (len, Format::Plain) } else { shrink(context, plain, payload, place, shrunk) };
+            if is_believed { (len, Format::Plain) } else { shrink(context, plain, payload, shrunk) };
         let is_shrunk = format != Format::Plain;
         if let Some(trust) = guess {
             let is_wrong = is_shrunk;
@@ -341,8 +305,7 @@ impl Codec {
         if !is_shrunk {
             payload[..len].copy_from_slice(plain);
         }
-        let is_with = place.is_some() && is_shrunk;
-        object::write(head, format, if is_with { name } else { 0 }, pages.iter().map(|p| p.hash));
+        object::write(head, format, pages.iter().map(|p| p.hash));
         New::Blob {
             fingerprint: object::fingerprint(pages.iter().map(|p| p.hash)),
             bytes: (head.len() + bytes) as u32,
@@ -360,10 +323,6 @@ impl Codec {
     ) -> Result<(), LoadError> {
         let count = to.len() / PAGE;
         let view = look(object, fingerprint, first + count)?;
-        let place = self.place(view.dictionary);
-        if place.is_none() && view.dictionary != 0 {
-            return Err(LoadError::Dictionary);
-        }
         let (start, end) = (first * PAGE, first * PAGE + to.len());
         let context = match view.format {
             Format::Plain => None,
@@ -374,7 +333,7 @@ impl Codec {
         match context {
             None => to.copy_from_slice(&view.payload[start..end]),
             Some(context) if count == view.pages => {
-                let mut batch = [DecompressRequest::new(view.payload, to).with(place)];
+                let mut batch = [DecompressRequest::new(view.payload, to)];
                 context.decompress(&mut batch);
                 batch[0].result.map_err(|_| LoadError::Stream)?;
             }
@@ -382,7 +341,7 @@ impl Codec {
                 // Only as far as the last page that is wanted.
                 let plain = &mut self.plain[..end];
                 let full = view.pages * PAGE;
-                let read = context.decompress_prefix(view.payload, plain, full, place);
+                let read = context.decompress_prefix(view.payload, plain, full);
                 read.map_err(|_| LoadError::Stream)?;
                 to.copy_from_slice(&plain[start..]);
             }
@@ -407,17 +366,11 @@ fn look(object: &[u8], fingerprint: u32, pages: usize) -> Result<View<'_>, LoadE
     if pages > view.pages { Err(LoadError::Stream) } else { Ok(view) }
 }
 
-/// Compresses into a payload with the dictionary at `place`, as long as that saves a thirty-second: less is not worth a decompression. It is of the format
+/// Compresses into a payload, as long as that saves a thirty-second: less is not worth a decompression. It is of the format
 /// `shrunk` then.
-fn shrink(
-    context: &mut Context,
-    plain: &[u8],
-    payload: &mut [u8],
-    place: Option<usize>,
-    shrunk: Format,
-) -> (usize, Format) {
+fn shrink(context: &mut Context, plain: &[u8], payload: &mut [u8], shrunk: Format) -> (usize, Format) {
     let len = plain.len();
-    let mut batch = [CompressRequest::new(plain, &mut payload[..len - len / 32]).with(place)];
+    let mut batch = [CompressRequest::new(plain, &mut payload[..len - len / 32])];
     context.compress(&mut batch);
     match batch[0].result {
         Ok(Outcome::Shrunk(bytes)) => (bytes, shrunk),

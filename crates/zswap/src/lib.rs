@@ -17,8 +17,6 @@
 //! - [`cache`]: [`Cache`], the objects in the pool
 //! - [`object`]: the layout of an object
 //! - [`page`]: what can be said of a page without compressing it
-//! - [`dictionary`]: what objects say of the dictionary that they were compressed with
-//! - [`tutor`]: whether a process's memory profits from one, and from which
 //! - [`choice`]: what the user has pages compressed with: one compressor, or two
 //! - [`chooser`]: which of two makes an object
 //! - [`noise`]: what is not worth compressing, by a look at a part of it
@@ -32,18 +30,14 @@ pub mod cache;
 pub mod choice;
 pub mod chooser;
 pub mod codec;
-pub mod dictionary;
 pub mod noise;
 pub mod object;
 pub mod page;
-pub mod tutor;
 
-pub use cache::{Cache, dictionary_of, hash_in};
+pub use cache::{Cache, hash_in};
 pub use choice::{Auto, Choice};
 pub use chooser::{Chooser, Chosen, Origin, Purse, Way};
 pub use codec::{BATCH_MAX, Codec, Load, LoadError, New, PARCEL_MAX_BYTES, Packed, Priors, Window};
-pub use dictionary::{Name, PLACES, Uses, With};
-pub use tutor::{Tutor, Verdict};
 
 /// Bytes of a base page.
 pub const PAGE: usize = 4096;

@@ -1,14 +1,12 @@
 //! The layout of an object in the pool, all little endian:
 //!
 //! ```text
-//!   0      1        2          4            8                 8 + 16 n
-//!   [ n  | format | zeros, 2 | dictionary | hash of each page | payload ]
+//!   0      1        2          8                   8 + 16 n
+//!   [ n  | format | zeros, 6 | hash of each page | payload ]
 //! ```
 //!
 //! `n` is the number of pages, 1 to 16; format 0 is the pages as they are, 1 the compressor's output, or the dense one's of two, and 2 the fast one's.
-//! `dictionary` is the name of the one that it was compressed with, or 0.
 
-use crate::dictionary::Name;
 use crate::page::Hash;
 use crate::{PAGE, WINDOW_PAGES};
 
@@ -24,8 +22,7 @@ pub enum Format {
 }
 
 const HEADER: usize = 8;
-/// Where the dictionary's name is.
-const DICTIONARY: core::ops::Range<usize> = 4..8;
+const ZEROS: core::ops::Range<usize> = 2..HEADER;
 
 /// Bytes before the payload of an object of `pages` pages.
 pub const fn prefix(pages: usize) -> usize {
@@ -33,16 +30,10 @@ pub const fn prefix(pages: usize) -> usize {
 }
 
 /// Writes all but the payload into the first `prefix(hashes.len())` bytes.
-pub fn write(
-    object: &mut [u8],
-    format: Format,
-    dictionary: Name,
-    hashes: impl ExactSizeIterator<Item = Hash>,
-) {
+pub fn write(object: &mut [u8], format: Format, hashes: impl ExactSizeIterator<Item = Hash>) {
     object[0] = hashes.len() as u8;
     object[1] = format as u8;
-    object[2..DICTIONARY.start].fill(0);
-    object[DICTIONARY].copy_from_slice(&dictionary.to_le_bytes());
+    object[ZEROS].fill(0);
     for (slot, hash) in object[HEADER..].chunks_exact_mut(16).zip(hashes) {
         slot.copy_from_slice(&hash.to_le_bytes());
     }
@@ -60,8 +51,6 @@ pub struct View<'a> {
     pub format: Format,
     /// How many pages.
     pub pages: usize,
-    /// What it was compressed with.
-    pub dictionary: Name,
     hashes: &'a [u8],
     /// The payload.
     pub payload: &'a [u8],
@@ -81,14 +70,9 @@ impl<'a> View<'a> {
             return None;
         }
         let (head, payload) = object.split_at(prefix(pages));
-        let dictionary = Name::from_le_bytes(head[DICTIONARY].try_into().expect("4 bytes"));
-        let fits = match format {
-            Format::Plain => dictionary == 0 && payload.len() == pages * PAGE,
-            Format::Compressed => true,
-            Format::Fast => dictionary == 0,
-        };
-        let sound = head[2..DICTIONARY.start] == [0; 2] && fits;
-        sound.then_some(View { format, pages, dictionary, hashes: &head[HEADER..], payload })
+        let fits = format != Format::Plain || payload.len() == pages * PAGE;
+        let is_sound = head[ZEROS].iter().all(|byte| *byte == 0) && fits;
+        is_sound.then_some(View { format, pages, hashes: &head[HEADER..], payload })
     }
 
     /// Tells apart objects that lay under the same handle one after the other.
@@ -110,19 +94,18 @@ mod tests {
     #[test]
     fn what_is_written_is_read_and_nonsense_is_refused() {
         let mut object = vec![0xaa; prefix(3) + 100];
-        write(&mut object, Format::Compressed, 0x0102_0304, [1, 2, Hash::MAX].into_iter());
+        write(&mut object, Format::Compressed, [1, 2, Hash::MAX].into_iter());
         let view = View::read(&object).unwrap();
         assert_eq!((view.format, view.pages, view.payload.len()), (Format::Compressed, 3, 100));
-        assert_eq!(view.dictionary, 0x0102_0304);
         assert_eq!([view.hash(0), view.hash(1), view.hash(2)], [1, 2, Hash::MAX]);
         assert_eq!(view.fingerprint(), fingerprint([1, 2, Hash::MAX].into_iter()));
         assert_ne!(view.fingerprint(), fingerprint([2, 1, Hash::MAX].into_iter()), "their order counts");
-        for (byte, value) in [(0, 0), (0, 17), (1, 2), (1, 3), (2, 1), (3, 1), (1, 0)] {
+        for (byte, value) in [(0, 0), (0, 17), (1, 3), (2, 1), (7, 1), (1, 0)] {
             let mut bad = object.clone();
             bad[byte] = value;
             assert!(View::read(&bad).is_none(), "byte {byte} = {value}");
         }
-        write(&mut object, Format::Fast, 0, [1, 2, 3].into_iter());
+        write(&mut object, Format::Fast, [1, 2, 3].into_iter());
         assert_eq!(View::read(&object).unwrap().format, Format::Fast);
         assert!(View::read(&object[..prefix(3) - 1]).is_none());
         assert!(View::read(&[]).is_none());

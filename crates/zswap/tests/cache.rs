@@ -4,7 +4,7 @@ use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
 use zsmalloc::{Backing, Handle};
 use zswap::noise::Guesses;
-use zswap::{Cache, Codec, LoadError, New, PAGE, PARCEL_MAX_BYTES, Packed, Priors, WINDOW_PAGES, With};
+use zswap::{Cache, Codec, LoadError, New, PAGE, PARCEL_MAX_BYTES, Packed, Priors, WINDOW_PAGES, Way};
 
 struct Heap;
 
@@ -57,7 +57,7 @@ fn store(
     priors: &Priors,
 ) -> (Packed, Vec<Blob>) {
     let mut parcel = vec![0xaa; PARCEL_MAX_BYTES];
-    let packed = codec.pack(window, pages, unit, priors, With::default(), &mut parcel);
+    let packed = codec.pack(window, pages, unit, priors, Way::Only, &mut parcel);
     let (mut at, mut blobs) = (0, Vec::new());
     for new in packed.objects.into_iter().flatten() {
         if let New::Blob { fingerprint, bytes, compressed } = new {

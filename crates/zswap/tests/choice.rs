@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use zswap::object::{Format, View};
-use zswap::{Choice, Codec, LoadError, New, PAGE, PARCEL_MAX_BYTES, Packed, Priors, WINDOW_PAGES, Way, With};
+use zswap::{Choice, Codec, LoadError, New, PAGE, PARCEL_MAX_BYTES, Packed, Priors, WINDOW_PAGES, Way};
 
 const WINDOW: usize = WINDOW_PAGES * PAGE;
 
@@ -31,8 +31,7 @@ fn window() -> Vec<u8> {
 
 fn pack(codec: &mut Codec, window: &[u8], unit: usize, way: Way) -> (Packed, Vec<u8>) {
     let mut parcel = vec![0; PARCEL_MAX_BYTES];
-    let with = With { way, ..With::default() };
-    let packed = codec.pack(window, u16::MAX, unit, &Priors::default(), with, &mut parcel);
+    let packed = codec.pack(window, u16::MAX, unit, &Priors::default(), way, &mut parcel);
     (packed, parcel)
 }
 

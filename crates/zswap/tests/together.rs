@@ -9,8 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use zswap::noise::Guesses;
 use zswap::{
-    BATCH_MAX, Codec, Load, LoadError, New, PAGE, PARCEL_MAX_BYTES, Packed, Priors, WINDOW_PAGES, Window,
-    With,
+    BATCH_MAX, Codec, Load, LoadError, New, PAGE, PARCEL_MAX_BYTES, Packed, Priors, WINDOW_PAGES, Way, Window,
 };
 
 /// Numbers from a seed.
@@ -86,7 +85,7 @@ fn it_makes_no_difference_whether_windows_are_packed_together() {
             let packed: Vec<Packed> = windows.iter().map(|window| window.packed).collect();
             let mut parcel = vec![0; PARCEL_MAX_BYTES];
             for (at, (pages, unit, priors)) in asked.iter().enumerate() {
-                let expected = alone.pack(&whole[at], *pages, *unit, priors, With::default(), &mut parcel);
+                let expected = alone.pack(&whole[at], *pages, *unit, priors, Way::Only, &mut parcel);
                 assert_eq!(without_guesses(packed[at]), without_guesses(expected), "{algorithm}");
                 let lengths = expected.objects.into_iter().flatten().map(|new| match new {
                     New::Blob { bytes, .. } => bytes as usize,
@@ -226,8 +225,7 @@ fn objects_are_unpacked_together_as_each_alone() {
                 let window = random.window();
                 let unit = [1, 3, WINDOW_PAGES][random.below(3) as usize];
                 let mut parcel = vec![0; PARCEL_MAX_BYTES];
-                let packed =
-                    alone.pack(&window, u16::MAX, unit, &Priors::default(), With::default(), &mut parcel);
+                let packed = alone.pack(&window, u16::MAX, unit, &Priors::default(), Way::Only, &mut parcel);
                 let is_blob = |new: &New| matches!(new, New::Blob { .. });
                 let Some(New::Blob { fingerprint, bytes, .. }) =
                     packed.objects.into_iter().flatten().find(is_blob)
@@ -295,7 +293,7 @@ fn a_load_is_back_before_the_batch_that_is_under_way() {
     let mut object = vec![0; PARCEL_MAX_BYTES];
     let priors = Priors::default();
     let plain: Vec<u8> = (0..WINDOW_PAGES * PAGE / 8).flat_map(|n| (n as u64 / 3).to_le_bytes()).collect();
-    let made = aside.pack(&plain, u16::MAX, WINDOW_PAGES, &priors, With::default(), &mut object);
+    let made = aside.pack(&plain, u16::MAX, WINDOW_PAGES, &priors, Way::Only, &mut object);
     let Some(New::Blob { fingerprint, bytes, .. }) = made.objects[0] else { panic!("{made:?}") };
     let object = &object[..bytes as usize];
 

@@ -9,7 +9,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use acomp::{CompressRequest, Compressor, Context, DecompressRequest, Error, Outcome, Source};
+use acomp::{CompressRequest, Compressor, Context, DecompressRequest, Error, Outcome};
 
 /// A generator of numbers from a seed (splitmix64, Steele et al. 2014).
 pub struct Random(pub u64);
@@ -95,25 +95,16 @@ impl Random {
     }
 }
 
-/// A context for `text`, such as `zstd:1`. One that has room for dictionaries has one of text and heap, which is used for every unit.
+/// A context for `text`, such as `zstd:1`. The dictionary, where it has one, is of text and heap.
 pub fn context(text: &str, unit_max: usize) -> Context {
-    let mut context = Context::new(Compressor::parse(text).unwrap(), unit_max).unwrap();
-    if let Some(place) = dictionary(&context) {
-        let mut random = Random(1);
-        let dictionary = [random.text(5000), random.heap(5000)].concat();
-        context.learn(place, &dictionary).unwrap();
-    }
-    context
-}
-
-/// The place of that dictionary.
-pub fn dictionary(context: &Context) -> Option<usize> {
-    (context.compressor().source() != Source::None).then_some(0)
+    let mut random = Random(1);
+    let dictionary = [random.text(5000), random.heap(5000)].concat();
+    Context::with_dictionary(Compressor::parse(text).unwrap(), unit_max, &dictionary).unwrap()
 }
 
 /// Compresses one unit into a buffer of the length to which it must shrink.
 pub fn compress(context: &mut Context, src: &[u8], dst: &mut [u8]) -> Result<Outcome, Error> {
-    let mut batch = [CompressRequest::new(src, dst).with(dictionary(context))];
+    let mut batch = [CompressRequest::new(src, dst)];
     context.compress(&mut batch);
     batch[0].result
 }
@@ -135,7 +126,7 @@ pub fn object(context: &mut Context, src: &[u8]) -> Vec<u8> {
 
 /// Decompresses one object.
 pub fn decompress(context: &mut Context, src: &[u8], dst: &mut [u8]) -> Result<(), Error> {
-    let mut batch = [DecompressRequest::new(src, dst).with(dictionary(context))];
+    let mut batch = [DecompressRequest::new(src, dst)];
     context.decompress(&mut batch);
     batch[0].result
 }
@@ -147,7 +138,7 @@ pub fn decompress_prefix(
     dst: &mut [u8],
     full_len: usize,
 ) -> Result<(), Error> {
-    context.decompress_prefix(src, dst, full_len, dictionary(context))
+    context.decompress_prefix(src, dst, full_len)
 }
 
 /// The seed of this run: `ACOMP_SEED`, or always the same one.

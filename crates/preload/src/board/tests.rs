@@ -11,8 +11,8 @@ fn board(slots: usize) -> Board {
 fn work(number: usize) -> Work {
     match number % 2 {
         0 => {
-            let (priors, with) = (Priors::default(), With::default());
-            Work::Pack { at: number, pages: 1, unit: 1, priors, with }
+            let (priors, way) = (Priors::default(), Way::Only);
+            Work::Pack { at: number, pages: 1, unit: 1, priors, way }
         }
         _ => Work::Unpack { object: number, bytes: 0, fingerprint: 0, first: 0, pages: 0, to: 0 },
     }

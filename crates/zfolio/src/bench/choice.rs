@@ -4,7 +4,7 @@ use super::candidate::Candidate;
 use super::sample::PAGE;
 use crate::dictionary;
 use crate::size::{Bytes, Size};
-use acomp::{Compressor, Source, UNIT_MAX_BYTES};
+use acomp::{Compressor, UNIT_MAX_BYTES};
 
 /// Units that are tried unless others are named.
 pub const DEFAULT_UNITS: &str = "4K,16K,64K,256K,2M";
@@ -37,8 +37,7 @@ pub fn units(text: &str) -> Result<Vec<usize>, String> {
     Ok(units)
 }
 
-/// Reads `lz4,zstd:3,zstd:1,dict=auto`, or without a text names all algorithms. A dictionary, like any parameter, belongs to what stands before it, and is read here if it
-/// is a file.
+/// Reads `lz4,zstd:3,zstd:1,dict=FILE`, or without a text names all algorithms. A dictionary, like any parameter, belongs to what stands before it, and is read here.
 /// Each comes once; an error is one line for the user.
 pub fn compressors(text: Option<&str>) -> Result<Vec<Candidate>, String> {
     let mut words: Vec<String> = Vec::new();
@@ -59,11 +58,11 @@ pub fn compressors(text: Option<&str>) -> Result<Vec<Candidate>, String> {
     let mut candidates = Vec::new();
     for word in &words {
         let compressor = Compressor::parse(word).map_err(|error| format!("--compressor {word}: {error}"))?;
-        let mut candidate = Candidate::new(compressor);
-        if compressor.source() == Source::File {
-            candidate.origin = Compressor::dictionary_file(word).unwrap_or_default().to_string();
-            candidate.dictionary = dictionary::read(word, compressor)?;
-        }
+        let candidate = Candidate {
+            compressor,
+            file: Compressor::dictionary_file(word).unwrap_or_default().to_string(),
+            dictionary: dictionary::read(word, compressor)?,
+        };
         if !candidates.contains(&candidate) {
             candidates.push(candidate);
         }
@@ -116,10 +115,10 @@ mod tests {
         assert_eq!(all.len(), Compressor::ALL.len() + OTHER_LEVELS.len());
         let some = compressors(Some("zstd:1, lz4,zstd")).unwrap();
         assert_eq!(some.iter().map(|c| c.to_string()).collect::<Vec<_>>(), ["zstd:1", "lz4:1"]);
-        let text = "zstd, zstd,dict=auto,lz4,zstd:1, dict=auto,deflate-iaa:canned,distribute_comps=0,verify_compress=1,842";
+        let text = "zstd, zstd,dict=/bin/true,lz4,zstd:1, dict=/bin/true,deflate-iaa:canned,distribute_comps=0,verify_compress=1,842";
         let names: Vec<_> = compressors(Some(text)).unwrap().iter().map(|c| c.to_string()).collect();
         let device = "deflate-iaa:canned,distribute_comps=0,verify_compress=1";
-        assert_eq!(names, ["zstd:1", "zstd:1,dict=auto", "lz4:1", device, "842"]);
+        assert_eq!(names, ["zstd:1", "zstd:1,dict=true", "lz4:1", device, "842"]);
     }
 
     #[test]
@@ -129,7 +128,7 @@ mod tests {
             ("lz4,zstd:99", "zstd:99"),
             ("", ""),
             ("lz4,", ""),
-            ("dict=auto", "dict=auto"),
+            ("dict=x", "dict=x"),
             ("zstd,dict=", "zstd,dict="),
             ("lz4,842,verify_compress=1", "842,verify_compress=1"),
         ] {

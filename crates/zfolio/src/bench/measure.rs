@@ -117,10 +117,8 @@ impl Bench {
     /// One round of one row.
     fn try_out(&mut self, pieces: &[Vec<u8>], row: &mut Row) -> Result<(), String> {
         let Candidate { compressor, dictionary, .. } = &*row.compressor;
-        let mut context = Context::new(*compressor, row.unit_bytes).map_err(|error| error.to_string())?;
-        if !dictionary.is_empty() {
-            context.learn(0, dictionary).map_err(|error| error.to_string())?;
-        }
+        let context = Context::with_dictionary(*compressor, row.unit_bytes, dictionary);
+        let mut context = context.map_err(|error| error.to_string())?;
         // Of one round only; all come to the same.
         *row = Row {
             out: std::mem::take(&mut row.out),
@@ -152,15 +150,12 @@ impl Bench {
         row: &mut Row,
     ) -> Result<(Duration, Duration), String> {
         let batch_size = context.batch_size();
-        let place = (!row.compressor.dictionary.is_empty()).then_some(0);
         let rooms = self.objects.chunks_mut(row.unit_bytes);
         let mut out: Vec<_> = plain
             .chunks(row.unit_bytes)
             .zip(rooms)
             // What saves less than a thirty-second is kept as it is, as an engine does.
-            .map(|(unit, room)| {
-                CompressRequest::new(unit, &mut room[..unit.len() - unit.len() / 32]).with(place)
-            })
+            .map(|(unit, room)| CompressRequest::new(unit, &mut room[..unit.len() - unit.len() / 32]))
             .collect();
         let begin = sys::cpu_time();
         out.chunks_mut(batch_size).for_each(|batch| context.compress(batch));
@@ -188,9 +183,7 @@ impl Bench {
         let mut back: Vec<_> = shrunk
             .iter()
             .zip(pieces)
-            .map(|((unit, object), piece)| {
-                DecompressRequest::new(object, &mut piece[..unit.len()]).with(place)
-            })
+            .map(|((unit, object), piece)| DecompressRequest::new(object, &mut piece[..unit.len()]))
             .collect();
         let begin = sys::cpu_time();
         back.chunks_mut(batch_size).for_each(|batch| context.decompress(batch));
@@ -264,16 +257,15 @@ mod tests {
     }
 
     #[test]
-    fn a_dictionary_is_used_both_ways_and_an_empty_one_is_none() {
+    fn a_dictionary_is_used_both_ways() {
         let memory = memory(64 << 10);
         let with =
-            Candidate { dictionary: memory[..16 << 10].to_vec(), ..(*candidate("zstd,dict=auto")).clone() };
-        let compressors = [candidate("zstd"), candidate("zstd,dict=auto"), Rc::new(with)];
+            Candidate { dictionary: memory[..16 << 10].to_vec(), ..(*candidate("zstd,dict=x")).clone() };
+        let compressors = [candidate("zstd"), Rc::new(with)];
         let rows = measure(&[memory], &[4096], &compressors, 1, |_| {}).unwrap();
-        assert_eq!(rows[0].object_bytes, rows[1].object_bytes);
-        // A quarter of the memory is in the dictionary, which is why none is to be tried on what it was made of.
-        assert!(rows[2].object_bytes * 10 < rows[0].object_bytes * 9, "{rows:?}");
-        assert_eq!(rows[2].units, 16);
+        // A quarter of the memory is in the dictionary.
+        assert!(rows[1].object_bytes * 10 < rows[0].object_bytes * 9, "{rows:?}");
+        assert_eq!(rows[1].units, 16);
     }
 
     #[test]

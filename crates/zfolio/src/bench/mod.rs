@@ -8,7 +8,7 @@
 //!
 //! - [`choice`]: units, compressors and amounts as a user names them
 //! - [`process`], [`sample`]: memory to try them on
-//! - [`candidate`]: who is tried, with a dictionary that may be trained before
+//! - [`candidate`]: who is tried, with its dictionary
 //! - [`mod@measure`]: out, back, compared, timed
 //! - [`mod@front`], [`table`], [`plot`]: what is best, and how it is shown
 
@@ -38,7 +38,6 @@ use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::time::Instant;
 use table::Report;
 
 /// The exit status for a command line that is wrong.
@@ -69,7 +68,7 @@ fn compress(args: &Compress) -> Result<(), (u8, String)> {
     }
 
     let mut notes = Vec::new();
-    let (source, mut sample) = match pid {
+    let (source, sample) = match pid {
         Some(pid) => of_process(pid, most_bytes, &mut notes),
         None => of_files(&args.files, most_bytes),
     }
@@ -80,7 +79,7 @@ fn compress(args: &Compress) -> Result<(), (u8, String)> {
             "{source}: one word fills each of its {pages} pages: none is ever compressed"
         )));
     }
-    let compressors = learned(candidates, &mut sample, &mut notes).map_err(failed)?;
+    let compressors: Vec<Rc<Candidate>> = candidates.into_iter().map(Rc::new).collect();
     if compressors.iter().any(|candidate| candidate.compressor.is_for_device()) {
         notes.extend(accelerator::unmeasured(&Setup::look("")));
     }
@@ -108,31 +107,6 @@ fn compress(args: &Compress) -> Result<(), (u8, String)> {
         }
         _ => Ok(()),
     }
-}
-
-/// Trains the dictionaries that are asked for, from a half of the sample that is taken away from it.
-fn learned(
-    mut candidates: Vec<Candidate>,
-    sample: &mut Sample,
-    notes: &mut Vec<String>,
-) -> Result<Vec<Rc<Candidate>>, String> {
-    if candidates.iter().any(Candidate::is_trained) {
-        let (trained, measured) = candidate::halve(std::mem::take(&mut sample.pieces));
-        sample.pieces = measured;
-        let began = Instant::now();
-        let (dictionary, bytes) = candidate::train(&trained)?;
-        notes.push(match dictionary.len() as u64 {
-            0 => "dict=auto: no dictionary, since pages have nothing in common".to_string(),
-            length => format!(
-                "dict=auto: {} trained from {} in {} ms; the other half is measured",
-                Bytes(length),
-                Bytes(bytes),
-                began.elapsed().as_millis()
-            ),
-        });
-        candidates.iter_mut().filter(|c| c.is_trained()).for_each(|c| c.dictionary = dictionary.clone());
-    }
-    Ok(candidates.into_iter().map(Rc::new).collect())
 }
 
 /// Whether a file can be written. One that was not there is not there afterwards.

@@ -115,8 +115,8 @@ impl Report {
         let rows = self.rows.iter().zip(&self.on_front).map(|(row, on_front)| {
             json!({
                 "compressor": row.compressor.to_string(),
-                "dictionary": (!row.compressor.origin.is_empty())
-                    .then(|| json!({ "from": row.compressor.origin, "bytes": row.compressor.dictionary.len() })),
+                "dictionary": (!row.compressor.file.is_empty())
+                    .then(|| json!({ "from": row.compressor.file, "bytes": row.compressor.dictionary.len() })),
                 "unit_bytes": row.unit_bytes,
                 "ratio": row.ratio(),
                 "out_bytes_per_s": row.out_bytes_per_s().round(),

@@ -2,7 +2,7 @@
 //! work on.
 
 use super::{Codec, Fresh, LoadError, New, Packed, Priors, look};
-use crate::dictionary::With;
+use crate::chooser::Way;
 use crate::noise;
 use crate::object::{self, Format, prefix};
 use crate::{PAGE, WINDOW_PAGES};
@@ -55,7 +55,7 @@ enum Plan {
 }
 
 impl Codec {
-    /// Packs up to [`BATCH_MAX`] windows as [`pack`](Codec::pack) packs each, without dictionaries: one after the other where the CPU does the work, which has nothing of
+    /// Packs up to [`BATCH_MAX`] windows as [`pack`](Codec::pack) packs each: one after the other where the CPU does the work, which has nothing of
     /// a batch but what it costs to set one up, else in one batch. There guesses at noise do not know what came of those before them.
     pub fn pack_together(&mut self, windows: &mut [Window<'_>]) {
         self.pack_together_with(windows, &mut || {});
@@ -95,7 +95,7 @@ impl Codec {
 
     fn pack_window(&mut self, window: &mut Window<'_>) {
         let Window { bytes, pages, unit, priors, parcel, packed } = window;
-        *packed = self.pack_by(bytes, *pages, *unit, priors, With::default(), parcel);
+        *packed = self.pack_by(bytes, *pages, *unit, priors, Way::Only, parcel);
     }
 
     fn pack_at_once(&mut self, windows: &mut [Window<'_>], between: &mut dyn FnMut()) {
@@ -179,7 +179,7 @@ impl Codec {
                         (Format::Plain, len)
                     }
                 };
-                object::write(&mut window.parcel[to..], format, 0, pages.iter().map(|page| page.hash));
+                object::write(&mut window.parcel[to..], format, pages.iter().map(|page| page.hash));
                 window.packed.objects[number] = Some(New::Blob {
                     fingerprint: object::fingerprint(pages.iter().map(|page| page.hash)),
                     bytes: (head + bytes) as u32,
@@ -208,9 +208,7 @@ impl Codec {
             let Load { object, fingerprint, first, ref mut to, .. } = *load;
             let pages = to.len() / PAGE;
             match look(object, fingerprint, first + pages) {
-                Ok(view)
-                    if view.format == Format::Compressed && view.pages == pages && view.dictionary == 0 =>
-                {
+                Ok(view) if view.format == Format::Compressed && view.pages == pages => {
                     requests[wanted] = DecompressRequest::new(view.payload, to);
                     *kept = Some((view, wanted));
                     wanted += 1;

@@ -11,7 +11,7 @@ use crate::samples::Random;
 use crate::samples::fence::Fenced;
 use acomp::Compressor;
 use zswap::object::View;
-use zswap::{Choice, Codec, New, PAGE, PARCEL_MAX_BYTES, Packed, Priors, WINDOW_PAGES, Way, With};
+use zswap::{Choice, Codec, New, PAGE, PARCEL_MAX_BYTES, Packed, Priors, WINDOW_PAGES, Way};
 
 const WINDOW_BYTES: usize = WINDOW_PAGES * PAGE;
 
@@ -75,8 +75,7 @@ impl Trials {
     }
 
     fn pack(&mut self, algorithm: usize, window: &[u8], pages: u16, unit: usize, way: Way) -> Packed {
-        let with = With { way, ..With::default() };
-        self.codecs[algorithm].pack(window, pages, unit, &Priors::default(), with, &mut self.parcel)
+        self.codecs[algorithm].pack(window, pages, unit, &Priors::default(), way, &mut self.parcel)
     }
 
     /// Pages of an object that may be anything. That it is another is said by its fingerprint, which is taken from itself here.
