@@ -99,8 +99,7 @@ class Execution:
 
     def out_bytes(self):
         """How much memory was compressed and moved out, in all."""
-        folios = (self.summary or {}).get("folios", {}).get("out", {})
-        return sum(int(size[:-1]) * 1024 * count for size, count in folios.items())
+        return (self.summary or {}).get("counters", {}).get("zswpout", 0) * 4096
 
     def stopped(self):
         return any(" stopped" in line for line in self.said)

@@ -22,7 +22,8 @@
 //! (`memory.max`, `memory.current`, `memory.peak`, `memory.stat`) where it has one.
 //!
 //! - [`Memcg`]: the whole file; [`Settings`]: what the user asked for
-//! - [`Slot`]: one process; [`Stat`]: its counters; [`Process`]: a copy of its figures
+//! - [`Slot`]: one process; [`Process`]: a copy of its figures
+//! - [`stat`]: what is counted: the table, [`Stat`] in the page, [`Counts`] as a copy
 //! - [`Gauges`]: what all of them hold together
 //! - [`hist::Histogram`]: latencies, log-linear
 //! - [`accelerator`]: what devices have done
@@ -38,17 +39,18 @@ pub mod hist;
 pub mod notice;
 mod process;
 pub mod share;
+pub mod stat;
 mod text;
 
 pub use gauges::Gauges;
 pub use process::Process;
+pub use stat::{COUNTERS, Counter, Counts, Stat, Unit};
 pub use text::Text;
 
 use accelerator::Accelerator;
 use core::mem::offset_of;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
-use hist::Histogram;
 use share::{Division, Share};
 
 /// "zfolio" and the version of this layout; both sides refuse any other.
@@ -135,77 +137,6 @@ pub struct Settings {
     pub no_turns: u32,
     /// Test mode: every so many objects that are stored, one is damaged, to see that it is noticed; 0 damages none.
     pub damage_every: u32,
-}
-
-/// Counters of one process, or of all that have ended (`Memcg::ended`). All only grow, unless said.
-#[repr(C)]
-#[derive(Default)]
-pub struct Stat {
-    /// Folios compressed out of the process, by order.
-    pub zswpout: [AtomicU64; ORDERS],
-    /// Folios decompressed back, by order.
-    pub zswpin: [AtomicU64; ORDERS],
-    /// Pages moved to the inactive stage.
-    pub pgdeactivate: AtomicU64,
-    /// Pages touched on the inactive stage and moved back: second-chance hits.
-    pub pgactivate: AtomicU64,
-    /// Pages taken by read-ahead, without a fault of their own.
-    pub readahead: AtomicU64,
-    /// Pages stored without data because one word fills them.
-    pub same_filled: AtomicU64,
-    /// Pages whose stored copy was still right when they went out again, so that nothing was compressed.
-    pub clean_reused: AtomicU64,
-    /// Objects kept uncompressed because they did not shrink.
-    pub incompressible: AtomicU64,
-    /// Those of them that were not tried, because they looked like noise.
-    pub believed_noise: AtomicU64,
-    /// Objects that looked like noise and were tried all the same, and those of these that shrank: wrong guesses.
-    pub tried_noise: AtomicU64,
-    /// See `tried_noise`.
-    pub wrong_noise: AtomicU64,
-    /// Bytes of pages given to the compressor, and bytes of objects that came out.
-    pub compressed_in_bytes: AtomicU64,
-    /// See `compressed_in_bytes`.
-    pub compressed_out_bytes: AtomicU64,
-    /// Faults on memory that was out (stage or pool).
-    pub faults: AtomicU64,
-    /// Faults on fresh memory that was gated.
-    pub fresh_faults: AtomicU64,
-    /// Nanoseconds that the program's threads waited for faults (first read of the message to wake-up).
-    pub stall_ns: AtomicU64,
-    /// Nanoseconds that they waited for the turn of their process, which is not in `stall_ns`.
-    pub parked_ns: AtomicU64,
-    /// CPU nanoseconds of the engine.
-    pub engine_cpu_ns: AtomicU64,
-    /// Times that the process came to rest at a full limit.
-    pub limit_hit: AtomicU64,
-    /// Pages that could not be moved because they were pinned or shared.
-    pub busy: AtomicU64,
-    /// Events handled: remove, unmap, remap.
-    pub events: AtomicU64,
-    /// Objects moved by compaction of the pool.
-    pub compacted: AtomicU64,
-    /// Pages that were out already and were made part of a larger object.
-    pub packed: AtomicU64,
-    /// Fault latency in nanoseconds.
-    pub fault_ns: Histogram,
-    /// Pages that came back from the pool before as many others had gone out as were in memory: with more of it they would have stayed.
-    pub near_refaults: AtomicU64,
-    /// How many others had gone out since each of those, summed.
-    pub near_distance: AtomicU64,
-    /// Pages that went out without anything being stored, since a log of the family has them; and those that came back from there to be read, of which each process
-    /// has a copy of its own then.
-    pub common_out: AtomicU64,
-    /// See `common_out`.
-    pub common_read: AtomicU64,
-    /// Where there are two compressors: objects that the fast one has made, and the dense one; and the pages in them.
-    pub auto_objects: [AtomicU64; 2],
-    /// See `auto_objects`.
-    pub auto_pages: [AtomicU64; 2],
-    /// How often both were tried, to compare them.
-    pub auto_samples: AtomicU64,
-    /// CPU nanoseconds that the dense one took beyond what the fast one would have, samples included.
-    pub auto_extra_ns: AtomicU64,
 }
 
 /// State of a slot.
@@ -349,59 +280,6 @@ pub struct Memcg {
     /// What devices have done, for all processes.
     pub accelerator: Accelerator,
 }
-
-impl Stat {
-    /// The one counter that is a highest value, and no sum: its place among all.
-    const MAX_AT: usize = (offset_of!(Stat, fault_ns) + Histogram::MAX_OFFSET) / 8;
-
-    fn counters(&self) -> &[AtomicU64] {
-        // SAFETY: `Stat` is `repr(C)` and consists of `AtomicU64` alone (asserted below), borrowed for `self`'s life.
-        unsafe { core::slice::from_raw_parts(self as *const Stat as *const AtomicU64, size_of::<Stat>() / 8) }
-    }
-
-    /// Counts `value` for the counter at this place.
-    fn count(&self, at: usize, value: u64) {
-        if value == 0 {
-            return;
-        }
-        let counter = &self.counters()[at];
-        if at == Self::MAX_AT {
-            counter.fetch_max(value, Relaxed)
-        } else {
-            counter.fetch_add(value, Relaxed)
-        };
-    }
-
-    /// Adds every counter of `other` to this one.
-    pub fn add(&self, other: &Stat) {
-        for (at, counter) in other.counters().iter().enumerate() {
-            self.count(at, counter.load(Relaxed));
-        }
-    }
-
-    /// Adds every counter of `other` to this one and sets it to 0, one by one, so that none counts twice whenever it ends.
-    fn take(&self, other: &Stat) {
-        for (at, counter) in other.counters().iter().enumerate() {
-            self.count(at, counter.swap(0, Relaxed));
-        }
-    }
-
-    /// Pages that were compressed out of the process, or were filled by one word.
-    pub fn pages_out(&self) -> u64 {
-        pages(&self.zswpout) + self.same_filled.load(Relaxed)
-    }
-
-    /// Pages that were decompressed back.
-    pub fn pages_in(&self) -> u64 {
-        pages(&self.zswpin)
-    }
-}
-
-fn pages(folios: &[AtomicU64; ORDERS]) -> u64 {
-    folios.iter().enumerate().map(|(order, count)| count.load(Relaxed) << order).sum()
-}
-
-const _: () = assert!(size_of::<Stat>().is_multiple_of(8) && align_of::<Stat>() == 8);
 
 impl Slot {
     /// Leaves a message for the user, cut at 512 bytes; a second message is dropped, since the first is the cause.

@@ -66,7 +66,7 @@ impl Slot {
             stored_peak_bytes: self.stored_peak_bytes.load(Relaxed),
             pool_at_peak_bytes: self.pool_at_peak_bytes.load(Relaxed),
             pages_out: self.stat.pages_out(),
-            pages_in: self.stat.pages_in(),
+            pages_in: self.stat.zswpin.load(Relaxed),
             faults: self.stat.faults.load(Relaxed),
             stall_ns: self.stat.stall_ns.load(Relaxed),
             parked_ns: self.stat.parked_ns.load(Relaxed),

@@ -42,9 +42,10 @@ fn an_ended_process_leaves_its_figures_and_a_free_slot() {
     let m = memcg();
     let slot = process(&m, 7, "sort");
     slot.stat.faults.fetch_add(3, Relaxed);
-    slot.stat.zswpout[4].fetch_add(2, Relaxed);
+    slot.stat.count_out(u16::MAX);
+    slot.stat.count_out(0xf0ff);
     slot.stat.same_filled.fetch_add(5, Relaxed);
-    slot.stat.zswpin[1].fetch_add(1, Relaxed);
+    slot.stat.count_in(3);
     slot.stat.fault_ns.record(1000);
     assert_eq!(m.publish(slot, 100, 300, 200, 50), 100);
     m.publish(slot, 90, 250, 150, 60);
@@ -56,11 +57,11 @@ fn an_ended_process_leaves_its_figures_and_a_free_slot() {
     assert_eq!((process.pid, process.parent, process.name()), (7, 1, &b"sort"[..]));
     assert_eq!((process.footprint_peak_bytes, process.wanted_peak_bytes), (100, 300));
     assert_eq!((process.stored_peak_bytes, process.pool_at_peak_bytes), (200, 50));
-    assert_eq!((process.pages_out, process.pages_in, process.faults), (2 * 16 + 5, 2, 3));
+    assert_eq!((process.pages_out, process.pages_in, process.faults), (16 + 12 + 5, 2, 3));
     assert_eq!((process.state, process.elapsed_ns(9999)), (State::Asleep, 4000));
 
     assert_eq!(m.ended.faults.load(Relaxed), 3);
-    assert_eq!(m.ended.zswpout[4].load(Relaxed), 2);
+    assert_eq!(m.ended.folios_out.each_ref().map(|c| c.load(Relaxed))[..5], [0, 0, 1, 1, 1]);
     assert_eq!((m.ended.fault_ns.count(), m.ended.fault_ns.max()), (1, 1000));
     assert_eq!((m.peak_bytes.load(Relaxed), m.pool_at_peak_bytes.load(Relaxed)), (100, 50));
     let next = m.claim(8).unwrap();

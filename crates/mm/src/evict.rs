@@ -503,7 +503,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             self.objects.retain(id, false);
         }
         let staged = self.stage.slot(slot).staged;
-        let mut kept = 0;
+        let (mut kept, mut stored) = (0, [0; WINDOW_PAGES]);
         for page in (0..WINDOW_PAGES).filter(|p| staged & 1 << p != 0) {
             let bit = 1u16 << page;
             let owner = self.stage.slot(slot).owner[page];
@@ -527,6 +527,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 let prior = self.stage.take(slot, page, false);
                 self.drop_entry(prior);
                 self.objects.retain(id, true);
+                stored[rank / unit] |= bit;
                 Entry::new(Kind::Stored, id, (rank % unit) as u16, Heat::COLD)
             } else {
                 kept |= bit;
@@ -539,7 +540,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             self.objects.release(id, false, &mut self.store);
         }
         self.job_over(slot);
-        self.stat.zswpout[order((staged & !kept).count_ones())].fetch_add(1, Relaxed);
+        stored.into_iter().for_each(|pages| self.stat.count_out(pages));
         if kept != 0 {
             // The pool has no memory: the pages stay where they are, and are the oldest again.
             self.stage.recall(slot);
@@ -550,9 +551,4 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             }
         }
     }
-}
-
-/// The order of the smallest folio that holds `pages` pages.
-pub(crate) fn order(pages: u32) -> usize {
-    pages.max(1).next_power_of_two().ilog2() as usize
 }

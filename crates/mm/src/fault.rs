@@ -5,7 +5,6 @@
 //! 2. the index is asked again after every EAGAIN, since the events that caused it may have changed the answer;
 //! 3. the bytes are checked against the hash that was taken when they went out, before they are mapped.
 
-use crate::evict::order;
 use crate::index::{Entry, Kind};
 use crate::kernel::{Body, Damaged, Errno, Filled, Kernel, Moved, Store, WINDOW_PAGES};
 use crate::pager::{Fault, Pager, bits, stage_page};
@@ -413,7 +412,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             self.index.set(page, entry.with_kind(Kind::Clean).with_heat(heat));
         }
         if bytes > 0 {
-            self.stat.zswpin[order((bytes / PAGE) as u32)].fetch_add(1, Relaxed);
+            self.stat.count_in(bits(to / PAGE % WINDOW_PAGES, bytes / PAGE));
             self.footprint += bytes;
         }
     }

@@ -8,7 +8,7 @@ use crate::heritage;
 use crate::hull::Hull;
 use crate::live::{self, Live};
 use crate::looks;
-use crate::store::Counter;
+use crate::store::PageStore;
 use crate::watch::Watch;
 use core::ops::Range;
 use core::sync::atomic::Ordering::*;
@@ -18,7 +18,7 @@ use uffd::sys::{self, consts::*};
 use vmscan::watermark::UNKNOWN;
 
 /// The pager as it is in an engine.
-pub type Engine = Pager<'static, Live, Counter>;
+pub type Engine = Pager<'static, Live, PageStore>;
 
 /// Does what a thread of the program asked for by the doorbell.
 pub fn answer(watch: &Watch, pager: &mut Engine) {

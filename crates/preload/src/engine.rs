@@ -17,7 +17,7 @@ use crate::live::{self, Live};
 use crate::looks;
 use crate::pool::Mover;
 use crate::rounds::{self, AHEAD_LEAST};
-use crate::store::Counter;
+use crate::store::PageStore;
 use crate::watch::Watch;
 use crate::words::{self, unmanaged};
 use alloc::boxed::Box;
@@ -223,7 +223,7 @@ fn awake(watch: &mut Watch) -> Result<(), (&'static str, Errno)> {
     let seed = CONTROL.seed.load(Relaxed);
     heritage::read_anew();
     let Parts { live, config, mover, board, crew, limit } = Parts::open(watch, seed)?;
-    let store = Counter::new(mover, &crew, memcg).ok_or(("mmap", Errno::ENOMEM))?;
+    let store = PageStore::new(mover, &crew, memcg).ok_or(("mmap", Errno::ENOMEM))?;
     // In the heap, where a child finds it.
     let mut pager = Box::new(Pager::new(live, store, &slot.stat, config, limit));
     announce(watch, &mut pager);
@@ -293,7 +293,7 @@ fn take_over(watch: &mut Watch) -> Result<(Box<Engine>, Board, Crew), Miscarriag
     let parents = CONTROL.pager.load(Acquire) as *mut Engine;
     // SAFETY: the parent's pager, in the child's copy of its heap, as it was when its engine stood still; it is used here, and never again.
     let (store, estate) = unsafe {
-        (Counter::take_over(&raw const (*parents).store, mover, board, &slot.stat), (*parents).bequeath())
+        (PageStore::take_over(&raw const (*parents).store, mover, board, &slot.stat), (*parents).bequeath())
     };
     let pager = Pager::inherit(live, store, &slot.stat, config, limit, estate, &late);
     let pager = pager.map_err(Miscarriage::Misfit)?;

@@ -9,7 +9,7 @@
 //!   program's threads            engine process                       worker processes
 //!   start ── clone ────────────> engine::main: asleep, awake           worker::main
 //!   fork, madvise (hooks) ─ doorbell ─> mm::Pager <── live::Live (userfaultfd)
-//!                                          ├──── store::Counter ───> zswap::Cache (the pool)
+//!                                          ├──── store::PageStore ───> zswap::Cache (the pool)
 //!                                          └──── board::Board <────> compress, decompress (zswap::Codec)
 //! ```
 //!

@@ -10,7 +10,7 @@ use crate::footprint::sizes;
 use crate::heritage;
 use crate::nap::{self, Nap};
 use crate::seat::{Faults, Seat};
-use crate::store::Counter;
+use crate::store::PageStore;
 use crate::telling::Teller;
 use crate::unseen::Unseen;
 use crate::watch::Watch;
@@ -166,7 +166,7 @@ pub fn run(watch: &mut Watch, board: Board, workers: &[u32], pager: &mut Engine)
             (faults_seen, last_fault_ns) = (faults, now);
         }
         let (thread, switches) = pager.kernel.faulters();
-        let single = slot.stat.zswpin[0].load(Relaxed);
+        let single = slot.stat.folios_in[0].load(Relaxed);
         if head.called.swap(0, AcqRel) != 0 {
             seat.leave(now);
         }
@@ -257,7 +257,7 @@ const TIDY_SHARE: u64 = 8;
 
 impl Tidied {
     /// Compacts the pool a little; false when it was not due, or not needed.
-    fn tidy(&mut self, now: u64, quiet_ns: u64, store: &mut Counter) -> bool {
+    fn tidy(&mut self, now: u64, quiet_ns: u64, store: &mut PageStore) -> bool {
         if now < self.next_ns && quiet_ns < QUIET_NS {
             return false;
         }

@@ -33,7 +33,7 @@ struct Given {
 }
 
 /// See the head of the file.
-pub struct Counter {
+pub struct PageStore {
     board: Board,
     cache: Cache<PoolMemory>,
     /// For what the pager loads itself.
@@ -52,16 +52,16 @@ pub struct Counter {
     pub is_frozen: bool,
 }
 
-impl Counter {
+impl PageStore {
     /// An empty store, whose pool moves pages by this `mover`; `None` where there is no memory for it.
-    pub fn new(mover: Option<Mover>, crew: &Crew, memcg: &'static Memcg) -> Option<Counter> {
+    pub fn new(mover: Option<Mover>, crew: &Crew, memcg: &'static Memcg) -> Option<PageStore> {
         let &Crew { board, choice, seed, file, .. } = crew;
         let purse = choice.auto.map(|auto| Purse { paid_ns: &memcg.paid_ns, percent: auto.percent });
         let chooser = match purse {
             Some(purse) => Some(Chooser::new(purse)?),
             None => None,
         };
-        Some(Counter {
+        Some(PageStore {
             board,
             cache: Cache::new(PoolMemory::new(mover)),
             codec: Codec::new(choice, seed, file).ok()?.timed_by(sys::process_cpu_ns),
@@ -80,16 +80,16 @@ impl Counter {
     /// # Safety
     /// `parents` must be the copy of a store that the parent's engine had when it stood still for the fork, and never be used again.
     pub unsafe fn take_over(
-        parents: *const Counter,
+        parents: *const PageStore,
         mover: Option<Mover>,
         board: Board,
         stat: &'static Stat,
-    ) -> Counter {
+    ) -> PageStore {
         // SAFETY: the caller's contract; the copy's own fields are never dropped.
-        let Counter { cache, codec, chooser, damage_every, stored, .. } = unsafe { parents.read() };
+        let PageStore { cache, codec, chooser, damage_every, stored, .. } = unsafe { parents.read() };
         cache.pool().backing().reopen(mover);
         let (given, in_vain, is_frozen) = (VecDeque::new(), 0, false);
-        Counter { board, cache, codec, chooser, stat, given, in_vain, damage_every, stored, is_frozen }
+        PageStore { board, cache, codec, chooser, stat, given, in_vain, damage_every, stored, is_frozen }
     }
 
     /// With nothing better to do, compacts the pool a little where holes take a thirty-second of it, or an eighth while a stream comes in, which leaves
@@ -140,11 +140,15 @@ impl Counter {
         let pages = packed.in_objects.count_ones() as usize;
         let spent = chooser.learn(sys::now_ns(), &chosen, pages, &packed.tried);
         let blobs = packed.objects.iter().flatten().filter(|new| matches!(new, New::Blob { .. }));
-        let by = usize::from(chosen.way != Way::Fast);
-        self.stat.auto_objects[by].fetch_add(blobs.count() as u64, Relaxed);
-        self.stat.auto_pages[by].fetch_add(pages as u64, Relaxed);
-        self.stat.auto_samples.fetch_add((chosen.way == Way::Both).into(), Relaxed);
-        self.stat.auto_extra_ns.fetch_add(spent, Relaxed);
+        let stat = self.stat;
+        let (made_objects, made_pages) = match chosen.way {
+            Way::Fast => (&stat.auto_fast_objects, &stat.auto_fast_pages),
+            _ => (&stat.auto_dense_objects, &stat.auto_dense_pages),
+        };
+        made_objects.fetch_add(blobs.count() as u64, Relaxed);
+        made_pages.fetch_add(pages as u64, Relaxed);
+        stat.auto_samples.fetch_add((chosen.way == Way::Both).into(), Relaxed);
+        stat.auto_extra_ns.fetch_add(spent, Relaxed);
     }
 
     /// How many jobs were given and their results not fetched.
@@ -233,7 +237,7 @@ fn damaged(error: LoadError) -> Damaged {
     }
 }
 
-impl Store for Counter {
+impl Store for PageStore {
     fn submit(&mut self, job: Job) {
         let mut priors = Priors::default();
         for (page, prior) in job.priors.iter().enumerate() {

@@ -3,7 +3,7 @@
 
 use crate::heritage;
 use crate::live::Live;
-use crate::store::Counter;
+use crate::store::PageStore;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::*;
@@ -30,7 +30,7 @@ pub struct Teller {
 
 impl Teller {
     /// Does a little of what is to be done; true when there is more.
-    pub fn turn(&mut self, memcg: &Memcg, slot: &Slot, pager: &mut Pager<'_, Live, Counter>) -> bool {
+    pub fn turn(&mut self, memcg: &Memcg, slot: &Slot, pager: &mut Pager<'_, Live, PageStore>) -> bool {
         if !pager.shares() {
             return leave(memcg, slot, pager);
         }
@@ -52,7 +52,7 @@ impl Teller {
     }
 
     /// Tells what is found next, if anything is: how many bytes it was; `None` where there is nothing left, or no room for it.
-    fn tell(&mut self, pager: &mut Pager<'_, Live, Counter>) -> Option<usize> {
+    fn tell(&mut self, pager: &mut Pager<'_, Live, PageStore>) -> Option<usize> {
         let (at, pages) = match pager.untold() {
             Untold::Pages(at, pages) => (at, pages),
             Untold::None => return Some(0),
@@ -78,7 +78,7 @@ impl Teller {
 }
 
 /// Without a family: brings home what is in logs, if that takes much, and empties them; true when there is more.
-fn leave(memcg: &Memcg, slot: &Slot, pager: &mut Pager<'_, Live, Counter>) -> bool {
+fn leave(memcg: &Memcg, slot: &Slot, pager: &mut Pager<'_, Live, PageStore>) -> bool {
     if !heritage::is_worth_leaving() || memcg.has_family(slot) {
         return false;
     }

@@ -4,6 +4,7 @@ use crate::bench;
 use crate::size::{self, Size};
 use acomp::Compressor;
 use clap::{Args, Parser, Subcommand};
+use memcg::Counter;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use zswap::Choice;
@@ -102,7 +103,7 @@ pub struct Run {
     pub visible: Option<OsString>,
 
     /// Write the figures of the run to FILE as JSON when CMD has ended
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", long_help = counters())]
     pub json: Option<PathBuf>,
 
     /// Show how the run goes: a line below CMD's own output, once a second
@@ -188,6 +189,15 @@ fn compressors(long: bool) -> String {
         text += "\n\ng_comp_wqs_per_iaa=N: the last N queues of each accelerator compress, its others decompress; 0: all do both. distribute_comps=0, \
                  distribute_decomps=0: a CPU's own accelerator instead of all of its package in turn. verify_compress=1: what an accelerator has written it \
                  reads back, and what is wrong is done again. timeout_ms=N: what takes an accelerator longer the CPU does (100).";
+    }
+    text
+}
+
+/// The help of --json.
+fn counters() -> String {
+    let mut text = "Write the figures of the run to FILE as JSON when CMD has ended\n\nIts counters, all processes together:".to_string();
+    for Counter { name, unit, text: what } in memcg::COUNTERS {
+        text += &format!("\n  {name}: {} {what}", unit.name());
     }
     text
 }

@@ -9,7 +9,7 @@ use crate::size::Bytes;
 use crate::told::Group;
 use crate::unmanaged::Unmanaged;
 use memcg::hist::Histogram;
-use memcg::{Memcg, ORDERS, Stat, State};
+use memcg::{Counts, Memcg, ORDERS, Stat, State};
 use serde_json::{Value, json};
 use std::fmt::{self, Write};
 use std::sync::atomic::Ordering::Relaxed;
@@ -69,73 +69,16 @@ pub struct Figures {
     pub unmanaged: u64,
     /// Those of the unmanaged that are known, in groups of one name and reason.
     pub unmanaged_as: Vec<Unmanaged>,
-    /// Folios out, by order.
-    pub zswpout: [u64; ORDERS],
-    /// Folios in, by order.
-    pub zswpin: [u64; ORDERS],
-    /// Pages moved to the inactive stage, and back from it by a touch.
-    pub pgdeactivate: u64,
-    /// See `pgdeactivate`.
-    pub pgactivate: u64,
-    /// Pages taken along by read-ahead.
-    pub readahead: u64,
-    /// Pages filled by one word.
-    pub same_filled: u64,
-    /// Pages that went out again unchanged.
-    pub clean_reused: u64,
-    /// Those of them that a log of the family has, and those that came back from there to be read.
-    pub common_out: u64,
-    /// See `common_out`.
-    pub common_read: u64,
-    /// Objects that did not shrink.
-    pub incompressible: u64,
-    /// Those of them that were not tried, because they looked like noise; objects that did and were tried all the same; and those of these that
-    /// shrank.
-    pub believed_noise: u64,
-    /// See `believed_noise`.
-    pub tried_noise: u64,
-    /// See `believed_noise`.
-    pub wrong_noise: u64,
-    /// Bytes that went into the compressor, and came out of it.
-    pub compressed_in_bytes: u64,
-    /// See `compressed_in_bytes`.
-    pub compressed_out_bytes: u64,
-    /// Objects that the fast one of two compressors has made, and the dense one; and the pages in them.
-    pub auto_objects: [u64; 2],
-    /// See `auto_objects`.
-    pub auto_pages: [u64; 2],
-    /// How often both were tried.
-    pub auto_samples: u64,
-    /// CPU time that the dense one took beyond the fast one.
-    pub auto_extra_ns: u64,
+    /// What was counted.
+    pub counts: Counts,
     /// What devices did, where the compressor is for one.
     pub accelerator: Option<Usage>,
-    /// Faults on memory that was out.
-    pub faults: u64,
-    /// Faults on fresh memory that was gated.
-    pub fresh_faults: u64,
     /// Fault latency: half of them, 99 of 100, all of them took no longer.
     pub fault_p50_ns: u64,
     /// See `fault_p50_ns`.
     pub fault_p99_ns: u64,
     /// See `fault_p50_ns`.
     pub fault_max_ns: u64,
-    /// Time that threads waited, summed.
-    pub stall_ns: u64,
-    /// Time that they waited for the turn of their process, summed.
-    pub parked_ns: u64,
-    /// CPU time of the engines.
-    pub engine_cpu_ns: u64,
-    /// Times that a process came to rest at the limit.
-    pub limit_hit: u64,
-    /// Pages that could not be moved: pinned or shared.
-    pub busy: u64,
-    /// Unmaps, remaps and discards that were handled.
-    pub events: u64,
-    /// Objects moved to compact the pool.
-    pub compacted: u64,
-    /// Pages that were out already and were made part of a larger object.
-    pub packed: u64,
     /// The processes that had a slot, one by one.
     pub processes: Vec<Entry>,
     /// Processes that should be among them, and whose figures were lost.
@@ -162,39 +105,11 @@ impl Figures {
             pool_at_peak_bytes: load(&memcg.pool_at_peak_bytes),
             managed: load(&memcg.managed),
             unmanaged: load(&memcg.unmanaged),
-            zswpout: stat.zswpout.each_ref().map(load),
-            zswpin: stat.zswpin.each_ref().map(load),
-            pgdeactivate: load(&stat.pgdeactivate),
-            pgactivate: load(&stat.pgactivate),
-            readahead: load(&stat.readahead),
-            same_filled: load(&stat.same_filled),
-            clean_reused: load(&stat.clean_reused),
-            common_out: load(&stat.common_out),
-            common_read: load(&stat.common_read),
-            incompressible: load(&stat.incompressible),
-            believed_noise: load(&stat.believed_noise),
-            tried_noise: load(&stat.tried_noise),
-            wrong_noise: load(&stat.wrong_noise),
-            compressed_in_bytes: load(&stat.compressed_in_bytes),
-            compressed_out_bytes: load(&stat.compressed_out_bytes),
-            auto_objects: stat.auto_objects.each_ref().map(load),
-            auto_pages: stat.auto_pages.each_ref().map(load),
-            auto_samples: load(&stat.auto_samples),
-            auto_extra_ns: load(&stat.auto_extra_ns),
+            counts: Counts::from(&stat),
             accelerator: Usage::read(memcg),
-            faults: load(&stat.faults),
-            fresh_faults: load(&stat.fresh_faults),
             fault_p50_ns: latency.quantile(0.50),
             fault_p99_ns: latency.quantile(0.99),
             fault_max_ns: latency.max(),
-            stall_ns: load(&stat.stall_ns),
-            parked_ns: load(&stat.parked_ns),
-            engine_cpu_ns: load(&stat.engine_cpu_ns),
-            limit_hit: load(&stat.limit_hit),
-            busy: load(&stat.busy),
-            events: load(&stat.events),
-            compacted: load(&stat.compacted),
-            packed: load(&stat.packed),
             unrecorded,
             ..Figures::default()
         };
@@ -227,8 +142,9 @@ impl Figures {
     fn write_text(&self, out: &mut String) -> fmt::Result {
         let (peak, max) = (Bytes(self.peak_bytes), Bytes(self.max_bytes));
         let too_much = self.peak_bytes.saturating_sub(self.max_bytes);
-        let nothing_out = self.zswpout.iter().sum::<u64>() + self.same_filled == 0;
-        if nothing_out && self.pgdeactivate == 0 {
+        let counts = &self.counts;
+        let nothing_out = counts.zswpout + counts.same_filled == 0;
+        if nothing_out && counts.pgdeactivate == 0 {
             match self.peak_bytes {
                 0 => writeln!(out, "zfolio: nothing had to go out; the limit was {max}")?,
                 _ if too_much > 0 => {
@@ -269,44 +185,45 @@ impl Figures {
             format_args!("{} into {} at the peak{ratio} with {with}", Bytes(stored), Bytes(pool)),
         )?;
         if let Some((choice, auto)) = self.auto() {
-            let [fast, dense] = self.auto_pages.map(|pages| Bytes(pages * 4096));
-            let used = percent(self.auto_extra_ns, self.budget_ns(auto));
+            let [fast, dense] =
+                [counts.auto_fast_pages, counts.auto_dense_pages].map(|pages| Bytes(pages * 4096));
+            let used = percent(counts.auto_extra_ns, self.budget_ns(auto));
             let by = format!("{dense} by {}, {fast} by {}", choice.compressor, auto.fast);
-            line("auto", format_args!("{by}; {used} of the budget, {}", Time(self.auto_extra_ns)))?;
+            line("auto", format_args!("{by}; {used} of the budget, {}", Time(counts.auto_extra_ns)))?;
         }
         if let Some(said) = self.accelerator.as_ref().and_then(Usage::text) {
             line("accelerator", format_args!("{said}"))?;
         }
-        line("folios out", format_args!("{}", by_size(&self.zswpout)))?;
-        line("folios in", format_args!("{}", by_size(&self.zswpin)))?;
+        line("folios out", format_args!("{}", by_size(&counts.folios_out)))?;
+        line("folios in", format_args!("{}", by_size(&counts.folios_in)))?;
         let pages = |count: u64| Bytes(count * 4096);
-        let staged = percent(self.pgactivate, self.pgdeactivate);
+        let staged = percent(counts.pgactivate, counts.pgdeactivate);
         line(
             "2nd chance",
-            format_args!("{} touched on the stage, {staged} of what went there", pages(self.pgactivate)),
+            format_args!("{} touched on the stage, {staged} of what went there", pages(counts.pgactivate)),
         )?;
-        let (same, clean) = (pages(self.same_filled), pages(self.clean_reused));
+        let (same, clean) = (pages(counts.same_filled), pages(counts.clean_reused));
         line("not stored", format_args!("{same} filled by one word, {clean} out again unchanged"))?;
-        if self.common_out > 0 {
-            let (out, read) = (pages(self.common_out), pages(self.common_read));
+        if counts.common_out > 0 {
+            let (out, read) = (pages(counts.common_out), pages(counts.common_read));
             line("in common", format_args!("{out} out that relatives have too, {read} read again"))?;
         }
-        line("read-ahead", format_args!("{}", pages(self.readahead)))?;
+        line("read-ahead", format_args!("{}", pages(counts.readahead)))?;
         let (p50, p99) = (Time(self.fault_p50_ns), Time(self.fault_p99_ns));
         let longest = Time(self.fault_max_ns);
         line(
             "faults",
-            format_args!("{}; half in {p50}, 99 % in {p99}, longest {longest}", Count(self.faults)),
+            format_args!("{}; half in {p50}, 99 % in {p99}, longest {longest}", Count(counts.faults)),
         )?;
         line(
             "waited",
-            format_args!("{}, all threads summed, in {}", Time(self.stall_ns), Time(self.elapsed_ns)),
+            format_args!("{}, all threads summed, in {}", Time(counts.stall_ns), Time(self.elapsed_ns)),
         )?;
-        if self.parked_ns > 0 {
-            let parked = Time(self.parked_ns);
+        if counts.parked_ns > 0 {
+            let parked = Time(counts.parked_ns);
             line("turns", format_args!("{parked} of waiting for the turn of a process, all summed"))?;
         }
-        line("engine", format_args!("{} of CPU", Time(self.engine_cpu_ns)))?;
+        line("engine", format_args!("{} of CPU", Time(counts.engine_cpu_ns)))?;
         self.write_processes(out)?;
         self.write_unevictable(out)?;
         self.write_unmanaged(out)
@@ -333,6 +250,8 @@ impl Figures {
                 .collect();
             json!(by_size)
         };
+        let counters: serde_json::Map<_, _> =
+            self.counts.values().map(|(counter, value)| (counter.name.to_string(), json!(value))).collect();
         json!({
             "schema": SCHEMA,
             "zfolio": env!("CARGO_PKG_VERSION"),
@@ -356,46 +275,14 @@ impl Figures {
                 "unmanaged": self.unmanaged,
                 "unrecorded": self.unrecorded,
             },
-            "folios": { "out": folios(&self.zswpout), "in": folios(&self.zswpin) },
-            "pages": {
-                "deactivated": self.pgdeactivate,
-                "second_chance": self.pgactivate,
-                "readahead": self.readahead,
-                "same_filled": self.same_filled,
-                "clean_reused": self.clean_reused,
-                "common_out": self.common_out,
-                "common_read": self.common_read,
-                "busy": self.busy,
-            },
-            "compression": {
-                "in_bytes": self.compressed_in_bytes,
-                "out_bytes": self.compressed_out_bytes,
-                "incompressible_objects": self.incompressible,
-                "noise_objects": { "kept": self.believed_noise, "tried": self.tried_noise, "wrong": self.wrong_noise },
-                "auto": self.auto().map(|(_, auto)| json!({
-                    "cpu_percent": auto.percent,
-                    "fast": { "objects": self.auto_objects[0], "pages": self.auto_pages[0] },
-                    "dense": { "objects": self.auto_objects[1], "pages": self.auto_pages[1] },
-                    "samples": self.auto_samples,
-                    "extra_cpu_ns": self.auto_extra_ns,
-                    "budget_ns": self.budget_ns(auto),
-                })),
-                "compacted_objects": self.compacted,
-                "packed_pages": self.packed,
-            },
-            "faults": {
-                "count": self.faults,
-                "fresh": self.fresh_faults,
-                "p50_ns": self.fault_p50_ns,
-                "p99_ns": self.fault_p99_ns,
-                "max_ns": self.fault_max_ns,
-                "stall_ns": self.stall_ns,
-                "parked_ns": self.parked_ns,
-            },
+            "counters": counters,
+            "folios": { "out": folios(&self.counts.folios_out), "in": folios(&self.counts.folios_in) },
+            "latency": { "p50_ns": self.fault_p50_ns, "p99_ns": self.fault_p99_ns, "max_ns": self.fault_max_ns },
+            "auto": self.auto().map(|(_, auto)| json!({
+                "cpu_percent": auto.percent,
+                "budget_ns": self.budget_ns(auto),
+            })),
             "accelerator": self.accelerator.as_ref().map(Usage::json),
-            "engine_cpu_ns": self.engine_cpu_ns,
-            "limit_hit": self.limit_hit,
-            "events": self.events,
             "processes": self.processes_json(),
             "unmanaged": self.unmanaged_json(),
             "unevictable": self.unevictable_json(),
@@ -484,22 +371,27 @@ mod tests {
             stored_peak_bytes: 1_100_000_000,
             pool_at_peak_bytes: 180_000_000,
             managed: 1,
-            zswpout: [310, 0, 12, 0, 22_000, 0, 0, 0, 0, 12],
-            zswpin: [100, 0, 0, 0, 18_000, 0, 0, 0, 0, 0],
-            pgdeactivate: 500_000,
-            pgactivate: 50_000,
-            readahead: 1000,
-            same_filled: 311,
-            clean_reused: 88_000,
-            common_out: 9_000,
-            common_read: 70,
-            faults: 20_211,
+            counts: Counts {
+                zswpout: 358_502,
+                folios_out: [310, 0, 12, 0, 22_000, 0, 0, 0, 0, 12],
+                zswpin: 288_100,
+                folios_in: [100, 0, 0, 0, 18_000, 0, 0, 0, 0, 0],
+                pgdeactivate: 500_000,
+                pgactivate: 50_000,
+                readahead: 1000,
+                same_filled: 311,
+                clean_reused: 88_000,
+                common_out: 9_000,
+                common_read: 70,
+                faults: 20_211,
+                stall_ns: 1_234_000_000,
+                parked_ns: 2_500_000_000,
+                engine_cpu_ns: 3_999_000_000,
+                ..Counts::default()
+            },
             fault_p50_ns: 21_000,
             fault_p99_ns: 92_400,
             fault_max_ns: 1_300_000,
-            stall_ns: 1_234_000_000,
-            parked_ns: 2_500_000_000,
-            engine_cpu_ns: 3_999_000_000,
             ..Figures::default()
         }
     }
@@ -533,11 +425,15 @@ zfolio: ran in 255 MiB instead of 1.21 GiB (21 %)
         let figures = Figures {
             stored_peak_bytes: 999 << 30,
             pool_at_peak_bytes: 1 << 30,
-            zswpout: [123_456_789; ORDERS],
-            zswpin: [123_456_789; ORDERS],
-            pgactivate: 123_456_789,
-            pgdeactivate: 123_456_790,
-            faults: 12_345_678_901,
+            counts: Counts {
+                zswpout: 1 << 40,
+                folios_out: [123_456_789; ORDERS],
+                folios_in: [123_456_789; ORDERS],
+                pgactivate: 123_456_789,
+                pgdeactivate: 123_456_790,
+                faults: 12_345_678_901,
+                ..figures().counts
+            },
             fault_max_ns: 3_600_000_000_000,
             unmanaged: 1_000_000,
             ..figures()
@@ -596,13 +492,14 @@ zfolio: ran in 255 MiB instead of 1.21 GiB (21 %)
         memcg.release(ended, 1);
         let living = memcg.claim(8).unwrap();
         living.stat.faults.fetch_add(4, Relaxed);
-        living.stat.zswpout[4].fetch_add(1, Relaxed);
+        living.stat.count_out(u16::MAX);
         living.introduce(1, b"sh\0\0\0\0\0\0\0\0\0\0\0\0\0\0", 1);
         living.say("no right");
         living.state.store(State::Unmanaged as u32, Relaxed);
         memcg.unmanaged.fetch_add(1, Relaxed);
         let figures = Figures::collect(&memcg, Roster::new(&memcg).finish());
-        assert_eq!((figures.faults, figures.zswpout[4], figures.fault_max_ns), (7, 1, 500));
+        let Counts { faults, folios_out, .. } = figures.counts;
+        assert_eq!((faults, folios_out[4], figures.fault_max_ns), (7, 1, 500));
         assert_eq!((figures.peak_bytes, figures.wanted_peak_bytes, figures.unmanaged), (100, 300, 1));
         assert_eq!((figures.processes.len(), figures.last_words().as_str()), (2, ""));
         assert_eq!(figures.unmanaged_warnings(), "zfolio: warning: sh ran without a limit: no right\n");
@@ -616,8 +513,8 @@ zfolio: ran in 255 MiB instead of 1.21 GiB (21 %)
         assert_eq!(json["memory"]["wanted_peak_bytes"], 1_300_000_000);
         assert_eq!(json["folios"]["out"]["64k"], 22_000);
         assert_eq!(json["folios"]["in"]["2048k"], 0);
-        assert_eq!(json["faults"]["p99_ns"], 92_400);
-        assert_eq!(json["pages"]["second_chance"], 50_000);
+        assert_eq!(json["latency"]["p99_ns"], 92_400);
+        assert_eq!(json["counters"]["pgactivate"], 50_000);
     }
 
     #[test]

@@ -309,6 +309,7 @@ fn cut(text: &str, columns: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use memcg::Counts;
     use memcg::{Memcg, NAME_BYTES, Settings};
 
     fn process(pid: u32, name: &str, peak: u64) -> Entry {
@@ -324,8 +325,8 @@ mod tests {
         let add = |counter: &std::sync::atomic::AtomicU64, value| {
             counter.fetch_add(value, std::sync::atomic::Ordering::Relaxed);
         };
-        add(&slot.stat.zswpout[4], peak >> 16);
-        add(&slot.stat.zswpin[4], peak >> 17);
+        add(&slot.stat.zswpout, peak >> 12);
+        add(&slot.stat.zswpin, peak >> 13);
         add(&slot.stat.faults, peak >> 12);
         add(&slot.stat.stall_ns, peak);
         memcg.release(slot, 7_000_000_000);
@@ -337,7 +338,7 @@ mod tests {
         Figures {
             max_bytes: 1 << 30,
             peak_bytes: 1 << 29,
-            pgdeactivate: 1,
+            counts: Counts { pgdeactivate: 1, ..Counts::default() },
             began_ns: 1_000_000_000,
             elapsed_ns: 9_000_000_000,
             managed,

@@ -57,37 +57,30 @@ fn run_python(program: &str, compressor: &str, options: &[&str]) -> (Output, ser
 /// What a run has counted agrees with itself: pages that went out with folios, objects with their bytes, guesses with what came of them.
 fn check_counters(name: &str, figures: &serde_json::Value) {
     let of = |group: &str, what: &str| figures[group][what].as_u64().unwrap();
-    let compression = &figures["compression"];
-    let (plain, objects) = (of("compression", "in_bytes"), of("compression", "out_bytes"));
+    let count = |what: &str| of("counters", what);
+    let (plain, objects) = (count("compressed_in_bytes"), count("compressed_out_bytes"));
     assert_eq!(plain % 4096, 0, "{name}: {figures:#}");
-    // The fewest and the most pages that folios of these sizes have: one of 64K has 9 to 16.
-    let folios = |way: &str| {
-        let by_size = figures["folios"][way].as_object().unwrap();
-        by_size.iter().fold((0, 0, 0), |(fewest, most, count), (size, folios)| {
-            let pages = size.trim_end_matches('k').parse::<u64>().unwrap() / 4;
-            let folios = folios.as_u64().unwrap();
-            (fewest + folios * (pages / 2 + 1).min(pages), most + folios * pages, count + folios)
-        })
+    let pages_of = |way: &str| -> u64 {
+        let by_size = figures["folios"][way].as_object().unwrap().iter();
+        by_size
+            .map(|(size, folios)| {
+                size.trim_end_matches('k').parse::<u64>().unwrap() / 4 * folios.as_u64().unwrap()
+            })
+            .sum()
     };
-    let (fewest, most, count) = folios("out");
-    let out = plain / 4096 + of("pages", "same_filled") + of("pages", "clean_reused");
-    let (least_in, _, folios_in) = folios("in");
-    let faults = of("faults", "count");
-    println!(
-        "{name}: {plain} bytes became {objects}; {out} pages out in {count} folios of {fewest} to {most}; {folios_in} folios of {least_in} pages in, {faults} faults"
-    );
+    let (out, back, faults) = (count("zswpout"), count("zswpin"), count("faults"));
+    println!("{name}: {plain} bytes became {objects}; {out} pages out, {back} in, {faults} faults");
+    assert_eq!((pages_of("out"), pages_of("in")), (out, back), "{name}: {figures:#}");
     // What a program takes back or unmaps meanwhile was compressed in vain.
-    assert!(fewest <= out && out <= most + most / 50, "{name}: {figures:#}");
-    assert!(count > 0 && count <= out, "{name}: {figures:#}");
+    assert!(out > 0 && out <= plain / 4096, "{name}: {figures:#}");
     // Every page that came in went out before, and somebody asked for it or what lies beside it.
-    assert!(faults > 0 && folios_in > 0, "{name}: {figures:#}");
-    let noise = |what: &str| compression["noise_objects"][what].as_u64().unwrap();
-    let kept = of("compression", "incompressible_objects");
-    assert!(noise("wrong") <= noise("tried"), "{name}: {figures:#}");
-    assert!(noise("kept") + noise("tried") - noise("wrong") <= kept, "{name}: {figures:#}");
+    assert!(faults > 0 && back > 0, "{name}: {figures:#}");
+    let (kept, tried, wrong) = (count("incompressible"), count("tried_noise"), count("wrong_noise"));
+    assert!(wrong <= tried, "{name}: {figures:#}");
+    assert!(count("believed_noise") + tried - wrong <= kept, "{name}: {figures:#}");
     // Each that was kept as it is has a page at least, and all of it.
     assert!(kept * 4096 <= objects && kept * 4096 <= plain, "{name}: {figures:#}");
-    let took = |what: &str| of("faults", what);
+    let took = |what: &str| of("latency", what);
     assert!(took("p50_ns") <= took("p99_ns") && took("p99_ns") <= took("max_ns"), "{name}: {figures:#}");
     let memory = |what: &str| of("memory", what);
     assert!(memory("stored_peak_bytes") <= memory("wanted_peak_bytes"), "{name}: {figures:#}");
@@ -106,8 +99,8 @@ fn output_is_the_same_with_each_algorithm() {
         assert!(output.stdout == expected, "{name}: {output:?}");
         let compressor = acomp::Compressor::parse(name).unwrap();
         assert_eq!(figures["compressor"], compressor.to_string());
-        let bytes = |way: &str| figures["compression"][way].as_u64().unwrap();
-        let (plain, objects) = (bytes("in_bytes"), bytes("out_bytes"));
+        let bytes = |what: &str| figures["counters"][what].as_u64().unwrap();
+        let (plain, objects) = (bytes("compressed_in_bytes"), bytes("compressed_out_bytes"));
         assert!(plain > 8 << 20 && objects > 0 && objects < plain, "{name}: {figures:#}");
         // Whether they have a device or not.
         let workers = figures["accelerator"]["workers"].as_object();
@@ -135,9 +128,8 @@ fn with_a_dictionary_output_is_the_same() {
     let (output, figures) = run_python(HEAP, &with_words("heap"), &["--memory", "32M"]);
     assert!(output.stdout == expected, "{output:?}");
     assert_eq!(figures["compressor"], "zstd:1,dict=FILE");
-    let compression = &figures["compression"];
-    println!("{compression}");
-    assert!(compression["out_bytes"].as_u64().unwrap() < compression["in_bytes"].as_u64().unwrap() / 2);
+    let bytes = |what: &str| figures["counters"][what].as_u64().unwrap();
+    assert!(bytes("compressed_out_bytes") < bytes("compressed_in_bytes") / 2, "{figures:#}");
 }
 
 /// A compressor whose dictionary is in a file of this name.
@@ -219,27 +211,25 @@ fn auto_takes_both_of_two_and_says_how_much_it_spent() {
         let (output, figures) = run_python(MIXED, compressor, &["--memory", "80M"]);
         assert!(output.stdout == expected, "{compressor}: {output:?}");
         assert_eq!(figures["compressor"], printed);
-        let auto = &figures["compression"]["auto"];
-        println!("{auto}");
-        let count = |by: &str, what: &str| auto[by][what].as_u64().unwrap();
-        let (spent, budget) = (auto["extra_cpu_ns"].as_u64().unwrap(), auto["budget_ns"].as_u64().unwrap());
-        let (fast, dense) = (count("fast", "objects"), count("dense", "objects"));
-        for by in ["fast", "dense"] {
-            assert!(
-                count(by, "pages") >= count(by, "objects") && count(by, "pages") <= 16 * count(by, "objects")
-            );
+        let (auto, counters) = (&figures["auto"], &figures["counters"]);
+        println!("{auto} {counters}");
+        let count = |what: &str| counters[what].as_u64().unwrap();
+        let (spent, budget) = (count("auto_extra_ns"), auto["budget_ns"].as_u64().unwrap());
+        let (fast, dense) = (count("auto_fast_objects"), count("auto_dense_objects"));
+        for (objects, pages) in [(fast, count("auto_fast_pages")), (dense, count("auto_dense_pages"))] {
+            assert!((objects..=16 * objects).contains(&pages));
         }
         let said = String::from_utf8(output.stderr).unwrap();
         assert!(said.contains(" by zstd:1, ") && said.contains(" by lz4:1; "), "{said}");
         match printed {
             "auto,cpu=0" => {
-                assert!(fast > 500, "{auto}");
-                assert_eq!((dense, auto["samples"].as_u64(), spent, budget), (0, Some(0), 0, 0));
+                assert!(fast > 500, "{counters}");
+                assert_eq!((dense, count("auto_samples"), spent, budget), (0, 0, 0, 0));
             }
             _ => {
-                assert!(dense > 50 && auto["samples"].as_u64().unwrap() > 1, "{auto}");
+                assert!(dense > 50 && count("auto_samples") > 1, "{counters}");
                 // Noise is not worth a nanosecond, and not all of the rest is where there are few.
-                assert!(fast > if printed == "auto,cpu=1" { 30 } else { 0 }, "{auto}");
+                assert!(fast > if printed == "auto,cpu=1" { 30 } else { 0 }, "{counters}");
                 // A purse that is full at the start holds a second's.
                 let percent = auto["cpu_percent"].as_u64().unwrap();
                 assert!(spent > 0 && spent <= budget + budget / 10 + percent * 11_000_000, "{auto}");
@@ -247,7 +237,7 @@ fn auto_takes_both_of_two_and_says_how_much_it_spent() {
         }
     }
     let (_, figures) = run_python("print(1)", "zstd", &[]);
-    assert!(figures["compression"]["auto"].is_null());
+    assert!(figures["auto"].is_null());
 }
 
 #[test]
@@ -257,10 +247,9 @@ fn forked_children_read_what_either_of_two_has_made() {
         let options = ["--quiet", "--evict-all", "--memory", "48M"];
         let (output, figures) = run_python(FORKS, compressor, &options);
         assert!(output.stdout == expected, "{output:?}");
-        let auto = &figures["compression"]["auto"];
-        println!("{auto}");
-        let objects = |by: &str| auto[by]["objects"].as_u64().unwrap();
-        assert!(objects("dense") > 0 && (compressor == "auto,cpu=400" || objects("fast") > 0), "{auto}");
+        let count = |what: &str| figures["counters"][what].as_u64().unwrap();
+        let (fast, dense) = (count("auto_fast_objects"), count("auto_dense_objects"));
+        assert!(dense > 0 && (compressor == "auto,cpu=400" || fast > 0), "{fast} {dense}");
     }
 }
 
@@ -426,11 +415,10 @@ fn memory_that_looks_like_noise_is_kept_as_it_is_and_counted() {
     for (name, guesses) in [("zstd:1", true), ("lz4", false)] {
         let (output, figures) = run_python(NOISE, name, &["--quiet", "--memory", "80M"]);
         assert!(output.stdout == expected, "{name}: {output:?}");
-        let compression = &figures["compression"];
-        let count = |what: &str| compression["noise_objects"][what].as_u64().unwrap();
-        println!("{name}: {compression}");
-        assert!(compression["incompressible_objects"].as_u64().unwrap() > 100, "{name}: {compression}");
-        assert_eq!((count("kept") > 50, count("tried") > 8), (guesses, guesses), "{name}: {compression}");
-        assert!(count("wrong") == 0, "{name}: {compression}");
+        let count = |what: &str| figures["counters"][what].as_u64().unwrap();
+        assert!(count("incompressible") > 100, "{name}: {figures:#}");
+        let guessed = (count("believed_noise") > 50, count("tried_noise") > 8);
+        assert_eq!(guessed, (guesses, guesses), "{name}: {figures:#}");
+        assert!(count("wrong_noise") == 0, "{name}: {figures:#}");
     }
 }

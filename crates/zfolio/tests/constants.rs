@@ -34,7 +34,7 @@ fn pages_out(arguments: [&str; 3]) -> u64 {
     assert_eq!((output.status.code(), said), (Some(0), ["right\n".to_owned(), String::new()]));
     let figures: Value = serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
     fs::remove_file(json).unwrap();
-    figures["pages"]["deactivated"].as_u64().unwrap()
+    figures["counters"]["pgdeactivate"].as_u64().unwrap()
 }
 
 /// The program has next to nothing else.

@@ -165,7 +165,7 @@ fn check(release: &str, is_known: bool, libc: &Path, scratch: &Path, program: &P
         // The program once it has grown, and the two children that it forks after that.
         let expected = if grows { 3 } else { 0 };
         assert!(engines == expected || !all, "{release}: {engines} engines, expected {expected}");
-        let out = json["pages"]["deactivated"].as_u64().unwrap();
+        let out = json["counters"]["pgdeactivate"].as_u64().unwrap();
         assert!(!grows || out > 1000, "{release}: {json}");
     }
 }

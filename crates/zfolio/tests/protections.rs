@@ -47,7 +47,7 @@ fn peak(figures: &Value) -> u64 {
 
 /// How many pages went out.
 fn pages_out(figures: &Value) -> u64 {
-    figures["pages"]["deactivated"].as_u64().unwrap()
+    figures["counters"]["pgdeactivate"].as_u64().unwrap()
 }
 
 #[test]

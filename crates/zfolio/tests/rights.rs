@@ -52,7 +52,7 @@ fn goes_on(way: &str) {
     }
     assert_eq!((output.status.code(), &*out), (Some(0), "right\n"), "{way}: {err}");
     let figures: Value = serde_json::from_str(&figures).unwrap();
-    let gone_out = figures["pages"]["deactivated"].as_u64().unwrap();
+    let gone_out = figures["counters"]["pgdeactivate"].as_u64().unwrap();
     assert!(gone_out > ENOUGH_PAGES, "{way}: {gone_out} pages went out: {err}");
 }
 

@@ -276,7 +276,7 @@ fn who_takes_memory_from_each_other_misses_in_turn_and_all_get_on() {
     let (status, out, err) = run.end();
     assert_eq!((status, out.matches("right\n").count()), (Some(0), count), "{err}");
     let summary = run.summary();
-    assert!(summary["faults"]["parked_ns"].as_u64() > Some(1_000_000_000), "{summary}");
+    assert!(summary["counters"]["parked_ns"].as_u64() > Some(1_000_000_000), "{summary}");
 }
 
 #[test]

@@ -49,7 +49,7 @@ fn grow_in(memory: &str, test: &str, flags: &[&str], ways: &[&str]) -> Vec<(u64,
         let json =
             figures(&format!("{test}-{way}"), &["--memory", memory], &[program.to_str().unwrap(), way]);
         assert_eq!(json["tree"]["unmanaged"], 0, "{way}: {json}");
-        (json["tree"]["managed"].as_u64().unwrap(), json["pages"]["deactivated"].as_u64().unwrap())
+        (json["tree"]["managed"].as_u64().unwrap(), json["counters"]["pgdeactivate"].as_u64().unwrap())
     };
     let found = ways.iter().map(run).collect();
     fs::remove_file(program).unwrap();

@@ -116,7 +116,7 @@ fn who_has_given_up_root_is_managed_and_so_are_its_children() {
     let took_over =
         figures["processes"].as_array().unwrap().iter().filter(|p| p["name"] == "python3").count();
     assert_eq!(took_over, 4, "{figures}");
-    assert!(figures["pages"]["deactivated"].as_u64().unwrap() > 1000, "{err}");
+    assert!(figures["counters"]["pgdeactivate"].as_u64().unwrap() > 1000, "{err}");
 }
 
 /// The kernel keeps the page tables of such a process and of its children from them: they are `zfolio run`'s to hand over.
@@ -132,7 +132,7 @@ fn who_gives_up_root_by_itself_has_children_that_are_managed() {
     assert_eq!(figures["tree"]["unmanaged"], 0, "{err}");
     let managed = figures["processes"].as_array().unwrap().iter().filter(|p| p["name"] == "python3").count();
     assert_eq!(managed, 4, "{figures}");
-    assert!(figures["pages"]["deactivated"].as_u64().unwrap() > 1000, "{err}");
+    assert!(figures["counters"]["pgdeactivate"].as_u64().unwrap() > 1000, "{err}");
 }
 
 /// What comes with page and settings: what a process is handed that gives up root, what its child is, and what the child's page tables say of a page that is there.

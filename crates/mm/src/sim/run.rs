@@ -15,7 +15,7 @@ use crate::index::Kind;
 use crate::kernel::WINDOW_PAGES;
 use crate::pager::{Config, Pager};
 use crate::stage::Use;
-use memcg::Stat;
+use memcg::{Counts, Stat};
 use std::any::Any;
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -416,20 +416,19 @@ fn live(world: Shared, plan: &Plan, pager: &mut Simulated) -> Tally {
         turn(pager);
     }
     ended(&world, pager);
-    let sum = |orders: &[std::sync::atomic::AtomicU64]| orders.iter().map(read).sum();
-    fn read(counter: &std::sync::atomic::AtomicU64) -> u64 {
-        counter.load(std::sync::atomic::Ordering::Relaxed)
-    }
+    let counts = Counts::from(stat);
+    let pages = |folios: &[u64]| folios.iter().enumerate().map(|(order, count)| count << order).sum::<u64>();
+    assert_eq!([pages(&counts.folios_out), pages(&counts.folios_in)], [counts.zswpout, counts.zswpin]);
     let own = Tally {
         turns,
-        evicted: read(&stat.pgdeactivate),
-        activated: read(&stat.pgactivate),
-        stored: sum(&stat.zswpout),
-        loaded: sum(&stat.zswpin),
-        reused: read(&stat.clean_reused),
-        ahead: read(&stat.readahead),
-        packed: read(&stat.packed),
-        events: read(&stat.events),
+        evicted: counts.pgdeactivate,
+        activated: counts.pgactivate,
+        stored: counts.zswpout,
+        loaded: counts.zswpin,
+        reused: counts.clean_reused,
+        ahead: counts.readahead,
+        packed: counts.packed,
+        events: counts.events,
         lost: world.borrow().program.lost.len(),
         ..Tally::default()
     };

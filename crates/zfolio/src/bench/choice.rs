@@ -59,9 +59,9 @@ pub fn compressors(text: Option<&str>) -> Result<Vec<Candidate>, String> {
     for word in &words {
         let compressor = Compressor::parse(word).map_err(|error| format!("--compressor {word}: {error}"))?;
         let candidate = Candidate {
-            compressor,
             file: Compressor::dictionary_file(word).unwrap_or_default().to_string(),
             dictionary: dictionary::read(word, compressor)?,
+            ..Candidate::new(compressor)
         };
         if !candidates.contains(&candidate) {
             candidates.push(candidate);

@@ -32,9 +32,11 @@ pub fn check(make: Make) {
 
 /// Fails where the limit has pressed nobody.
 pub fn assert_went_out(name: &str, summary: &Value, limit_bytes: u64) {
-    let out: u64 =
-        summary["folios"]["out"].as_object().expect("folios.out").values().filter_map(Value::as_u64).sum();
-    assert!(out > 0, "{name}: nothing went out under {} MiB: {summary}", limit_bytes / MIB);
+    assert!(
+        summary["counters"]["zswpout"].as_u64() > Some(0),
+        "{name}: nothing went out under {} MiB: {summary}",
+        limit_bytes / MIB
+    );
 }
 
 /// Runs the workload alone and in a part of what it needs, but at least `least_bytes`; both are started by `launcher` and measured by `sample`. What

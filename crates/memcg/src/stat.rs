@@ -1,0 +1,249 @@
+//! What is counted: one table, of which the counters in the shared page, their copy and its help are made.
+
+use crate::ORDERS;
+use crate::hist::Histogram;
+use core::mem::offset_of;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// What a counter counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// Pages of 4 KiB.
+    Pages,
+    /// Bytes.
+    Bytes,
+    /// Objects in a pool.
+    Objects,
+    /// Faults of the program's threads.
+    Faults,
+    /// Nanoseconds.
+    Nanoseconds,
+    /// Events of any other kind.
+    Times,
+}
+
+impl Unit {
+    /// As people read it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Unit::Pages => "pages",
+            Unit::Bytes => "bytes",
+            Unit::Objects => "objects",
+            Unit::Faults => "faults",
+            Unit::Nanoseconds => "ns",
+            Unit::Times => "times",
+        }
+    }
+}
+
+/// A line of the table.
+#[derive(Clone, Copy, Debug)]
+pub struct Counter {
+    /// Its name in structure and JSON: the kernel's where the kernel counts the same.
+    pub name: &'static str,
+    /// What it counts.
+    pub unit: Unit,
+    /// What that says, in one sentence without its end.
+    pub text: &'static str,
+}
+
+macro_rules! counters {
+    ($($name:ident: $unit:ident, $text:literal;)*) => {
+        /// Counters of one process, or of all that have ended (`Memcg::ended`). All only grow.
+        #[repr(C)]
+        #[derive(Default)]
+        pub struct Stat {
+            $(#[doc = $text] pub $name: AtomicU64,)*
+            /// The pages of `zswpout` by folio order: naturally aligned runs that went into one object.
+            pub folios_out: [AtomicU64; ORDERS],
+            /// The pages of `zswpin` by folio order: naturally aligned runs that came in together.
+            pub folios_in: [AtomicU64; ORDERS],
+            /// Fault latency in nanoseconds.
+            pub fault_ns: Histogram,
+        }
+
+        /// A copy of [`Stat`], without the histogram.
+        #[derive(Clone, Debug, Default, PartialEq, Eq)]
+        pub struct Counts {
+            $(#[doc = $text] pub $name: u64,)*
+            /// See [`Stat::folios_out`].
+            pub folios_out: [u64; ORDERS],
+            /// See [`Stat::folios_in`].
+            pub folios_in: [u64; ORDERS],
+        }
+
+        /// The table, in the order of the structure.
+        pub const COUNTERS: &[Counter] =
+            &[$(Counter { name: stringify!($name), unit: Unit::$unit, text: $text },)*];
+
+        impl Counts {
+            /// Each counter of the table with its value.
+            pub fn values(&self) -> impl Iterator<Item = (&'static Counter, u64)> {
+                COUNTERS.iter().zip([$(self.$name,)*])
+            }
+        }
+
+        impl From<&Stat> for Counts {
+            fn from(stat: &Stat) -> Counts {
+                Counts {
+                    $($name: stat.$name.load(Relaxed),)*
+                    folios_out: stat.folios_out.each_ref().map(|counter| counter.load(Relaxed)),
+                    folios_in: stat.folios_in.each_ref().map(|counter| counter.load(Relaxed)),
+                }
+            }
+        }
+    };
+}
+
+counters! {
+    zswpout: Pages, "stored in the pool as new objects";
+    zswpin: Pages, "loaded from the pool";
+    same_filled: Pages, "stored without data, since one word fills them";
+    clean_reused: Pages, "gone out again unchanged, so that the object that they came from was kept";
+    common_out: Pages, "of clean_reused: kept in a log that related processes have in common";
+    common_read: Pages, "come back from there to be read, of which each process has a copy of its own then";
+    pgdeactivate: Pages, "moved to the inactive list";
+    pgactivate: Pages, "touched on the inactive list, and moved back";
+    readahead: Pages, "brought back before they were asked for";
+    busy: Pages, "not moved, since they were pinned or shared";
+    packed: Pages, "that were out already, and became part of a larger object";
+    compressed_in_bytes: Bytes, "of pages in new objects";
+    compressed_out_bytes: Bytes, "of new objects";
+    incompressible: Objects, "kept as they were, since they did not shrink";
+    believed_noise: Objects, "of incompressible: not tried, since they looked like noise";
+    tried_noise: Objects, "that looked like noise, and were tried all the same";
+    wrong_noise: Objects, "of tried_noise: shrunk";
+    compacted: Objects, "moved to compact the pool";
+    auto_fast_objects: Objects, "made by the fast one of two compressors";
+    auto_dense_objects: Objects, "made by the dense one";
+    auto_fast_pages: Pages, "in objects of the fast one";
+    auto_dense_pages: Pages, "in objects of the dense one";
+    auto_samples: Times, "both compressors were tried, to compare them";
+    auto_extra_ns: Nanoseconds, "of processor time that the dense one took beyond the fast one, samples included";
+    faults: Faults, "on memory that was out";
+    fresh_faults: Faults, "on memory that was never touched before";
+    stall_ns: Nanoseconds, "that threads waited for faults, from the engine's first look at each to the wake-up";
+    parked_ns: Nanoseconds, "that threads waited for the turn of their process; not in stall_ns";
+    engine_cpu_ns: Nanoseconds, "of processor time of engines and workers";
+    events: Times, "memory was unmapped, moved or discarded by the program";
+    near_refaults: Times, "a page came back before as many others had gone out as were in memory: with more of it the page would have stayed";
+    near_distance: Pages, "that had gone out since each of near_refaults, summed";
+}
+
+impl Stat {
+    /// The one counter that is a highest value, and no sum: its place among all.
+    const MAX_AT: usize = (offset_of!(Stat, fault_ns) + Histogram::MAX_OFFSET) / 8;
+
+    fn counters(&self) -> &[AtomicU64] {
+        // SAFETY: `Stat` is `repr(C)` and consists of `AtomicU64` alone (asserted below), borrowed for `self`'s life.
+        unsafe { core::slice::from_raw_parts(self as *const Stat as *const AtomicU64, size_of::<Stat>() / 8) }
+    }
+
+    /// Counts `value` for the counter at this place.
+    fn count(&self, at: usize, value: u64) {
+        if value == 0 {
+            return;
+        }
+        let counter = &self.counters()[at];
+        if at == Self::MAX_AT {
+            counter.fetch_max(value, Relaxed)
+        } else {
+            counter.fetch_add(value, Relaxed)
+        };
+    }
+
+    /// Adds every counter of `other` to this one.
+    pub fn add(&self, other: &Stat) {
+        for (at, counter) in other.counters().iter().enumerate() {
+            self.count(at, counter.load(Relaxed));
+        }
+    }
+
+    /// Adds every counter of `other` to this one and sets it to 0, one by one, so that none counts twice whenever it ends.
+    pub(crate) fn take(&self, other: &Stat) {
+        for (at, counter) in other.counters().iter().enumerate() {
+            self.count(at, counter.swap(0, Relaxed));
+        }
+    }
+
+    /// Counts pages of a window, by bit, that went into one object.
+    pub fn count_out(&self, pages: u16) {
+        self.zswpout.fetch_add(pages.count_ones().into(), Relaxed);
+        count_folios(&self.folios_out, pages);
+    }
+
+    /// Counts pages of a window, by bit, that came in together.
+    pub fn count_in(&self, pages: u16) {
+        self.zswpin.fetch_add(pages.count_ones().into(), Relaxed);
+        count_folios(&self.folios_in, pages);
+    }
+
+    /// Pages that went out of the process for the first time since they were written: the pool has them, or one word fills them.
+    pub fn pages_out(&self) -> u64 {
+        self.zswpout.load(Relaxed) + self.same_filled.load(Relaxed)
+    }
+}
+
+/// Counts the naturally aligned runs of which `pages` consists, the largest first.
+fn count_folios(folios: &[AtomicU64; ORDERS], mut pages: u16) {
+    for order in (0..=u16::BITS.ilog2()).rev() {
+        let len = 1 << order;
+        let folio = u16::MAX >> (u16::BITS - len);
+        for at in (0..u16::BITS).step_by(len as usize) {
+            if pages & folio << at == folio << at {
+                pages &= !(folio << at);
+                folios[order as usize].fetch_add(1, Relaxed);
+            }
+        }
+    }
+}
+
+const _: () = assert!(size_of::<Stat>().is_multiple_of(8) && align_of::<Stat>() == 8);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folios_add_up_to_pages() {
+        for (pages, expected) in [
+            (0, [0, 0, 0, 0, 0]),
+            (u16::MAX, [0, 0, 0, 0, 1]),
+            // Nine pages from the first on, and from the second on.
+            (0x1ff, [1, 0, 0, 1, 0]),
+            (0x3fe, [1, 2, 1, 0, 0]),
+            (0x5555, [8, 0, 0, 0, 0]),
+            (0x7ffe, [2, 2, 2, 0, 0]),
+        ] {
+            let stat = Stat::default();
+            stat.count_out(pages);
+            let Counts { zswpout, folios_out, .. } = Counts::from(&stat);
+            assert_eq!((zswpout, &folios_out[..5]), (pages.count_ones().into(), &expected[..]), "{pages:#x}");
+        }
+        let stat = Stat::default();
+        (0..=u16::MAX).for_each(|pages| stat.count_in(pages));
+        let Counts { zswpin, folios_in, .. } = Counts::from(&stat);
+        let sum: u64 = folios_in.iter().enumerate().map(|(order, folios)| folios << order).sum();
+        assert_eq!((zswpin, sum), (1 << 19, 1 << 19));
+    }
+
+    #[test]
+    fn the_table_names_each_counter_once_and_copies_it() {
+        let stat = Stat::default();
+        for (at, counter) in stat.counters()[..COUNTERS.len()].iter().enumerate() {
+            counter.store(at as u64 + 1, Relaxed);
+        }
+        let counts = Counts::from(&stat);
+        assert!(counts.values().map(|(_, value)| value).eq(1..=COUNTERS.len() as u64));
+        for (at, Counter { name, unit, text }) in COUNTERS.iter().enumerate() {
+            assert!(COUNTERS[..at].iter().all(|other| other.name != *name), "{name} twice");
+            assert!(!text.ends_with('.'), "{name}");
+            let is = |suffix, of| name.ends_with(suffix) == (*unit == of);
+            assert!(
+                is("_bytes", Unit::Bytes) && is("_ns", Unit::Nanoseconds),
+                "{name} is in {}",
+                unit.name()
+            );
+        }
+    }
+}
