@@ -451,7 +451,7 @@ impl Board {
 
     /// A worker's turn in the middle of another one: takes a load that was put up meanwhile, for which a thread may wait, and has `act` do it. `most` is its hand's. False when
     /// there was none, or no parcel.
-    pub fn serve_load(&self, most: usize, act: impl FnOnce(&mut Task<'_>)) -> bool {
+    pub fn serve_load(&self, most: usize, act: impl FnOnce(&mut [Option<Task<'_>>])) -> bool {
         if self.fetches.is_empty() {
             return false;
         }
@@ -460,10 +460,11 @@ impl Board {
         let mut parcel = Some(own);
         let slot = self.fetches.pop();
         // It may be a store by now: that is a newer job of the same slot.
-        if let Some(mut task) = slot.and_then(|slot| self.begin(slot, own)) {
+        let mut tasks = [slot.and_then(|slot| self.begin(slot, own))];
+        if tasks[0].is_some() {
             parcel = None;
-            act(&mut task);
-            self.end_task(task, &mut parcel);
+            act(&mut tasks);
+            tasks.into_iter().flatten().for_each(|task| self.end_task(task, &mut parcel));
         }
         if let Some(own) = parcel {
             self.free_parcel(own);

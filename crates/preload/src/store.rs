@@ -106,19 +106,19 @@ impl PageStore {
         compacted.objects_moved > 0
     }
 
-    /// Makes one object, which all of the family can read, of those pages of `window`, the program's at `from`, that `pages` names by bit, at the beginning of
+    /// Makes one object, which all of the family can read, of those pages of the window `bytes`, the program's at `from`, that `pages` names by bit, at the beginning of
     /// `parcel`: its pages, fingerprint and bytes. `None` where that would save little.
     pub fn pack(
         &mut self,
         from: usize,
-        window: &[u8],
+        bytes: &mut [u8],
         pages: u16,
         parcel: &mut [u8],
     ) -> Option<(u16, u32, usize)> {
         let origin = Origin { at: from, pages: pages.count_ones() as usize, is_single: false };
         let chosen = self.choose(origin, false);
         let (priors, way) = (Priors::default(), way_of(chosen));
-        let packed = self.codec.pack(window, pages, WINDOW_PAGES, &priors, way, parcel);
+        let packed = self.codec.pack_one(bytes, pages, WINDOW_PAGES, &priors, way, parcel);
         self.learn(chosen, &packed);
         match packed.objects[0] {
             Some(New::Blob { fingerprint, bytes, compressed: true }) => {

@@ -67,7 +67,8 @@ impl Teller {
                 pager.kernel.memory().glance(at + page * PAGE, &mut self.window[page * PAGE..][..PAGE]);
             there |= ((read == Ok(PAGE)) as u16) << page;
         }
-        let Some((pages, fingerprint, bytes)) = pager.store.pack(at, &self.window, there, &mut self.parcel)
+        let Some((pages, fingerprint, bytes)) =
+            pager.store.pack(at, &mut self.window, there, &mut self.parcel)
         else {
             return Some(0);
         };

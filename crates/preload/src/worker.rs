@@ -23,7 +23,7 @@ use uffd::sys::{self, CpuSet, consts::*};
 use uffd::{Fd, Memory};
 use vmscan::{PAGE, WINDOW};
 use zswap::{
-    BATCH_MAX, Choice, Codec, Load, LoadError, PARCEL_MAX_BYTES, Packed, Priors, WINDOW_PAGES, Window,
+    BATCH_MAX, Choice, Codec, Load, LoadError, PARCEL_MAX_BYTES, Packed, Priors, WINDOW_PAGES, Way, Window,
 };
 
 /// What a worker is started with.
@@ -158,81 +158,38 @@ struct Bench {
     codec: Codec,
     /// As many windows as are packed together, or objects as are unpacked.
     bytes: Vec<u8>,
-    /// Where a device works: for what comes while it does.
-    aside: Option<Aside>,
-}
-
-/// A codec that has no device, and what it needs: for a job in the middle of others.
-struct Aside {
-    codec: Codec,
-    bytes: Vec<u8>,
-    most: usize,
-}
-
-impl Aside {
-    fn new(codec: Codec, most: usize) -> Aside {
-        Aside { codec, bytes: vec![0; PARCEL_MAX_BYTES.max(WINDOW)], most }
-    }
-
-    /// Does one load that was put up since, if there is one.
-    fn turn(&mut self, watch: &mut Watch<'_>) {
-        let Aside { codec, bytes, most } = self;
-        let Duty { board, memory, .. } = watch.duty;
-        board.serve_load(*most, |Task { work, parcel, reply, .. }| {
-            *reply = match work {
-                Work::Pack { at, pages, unit, priors, way } => {
-                    copy(watch, *at, *pages, bytes);
-                    Reply::Packed(codec.pack(&bytes[..WINDOW], *pages, *unit, priors, *way, parcel))
-                }
-                Work::Unpack { object, bytes: len, fingerprint, first, pages, to } => {
-                    let (object_at, object) = (*object, &mut bytes[..*len]);
-                    let plain = &mut parcel[..*pages as usize * PAGE];
-                    let sound = memory.read(object_at, object)
-                        && codec.unpack(object, *fingerprint, *first as usize, plain).is_ok()
-                        // SAFETY: a slot of the stage that is this job's.
-                        && unsafe { memory.write(*to, plain) };
-                    Reply::Unpacked(sound)
-                }
-            };
-        });
-    }
 }
 
 impl Bench {
-    /// `aside` where the codec has a device.
-    fn new(codec: Codec, aside: impl FnOnce() -> Option<Codec>) -> Bench {
-        let most = codec.batch_size();
-        let bytes = vec![0; PARCEL_MAX_BYTES.max(WINDOW) * most];
-        let aside = if most > 1 { aside().map(|codec| Aside::new(codec, most)) } else { None };
-        Bench { codec, bytes, aside }
+    fn new(codec: Codec) -> Bench {
+        let bytes = vec![0; PARCEL_MAX_BYTES.max(WINDOW) * codec.batch_size()];
+        Bench { codec, bytes }
     }
 
-    /// Does what a worker has taken.
-    fn act(&mut self, watch: &mut Watch<'_>, tasks: &mut [Option<Task<'_>>]) {
-        if self.codec.batch_size() > 1 {
-            return self.act_together(watch, tasks);
-        }
-        for Task { work, parcel, reply, .. } in tasks.iter_mut().flatten() {
-            *reply = match work {
-                Work::Pack { at, pages, unit, priors, way } => {
-                    copy(watch, *at, *pages, &mut self.bytes);
-                    let window = &self.bytes[..WINDOW];
-                    Reply::Packed(self.codec.pack(window, *pages, *unit, priors, *way, parcel))
-                }
-                Work::Unpack { .. } => self.unpack(watch, work, parcel),
-            };
-        }
+    /// Does what a worker has taken, and calls `between` meanwhile.
+    fn act(
+        &mut self,
+        watch: &mut Watch<'_>,
+        tasks: &mut [Option<Task<'_>>],
+        between: &mut dyn FnMut(&mut Watch<'_>),
+    ) {
+        self.unpack(watch, tasks, between);
+        self.pack(watch, tasks, between);
     }
 
-    /// The same, for all that is to be packed or unpacked at once, by a device. A load that is put up while the device works does not wait for it.
-    fn act_together(&mut self, watch: &mut Watch<'_>, tasks: &mut [Option<Task<'_>>]) {
-        self.unpack_together(watch, tasks);
+    fn pack(
+        &mut self,
+        watch: &mut Watch<'_>,
+        tasks: &mut [Option<Task<'_>>],
+        between: &mut dyn FnMut(&mut Watch<'_>),
+    ) {
         let none = Priors::default();
         let mut windows: [Window<'_>; BATCH_MAX] = core::array::from_fn(|_| Window {
             bytes: &mut [],
             pages: 0,
             unit: 1,
             priors: &none,
+            way: Way::Only,
             parcel: &mut [],
             packed: Packed::default(),
         });
@@ -240,25 +197,25 @@ impl Bench {
         let places = self.bytes.chunks_exact_mut(WINDOW);
         let mut replies = [const { None }; BATCH_MAX];
         for (Task { work, parcel, reply, .. }, bytes) in tasks.iter_mut().flatten().zip(places) {
-            let Work::Pack { at, pages, unit, priors, .. } = work else { continue };
+            let Work::Pack { at, pages, unit, priors, way } = work else { continue };
             copy(watch, *at, *pages, bytes);
-            let (pages, unit) = (*pages, *unit);
-            windows[count] = Window { bytes, pages, unit, priors, parcel, packed: Packed::default() };
+            let (pages, unit, way, packed) = (*pages, *unit, *way, Packed::default());
+            windows[count] = Window { bytes, pages, unit, priors, way, parcel, packed };
             replies[count] = Some(reply);
             count += 1;
         }
-        let aside = &mut self.aside;
-        self.codec.pack_together_with(&mut windows[..count], &mut || {
-            if let Some(aside) = aside {
-                aside.turn(watch);
-            }
-        });
+        self.codec.pack(&mut windows[..count], &mut || between(watch));
         for (reply, window) in replies.into_iter().flatten().zip(windows) {
             *reply = Reply::Packed(window.packed);
         }
     }
 
-    fn unpack_together(&mut self, watch: &mut Watch<'_>, tasks: &mut [Option<Task<'_>>]) {
+    fn unpack(
+        &mut self,
+        watch: &mut Watch<'_>,
+        tasks: &mut [Option<Task<'_>>],
+        between: &mut dyn FnMut(&mut Watch<'_>),
+    ) {
         let duty = watch.duty;
         let memory = &duty.memory;
         let mut loads: [Load<'_>; BATCH_MAX] = core::array::from_fn(|_| Load {
@@ -290,29 +247,11 @@ impl Bench {
         if count == 0 {
             return;
         }
-        let aside = &mut self.aside;
-        self.codec.unpack_together_with(&mut loads[..count], &mut || {
-            if let Some(aside) = aside {
-                aside.turn(watch);
-            }
-        });
+        self.codec.unpack_all(&mut loads[..count], &mut || between(watch));
         for ((reply, to), load) in replies.into_iter().flatten().zip(&loads) {
             // SAFETY: a slot of the stage that is this job's.
             *reply = Reply::Unpacked(load.result.is_ok() && unsafe { memory.write(to, load.to) });
         }
-    }
-
-    fn unpack(&mut self, watch: &Watch<'_>, work: &Work, parcel: &mut [u8]) -> Reply {
-        let Work::Unpack { object, bytes, fingerprint, first, pages, to } = *work else {
-            return Reply::Unpacked(false);
-        };
-        let (memory, plain) = (&watch.duty.memory, &mut parcel[..pages as usize * PAGE]);
-        let read = memory.read(object, &mut self.bytes[..bytes]);
-        let sound = read
-            && self.codec.unpack(&self.bytes[..bytes], fingerprint, first as usize, plain).is_ok()
-            // SAFETY: a slot of the stage that is this job's.
-            && unsafe { memory.write(to, plain) };
-        Reply::Unpacked(sound)
     }
 }
 
@@ -370,7 +309,11 @@ pub extern "C" fn main(duty: usize) -> ! {
     let meter = attach_device(duty, &mut codec);
     // While anything may be opened still: by these names it opens queues that come later.
     let doors = meter.as_ref().and_then(|_| acomp::doors::seal(duty.memcg.settings.iaa_root.as_str()));
-    let mut bench = Bench::new(codec, || Codec::new(duty.choice, duty.seed, duty.file).ok());
+    let mut bench = Bench::new(codec);
+    // Without a device, for loads that come while a device works: they do not wait for it.
+    let most = bench.codec.batch_size();
+    let aside = if most > 1 { Codec::new(duty.choice, duty.seed, duty.file).ok() } else { None };
+    let mut aside = aside.map(Bench::new);
     let mut watch = Watch {
         duty,
         engine,
@@ -386,12 +329,17 @@ pub extern "C" fn main(duty: usize) -> ! {
         meter,
     };
     let (board, head, number) = (duty.board, duty.board.head(), duty.number);
-    let mut hand = Hand::new(bench.codec.batch_size());
+    let mut hand = Hand::new(most);
     filter::enter(Stage::Works, Company { program: duty.program, engine: duty.engine, doors });
     board.report_ready();
     while head.stop.load(SeqCst) == 0 {
         watch.follow();
-        if board.serve(&mut hand, |tasks| bench.act(&mut watch, tasks)) {
+        let mut serve_loads = |watch: &mut Watch<'_>| {
+            if let Some(aside) = &mut aside {
+                board.serve_load(most, |tasks| aside.act(watch, tasks, &mut |_| {}));
+            }
+        };
+        if board.serve(&mut hand, |tasks| bench.act(&mut watch, tasks, &mut serve_loads)) {
             bench.codec.look();
             continue;
         }

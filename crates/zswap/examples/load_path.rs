@@ -31,7 +31,7 @@ fn objects(codec: &mut Codec, unit: usize) -> Vec<Object> {
             window.extend((window.len() as u64 & 31).to_le_bytes());
         }
         let mut parcel = vec![0; PARCEL_MAX_BYTES];
-        let packed = codec.pack(&window, u16::MAX, unit, &Priors::default(), Way::Only, &mut parcel);
+        let packed = codec.pack_one(&mut window, u16::MAX, unit, &Priors::default(), Way::Only, &mut parcel);
         let mut at = 0;
         for new in packed.objects.into_iter().flatten() {
             let New::Blob { bytes, fingerprint, .. } = new else { continue };
@@ -59,7 +59,7 @@ fn all(codec: &mut Codec, objects: &[Object], unit: usize, together: bool, times
                     result: Err(LoadError::Stream),
                 })
                 .collect();
-            codec.unpack_together(&mut loads);
+            codec.unpack_all(&mut loads, &mut || {});
             loads.iter().for_each(|load| load.result.expect("a sound object"));
         } else {
             for ((object, fingerprint), to) in eight.iter().zip(&mut rooms) {

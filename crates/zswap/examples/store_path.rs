@@ -162,9 +162,9 @@ impl Variant {
         for folio in memory.chunks_exact_mut(folio) {
             stored.folios += 1;
             if !is_batched {
-                for window in folio.chunks_exact(WINDOW_BYTES) {
+                for window in folio.chunks_exact_mut(WINDOW_BYTES) {
                     let parcel = &mut parcels[..PARCEL_MAX_BYTES];
-                    let packed = self.codec.pack(window, u16::MAX, unit, &priors, Way::Only, parcel);
+                    let packed = self.codec.pack_one(window, u16::MAX, unit, &priors, Way::Only, parcel);
                     Self::store(&self.cache, &packed, parcel, unit, &mut stored);
                 }
                 continue;
@@ -176,13 +176,15 @@ impl Variant {
                     core::array::from_fn(|_| {
                         let (bytes, pages) = bytes.next().map_or((&mut [][..], 0), |bytes| (bytes, u16::MAX));
                         let (parcel, packed) = (parcels.next().expect("one for each"), Packed::default());
-                        Window { bytes, pages, unit, priors: &priors, parcel, packed }
+                        Window { bytes, pages, unit, priors: &priors, way: Way::Only, parcel, packed }
                     })
                 };
                 let count = windows.iter().filter(|window| window.pages != 0).count();
-                self.codec.pack_each(&mut windows[..count], |window| {
+                let windows = &mut windows[..count];
+                self.codec.pack(windows, &mut || {});
+                for window in windows {
                     Self::store(&self.cache, &window.packed, window.parcel, unit, &mut stored);
-                });
+                }
             }
         }
         let elapsed = begun.elapsed().as_secs_f64();

@@ -13,7 +13,7 @@
 //! The hashes are keyed with a seed of the process, and serve twice: what is loaded is checked against them, and a page that
 //! goes out again is recognised by them as unchanged, so that it need not be compressed again.
 //!
-//! - [`codec`]: [`Codec`], pages to objects and back, for those who have the bytes and not the pool; `together`, several windows as one batch
+//! - [`codec`]: [`Codec`], pages to objects and back, for those who have the bytes and not the pool: `pack`, `unpack`
 //! - [`cache`]: [`Cache`], the objects in the pool
 //! - [`object`]: the layout of an object
 //! - [`page`]: what can be said of a page without compressing it

@@ -57,7 +57,7 @@ fn store(
     priors: &Priors,
 ) -> (Packed, Vec<Blob>) {
     let mut parcel = vec![0xaa; PARCEL_MAX_BYTES];
-    let packed = codec.pack(window, pages, unit, priors, Way::Only, &mut parcel);
+    let packed = codec.pack_one(&mut window.to_vec(), pages, unit, priors, Way::Only, &mut parcel);
     let (mut at, mut blobs) = (0, Vec::new());
     for new in packed.objects.into_iter().flatten() {
         if let New::Blob { fingerprint, bytes, compressed } = new {

@@ -77,15 +77,17 @@ fn it_makes_no_difference_whether_windows_are_packed_together() {
                     pages: *pages,
                     unit: *unit,
                     priors,
+                    way: Way::Only,
                     parcel,
                     packed: Packed::default(),
                 })
                 .collect();
-            together.pack_together(&mut windows);
+            together.pack(&mut windows, &mut || {});
             let packed: Vec<Packed> = windows.iter().map(|window| window.packed).collect();
             let mut parcel = vec![0; PARCEL_MAX_BYTES];
             for (at, (pages, unit, priors)) in asked.iter().enumerate() {
-                let expected = alone.pack(&whole[at], *pages, *unit, priors, Way::Only, &mut parcel);
+                let expected =
+                    alone.pack_one(&mut whole[at].clone(), *pages, *unit, priors, Way::Only, &mut parcel);
                 assert_eq!(without_guesses(packed[at]), without_guesses(expected), "{algorithm}");
                 let lengths = expected.objects.into_iter().flatten().map(|new| match new {
                     New::Blob { bytes, .. } => bytes as usize,
@@ -94,35 +96,6 @@ fn it_makes_no_difference_whether_windows_are_packed_together() {
                 let bytes: usize = lengths.sum();
                 assert!(parcels[at][..bytes] == parcel[..bytes], "{algorithm}, {unit} pages an object");
             }
-
-            // Given away one by one, out of whatever parcel, in their order.
-            let mut bytes = whole.clone();
-            let mut rooms = vec![vec![0xaa; PARCEL_MAX_BYTES]; count];
-            let mut windows: Vec<Window<'_>> = bytes
-                .iter_mut()
-                .zip(&mut rooms)
-                .zip(&asked)
-                .map(|((bytes, parcel), (pages, unit, priors))| {
-                    let packed = Packed::default();
-                    Window { bytes, pages: *pages, unit: *unit, priors, parcel, packed }
-                })
-                .collect();
-            let mut given = packed.iter().zip(&parcels);
-            together.pack_each(&mut windows, |window| {
-                let (packed, parcel) = given.next().unwrap();
-                let packed = without_guesses(*packed);
-                assert_eq!(without_guesses(window.packed), packed, "{algorithm}");
-                let blobs = packed.objects.into_iter().flatten();
-                let bytes: u32 = blobs
-                    .map(|new| match new {
-                        New::Blob { bytes, .. } => bytes,
-                        New::Same(_) => 0,
-                    })
-                    .sum();
-                assert!(window.parcel[..bytes as usize] == parcel[..bytes as usize], "{algorithm}");
-            });
-            assert!(given.next().is_none());
-            assert!(windows.iter().all(|window| window.parcel.len() == PARCEL_MAX_BYTES));
         }
     }
 }
@@ -170,10 +143,10 @@ fn a_device_packs_windows_together() {
         let mut windows: Vec<Window<'_>> = windows
             .map(|((bytes, parcel), (pages, unit))| {
                 let packed = Packed::default();
-                Window { bytes, pages, unit, priors: &priors, parcel, packed }
+                Window { bytes, pages, unit, priors: &priors, way: Way::Only, parcel, packed }
             })
             .collect();
-        device.pack_together(&mut windows);
+        device.pack(&mut windows, &mut || {});
         for (window, whole) in windows.iter().zip(&whole) {
             let pages = (0..WINDOW_PAGES).filter(|page| window.packed.in_objects & 1 << page != 0);
             let pages: Vec<&[u8]> = pages.map(|page| &whole[page * PAGE..][..PAGE]).collect();
@@ -225,7 +198,14 @@ fn objects_are_unpacked_together_as_each_alone() {
                 let window = random.window();
                 let unit = [1, 3, WINDOW_PAGES][random.below(3) as usize];
                 let mut parcel = vec![0; PARCEL_MAX_BYTES];
-                let packed = alone.pack(&window, u16::MAX, unit, &Priors::default(), Way::Only, &mut parcel);
+                let packed = alone.pack_one(
+                    &mut window.clone(),
+                    u16::MAX,
+                    unit,
+                    &Priors::default(),
+                    Way::Only,
+                    &mut parcel,
+                );
                 let is_blob = |new: &New| matches!(new, New::Blob { .. });
                 let Some(New::Blob { fingerprint, bytes, .. }) =
                     packed.objects.into_iter().flatten().find(is_blob)
@@ -261,7 +241,7 @@ fn objects_are_unpacked_together_as_each_alone() {
                     Load { object, fingerprint: *fingerprint, first: *first, to, result }
                 })
                 .collect();
-            together.unpack_together(&mut loads);
+            together.unpack_all(&mut loads, &mut || {});
             let results: Vec<_> = loads.iter().map(|load| load.result).collect();
             for ((wanted, result), room) in wanted.iter().zip(results).zip(&rooms) {
                 let mut expected = vec![0xa5; wanted.pages * PAGE];
@@ -293,7 +273,7 @@ fn a_load_is_back_before_the_batch_that_is_under_way() {
     let mut object = vec![0; PARCEL_MAX_BYTES];
     let priors = Priors::default();
     let plain: Vec<u8> = (0..WINDOW_PAGES * PAGE / 8).flat_map(|n| (n as u64 / 3).to_le_bytes()).collect();
-    let made = aside.pack(&plain, u16::MAX, WINDOW_PAGES, &priors, Way::Only, &mut object);
+    let made = aside.pack_one(&mut plain.clone(), u16::MAX, WINDOW_PAGES, &priors, Way::Only, &mut object);
     let Some(New::Blob { fingerprint, bytes, .. }) = made.objects[0] else { panic!("{made:?}") };
     let object = &object[..bytes as usize];
 
@@ -304,7 +284,7 @@ fn a_load_is_back_before_the_batch_that_is_under_way() {
         .zip(&mut parcels)
         .map(|(bytes, parcel)| {
             let (pages, unit, packed) = (u16::MAX, WINDOW_PAGES, Packed::default());
-            Window { bytes, pages, unit, priors: &priors, parcel, packed }
+            Window { bytes, pages, unit, priors: &priors, way: Way::Only, parcel, packed }
         })
         .collect();
     let began = Instant::now();
@@ -313,7 +293,7 @@ fn a_load_is_back_before_the_batch_that_is_under_way() {
         aside.unpack(object, fingerprint, 0, room).unwrap();
         (began.elapsed(), model.done(1))
     };
-    device.pack_together_with(&mut windows, &mut || {
+    device.pack(&mut windows, &mut || {
         loaded.get_or_insert_with(|| load(&mut room));
     });
     let packed = began.elapsed();
@@ -329,7 +309,7 @@ fn a_load_is_back_before_the_batch_that_is_under_way() {
         .map(|to| Load { object, fingerprint, first: 0, to, result: Err(LoadError::Stream) })
         .collect();
     let (mut later, began) = (None, Instant::now());
-    device.unpack_together_with(&mut loads, &mut || {
+    device.unpack_all(&mut loads, &mut || {
         later.get_or_insert_with(|| load(&mut room));
     });
     assert!(loads.iter().all(|load| load.result == Ok(())) && began.elapsed() >= latency);

@@ -172,16 +172,11 @@ fn a_load_is_done_in_the_middle_of_a_batch() {
     let mut hand = Hand::new(BATCH_MAX);
     (0..8).for_each(|slot| board.post(slot, work(2 * slot as usize)));
     let one_load = |number: usize| {
-        board.serve_load(BATCH_MAX, |task| {
-            let mut tasks = [const { None }; 1];
-            let (Work::Pack { at, .. } | Work::Unpack { object: at, .. }) = *task.work;
+        board.serve_load(BATCH_MAX, |tasks| {
+            let [Some(Task { work, .. })] = tasks else { panic!("one load is taken") };
+            let (Work::Pack { at, .. } | Work::Unpack { object: at, .. }) = **work;
             assert_eq!(at, number);
-            let Task { work, slot, own, .. } = *task;
-            tasks[0] =
-                Some(Task { work, parcel: &mut *task.parcel, reply: Reply::Unpacked(false), slot, own });
-            act(&mut tasks);
-            let [Some(done)] = tasks else { unreachable!("it was there a moment ago") };
-            task.reply = done.reply;
+            act(tasks);
         })
     };
     let is_right = |slot, number| board.answer(slot, |answer, parcel| is_answer(number, answer, parcel));

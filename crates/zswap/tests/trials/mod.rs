@@ -75,7 +75,14 @@ impl Trials {
     }
 
     fn pack(&mut self, algorithm: usize, window: &[u8], pages: u16, unit: usize, way: Way) -> Packed {
-        self.codecs[algorithm].pack(window, pages, unit, &Priors::default(), way, &mut self.parcel)
+        self.codecs[algorithm].pack_one(
+            &mut window.to_vec(),
+            pages,
+            unit,
+            &Priors::default(),
+            way,
+            &mut self.parcel,
+        )
     }
 
     /// Pages of an object that may be anything. That it is another is said by its fingerprint, which is taken from itself here.

@@ -1,0 +1,275 @@
+//! Pages to objects.
+//!
+//! ```text
+//!   sort ── unchanged, zeros ──> done
+//!     └── the rest, so many pages an object ── gather ── plan ── one word ──> no data
+//!                                                          ├── noise ──> the pages as they are
+//!                                                          └── one batch of requests ──> the compressor, or a device ── write ──> parcel
+//! ```
+//!
+//! One window at a time where the CPU does the work: to have begun more than one gains nothing there, and a thread that wants a page of the last one waits for all.
+//! A device gets as many windows as there are, since its engines work side by side.
+
+use super::{BATCH_MAX, Codec, New, Packed, Priors};
+use crate::chooser::{Made, Tried, Way};
+use crate::noise;
+use crate::object::{self, Format, prefix};
+use crate::page::{self, Hash};
+use crate::{PAGE, WINDOW_PAGES};
+use acomp::{Batch, CompressRequest, Outcome};
+use core::mem::take;
+use core::slice;
+
+/// A window of which pages become objects.
+pub struct Window<'a> {
+    /// It. Pages that become one object may be brought together in it.
+    pub bytes: &'a mut [u8],
+    /// Which of its pages, by bit.
+    pub pages: u16,
+    /// How many an object holds at most.
+    pub unit: usize,
+    /// What they were when they were loaded.
+    pub priors: &'a Priors,
+    /// By which of two compressors. With a device there is one alone.
+    pub way: Way,
+    /// Where the objects go, one after the other: [`PARCEL_MAX_BYTES`](super::PARCEL_MAX_BYTES).
+    pub parcel: &'a mut [u8],
+    /// What has become of it.
+    pub packed: Packed,
+}
+
+/// A page that goes into a new object.
+#[derive(Clone, Copy, Default)]
+struct Fresh {
+    /// Page of the window.
+    index: usize,
+    /// The word that fills it, if one does.
+    word: Option<u64>,
+    hash: Hash,
+}
+
+/// Those of a window, in order.
+#[derive(Clone, Copy, Default)]
+struct Pages {
+    all: [Fresh; WINDOW_PAGES],
+    count: usize,
+}
+
+impl Pages {
+    /// Object by object, each with its place in the window's bytes after [`gather`].
+    fn objects(&self, unit: usize) -> impl Iterator<Item = (&[Fresh], usize)> {
+        self.all[..self.count].chunks(unit).map(|pages| (pages, pages[0].index * PAGE))
+    }
+}
+
+/// What an object is to be.
+#[derive(Clone, Copy, Default)]
+enum Plan {
+    /// One word.
+    Same(u64),
+    /// Its pages as they are: they look like noise.
+    #[default]
+    Plain,
+    /// What comes of this request; whether that looks like noise too.
+    Compressed(usize, bool),
+}
+
+impl Codec {
+    /// Makes objects of up to [`BATCH_MAX`] windows. Where a device does the work it has all of them at once, and guesses at noise do not know what came of those before them.
+    /// Calls `between` again and again meanwhile, for what is more urgent.
+    pub fn pack(&mut self, windows: &mut [Window<'_>], between: &mut dyn FnMut()) {
+        if self.batch > 1 {
+            return self.pack_batch::<BATCH_MAX>(windows, between);
+        }
+        for window in windows {
+            self.pack_batch::<1>(slice::from_mut(window), between);
+        }
+    }
+
+    /// The same for one window, of which `pages` are named by bit, and nothing else to be done meanwhile.
+    pub fn pack_one(
+        &mut self,
+        bytes: &mut [u8],
+        pages: u16,
+        unit: usize,
+        priors: &Priors,
+        way: Way,
+        parcel: &mut [u8],
+    ) -> Packed {
+        let mut windows = [Window { bytes, pages, unit, priors, way, parcel, packed: Packed::default() }];
+        self.pack(&mut windows, &mut || {});
+        windows[0].packed
+    }
+
+    /// The same for at most `N` windows.
+    fn pack_batch<const N: usize>(&mut self, windows: &mut [Window<'_>], between: &mut dyn FnMut()) {
+        let mut fresh = [Pages::default(); N];
+        for (window, fresh) in windows.iter_mut().zip(&mut fresh) {
+            (window.packed, *fresh) = self.sort(window);
+            for (pages, _) in fresh.objects(window.unit) {
+                gather(window.bytes, pages);
+            }
+        }
+        let way = match windows {
+            [window] => window.way,
+            _ => Way::Only,
+        };
+        if matches!(way, Way::Only | Way::Fast) {
+            return self.make::<N>(windows, &fresh, way, between);
+        }
+        let mut made_by = |windows: &mut [Window<'_>], way| {
+            let began = (self.clock)();
+            self.make::<N>(windows, &fresh, way, between);
+            let ns = (self.clock)().saturating_sub(began).clamp(1, u32::MAX.into()) as u32;
+            Made { ns, bytes: windows[0].packed.bytes() }
+        };
+        let mut tried = Tried::default();
+        if way == Way::Both {
+            tried.fast = made_by(windows, Way::Fast);
+        }
+        tried.dense = made_by(windows, Way::Dense);
+        windows[0].packed.tried = tried;
+    }
+
+    /// Tells what has to be made of a window's pages, and which of them go into new objects.
+    fn sort(&self, window: &Window<'_>) -> (Packed, Pages) {
+        let (mut packed, mut fresh) = (Packed::default(), Pages::default());
+        let mut hashes = [(None, 0); WINDOW_PAGES];
+        for index in (0..WINDOW_PAGES).filter(|i| window.pages & 1 << i != 0) {
+            let bytes = &window.bytes[index * PAGE..][..PAGE];
+            let word = page::same_filled(bytes);
+            if word == Some(0) {
+                packed.zero |= 1 << index;
+                continue;
+            }
+            let hash = page::hash(bytes, self.seed);
+            packed.reused |= (window.priors.is(index, hash) as u16) << index;
+            hashes[index] = (word, hash);
+        }
+        if packed.reused.count_ones() < window.priors.fewest {
+            packed.reused = 0;
+        }
+        packed.in_objects = window.pages & !packed.zero & !packed.reused;
+        for index in (0..WINDOW_PAGES).filter(|i| packed.in_objects & 1 << i != 0) {
+            let (word, hash) = hashes[index];
+            fresh.all[fresh.count] = Fresh { index, word, hash };
+            fresh.count += 1;
+        }
+        (packed, fresh)
+    }
+
+    /// Makes the objects of windows whose pages are gathered.
+    fn make<const N: usize>(
+        &mut self,
+        windows: &mut [Window<'_>],
+        fresh: &[Pages; N],
+        way: Way,
+        between: &mut dyn FnMut(),
+    ) {
+        let Codec { context, fast, trust, .. } = self;
+        // A fast one gives up on noise by itself.
+        let (context, trust, shrunk_format) = match fast {
+            Some(fast) if way == Way::Fast => (fast, &mut None, Format::Fast),
+            _ => (context, trust, Format::Compressed),
+        };
+        let mut plans = [[Plan::default(); WINDOW_PAGES]; N];
+        let mut requests: [[CompressRequest<'_>; WINDOW_PAGES]; N] =
+            core::array::from_fn(|_| core::array::from_fn(|_| CompressRequest::new(&[], &mut [])));
+        let requests = requests.as_flattened_mut();
+        let mut wanted = 0;
+        for ((window, fresh), plans) in windows.iter_mut().zip(fresh).zip(&mut plans) {
+            let (bytes, mut parcel) = (&*window.bytes, &mut *window.parcel);
+            for (plan, (pages, at)) in plans.iter_mut().zip(fresh.objects(window.unit)) {
+                let plain = &bytes[at..][..pages.len() * PAGE];
+                if let Some(word) = pages[0].word
+                    && pages.iter().all(|page| page.word == Some(word))
+                {
+                    *plan = Plan::Same(word);
+                    continue;
+                }
+                let (room, rest) = take(&mut parcel).split_at_mut(prefix(pages.len()) + plain.len());
+                parcel = rest;
+                let guess = trust.as_mut().filter(|_| {
+                    noise::looks_like_noise(plain) && !noise::any_twice(pages.iter().map(|page| page.hash))
+                });
+                let is_noise = guess.is_some();
+                if guess.is_some_and(|trust| trust.believes()) {
+                    window.packed.guesses.believed += 1;
+                    continue;
+                }
+                // As long as that saves a thirty-second: less is not worth a decompression.
+                let room = &mut room[prefix(pages.len())..][..plain.len() - plain.len() / 32];
+                requests[wanted] = CompressRequest::new(plain, room);
+                *plan = Plan::Compressed(wanted, is_noise);
+                wanted += 1;
+            }
+        }
+        context.submit(Batch::Compress(&mut requests[..wanted])).wait_with(between);
+        let mut results = [[None; WINDOW_PAGES]; N];
+        for (result, request) in results.as_flattened_mut().iter_mut().zip(&requests[..wanted]) {
+            *result = match request.result {
+                Ok(Outcome::Shrunk(bytes)) => Some(bytes),
+                Ok(Outcome::Incompressible) | Err(_) => None,
+            };
+        }
+        let results = results.as_flattened();
+
+        for ((window, fresh), plans) in windows.iter_mut().zip(fresh).zip(&plans) {
+            let Window { bytes, unit, parcel, packed, .. } = window;
+            // Where the next object goes, and where the room for it begins.
+            let (mut to, mut from) = (0, 0);
+            for ((made, plan), (pages, at)) in packed.objects.iter_mut().zip(plans).zip(fresh.objects(*unit))
+            {
+                let (head, len) = (prefix(pages.len()), pages.len() * PAGE);
+                let shrunk = match *plan {
+                    Plan::Same(word) => {
+                        *made = Some(New::Same(word));
+                        continue;
+                    }
+                    Plan::Plain => None,
+                    Plan::Compressed(request, is_noise) => {
+                        let shrunk = results[request];
+                        if is_noise && let Some(trust) = trust.as_mut() {
+                            trust.tried(shrunk.is_none());
+                            packed.guesses.tried += 1;
+                            packed.guesses.wrong += shrunk.is_some() as u8;
+                        }
+                        shrunk
+                    }
+                };
+                // Never behind its own room, so that what comes later is not touched.
+                let (format, payload) = match shrunk {
+                    Some(payload) => {
+                        if from != to {
+                            parcel.copy_within(from + head..from + head + payload, to + head);
+                        }
+                        (shrunk_format, payload)
+                    }
+                    None => {
+                        parcel[to + head..][..len].copy_from_slice(&bytes[at..][..len]);
+                        (Format::Plain, len)
+                    }
+                };
+                let hashes = pages.iter().map(|page| page.hash);
+                object::write(&mut parcel[to..], format, hashes.clone());
+                *made = Some(New::Blob {
+                    fingerprint: object::fingerprint(hashes),
+                    bytes: (head + payload) as u32,
+                    compressed: format != Format::Plain,
+                });
+                to += head + payload;
+                from += head + len;
+            }
+        }
+    }
+}
+
+/// Brings the pages of an object together behind its first one. They are in order, so that none is overwritten before it has moved, nor one of another
+/// object's.
+fn gather(window: &mut [u8], pages: &[Fresh]) {
+    for (page, place) in pages.iter().zip(pages[0].index..) {
+        if page.index != place {
+            window.copy_within(page.index * PAGE..(page.index + 1) * PAGE, place * PAGE);
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! Objects to pages.
+
+use super::{BATCH_MAX, Codec, LoadError};
+use crate::PAGE;
+use crate::object::{Format, View};
+use crate::page;
+use acomp::{Batch, DecompressRequest};
+
+/// An object of which pages are restored.
+pub struct Load<'a> {
+    /// It.
+    pub object: &'a [u8],
+    /// What it is known by.
+    pub fingerprint: u32,
+    /// The first page that is wanted.
+    pub first: usize,
+    /// Where the pages go, as many as are wanted.
+    pub to: &'a mut [u8],
+    /// What came of it.
+    pub result: Result<(), LoadError>,
+}
+
+impl Codec {
+    /// Restores up to [`BATCH_MAX`] objects as [`unpack`](Codec::unpack) restores each: those of which all is wanted in one batch. Calls `between` again and again while
+    /// the compressor works: for loads that have come since.
+    pub fn unpack_all(&mut self, loads: &mut [Load<'_>], between: &mut dyn FnMut()) {
+        let mut requests: [DecompressRequest<'_>; BATCH_MAX] =
+            core::array::from_fn(|_| DecompressRequest::new(&[], &mut []));
+        let mut views = [const { None }; BATCH_MAX];
+        let mut wanted = 0;
+        for (load, kept) in loads.iter_mut().zip(&mut views) {
+            let Load { object, fingerprint, first, ref mut to, .. } = *load;
+            let pages = to.len() / PAGE;
+            match look(object, fingerprint, first + pages) {
+                Ok(view) if view.format == Format::Compressed && view.pages == pages => {
+                    requests[wanted] = DecompressRequest::new(view.payload, to);
+                    *kept = Some((view, wanted));
+                    wanted += 1;
+                }
+                // A part of it, or it is no work, or damaged: here.
+                _ => load.result = self.unpack(object, fingerprint, first, to),
+            }
+        }
+        self.context.submit(Batch::Decompress(&mut requests[..wanted])).wait_with(between);
+        let results = requests.map(|request| request.result);
+        for (load, kept) in loads.iter_mut().zip(&views) {
+            if let Some((view, request)) = kept {
+                let read = results[*request].map_err(|_| LoadError::Stream);
+                load.result = read.and_then(|()| self.check(view, load.first, load.to));
+            }
+        }
+    }
+
+    /// Restores pages `first..` of an object, as many as `to` holds, and checks each, and that it is the object of this fingerprint.
+    pub fn unpack(
+        &mut self,
+        object: &[u8],
+        fingerprint: u32,
+        first: usize,
+        to: &mut [u8],
+    ) -> Result<(), LoadError> {
+        let count = to.len() / PAGE;
+        let view = look(object, fingerprint, first + count)?;
+        let (start, end) = (first * PAGE, first * PAGE + to.len());
+        let context = match view.format {
+            Format::Plain => None,
+            Format::Compressed => Some(&mut self.context),
+            // Of one compressor alone nothing is the fast one's.
+            Format::Fast => Some(self.fast.as_mut().ok_or(LoadError::Stream)?),
+        };
+        match context {
+            None => to.copy_from_slice(&view.payload[start..end]),
+            Some(context) if count == view.pages => {
+                let mut batch = [DecompressRequest::new(view.payload, to)];
+                context.decompress(&mut batch);
+                batch[0].result.map_err(|_| LoadError::Stream)?;
+            }
+            Some(context) => {
+                // Only as far as the last page that is wanted.
+                let plain = &mut self.plain[..end];
+                let full = view.pages * PAGE;
+                let read = context.decompress_prefix(view.payload, plain, full);
+                read.map_err(|_| LoadError::Stream)?;
+                to.copy_from_slice(&plain[start..]);
+            }
+        }
+        self.check(&view, first, to)
+    }
+
+    /// Pages `first..` of an object are those that were stored.
+    fn check(&self, view: &View<'_>, first: usize, pages: &[u8]) -> Result<(), LoadError> {
+        let mut pages = pages.chunks_exact(PAGE).enumerate();
+        let is_sound = pages.all(|(i, page)| page::hash(page, self.seed) == view.hash(first + i));
+        if is_sound { Ok(()) } else { Err(LoadError::Checksum) }
+    }
+}
+
+/// An object as far as its header tells of it: that it is the one of this fingerprint, with so many pages at least.
+fn look(object: &[u8], fingerprint: u32, pages: usize) -> Result<View<'_>, LoadError> {
+    let view = View::read(object).ok_or(LoadError::Stream)?;
+    if view.fingerprint() != fingerprint {
+        return Err(LoadError::Object);
+    }
+    if pages > view.pages { Err(LoadError::Stream) } else { Ok(view) }
+}
