@@ -6,8 +6,8 @@
 
 use crate::answer::Engine;
 use crate::arena;
+use crate::line::Line;
 use crate::watch::Watch;
-use crate::words::Line;
 use core::fmt::{self, Write};
 use core::sync::atomic::Ordering::Relaxed;
 use memcg::Memcg;

@@ -14,7 +14,7 @@
 use crate::control::{CONTROL, State};
 use crate::creds::{self, CAP_SYS_NICE, Rights};
 use crate::hook;
-use crate::words::Line;
+use crate::line::Line;
 use core::fmt::Write;
 use core::sync::atomic::Ordering::*;
 use uffd::sys::{self, Fd, consts::*};

@@ -16,7 +16,7 @@
 //!    and looks then whether the log was emptied since its birth ([`begin`]): `Head::emptied` is counted before it is looked for the family once more.
 
 use crate::arena;
-use crate::words::Line;
+use crate::line::Line;
 use core::fmt::Write;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};

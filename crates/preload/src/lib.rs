@@ -17,7 +17,7 @@
 //! - [`live`]: the pager's kernel, [`tasks`]: what it knows of threads; [`store`]: its store; [`pool`]: its memory; [`board`]: the jobs that workers take
 //! - [`meter`]: what devices have done for a worker
 //! - [`control`]: what the program's threads and the engine tell each other; [`hull`]: where memory was mapped;
-//!   [`words`]: what is said to the user
+//!   [`line`]: a line of text; [`words`]: what is said to the user
 //! - [`crawl`]: whether the program crawls, and what of it cannot go out
 //! - [`detach`]: how memory goes out that cannot be written to; [`relro`]: the executable's constants are such memory
 //! - [`page`]: how the run's page is mapped; [`handover`]: what `zfolio run` opens for who may not
@@ -69,6 +69,7 @@ pub mod hull;
 pub mod image;
 pub mod ioctl;
 pub mod keys;
+pub mod line;
 pub mod live;
 pub mod loaded;
 pub mod loan;
@@ -110,7 +111,7 @@ mod bare {
     #[panic_handler]
     fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
         crate::relocate::finish();
-        let mut line = crate::words::Line::default();
+        let mut line = crate::line::Line::default();
         let _ = write!(line, "internal error: {info}");
         crate::words::last_words(line.as_str());
         // What is out cannot be restored any more: the program must not go on and read zeros there.

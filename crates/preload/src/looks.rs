@@ -26,8 +26,8 @@
 use crate::answer::Engine;
 use crate::control::{CONTROL, State, Wish};
 use crate::hook::{NO_SUCH_CALL, ask, with_bell};
+use crate::line::Line;
 use crate::loaded;
-use crate::words::Line;
 use core::cell::UnsafeCell;
 use core::ffi::c_void;
 use core::fmt::Write;

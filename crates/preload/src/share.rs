@@ -5,7 +5,7 @@
 //! its share is, and with the pot empty the share is all.
 
 use crate::control::Order;
-use crate::words::Line;
+use crate::line::Line;
 use core::fmt::Write;
 use core::sync::atomic::Ordering::*;
 use uffd::PAGE;

@@ -1,6 +1,6 @@
 //! What the kernel tells of the program's threads, in /proc/PID/task.
 
-use crate::words::Line;
+use crate::line::Line;
 use core::fmt::Write;
 use uffd::sys::{self, consts::*};
 use uffd::{Errno, Fd};

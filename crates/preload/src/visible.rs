@@ -21,9 +21,9 @@ mod lines;
 
 use crate::exec;
 use crate::hook::{self, Call, NO_SUCH_CALL};
+use crate::line::Line;
 use crate::loaded;
 use crate::looks;
-use crate::words::Line;
 use core::fmt::Write;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
 use figures::Kind;

@@ -14,8 +14,8 @@
 //! Its own engine such a process has as a child without an exit signal (birth.rs), of which a wait knows nothing but with `__WALL` or `__WCLONE`: so also who waits past libc is not kept waiting.
 
 use crate::hook::{Call, NO_SUCH_CALL, is_in_run, real};
+use crate::line::Line;
 use crate::tasks;
-use crate::words::Line;
 use core::ffi::c_void;
 use core::fmt::Write;
 use core::ptr::null_mut;

@@ -7,8 +7,8 @@
 //!
 //! Processes that share the memory (children of vfork, and of clone with CLONE_VM) are in no list of the program's threads: they are found as its children, and theirs.
 
+use crate::line::Line;
 use crate::tasks::{TaskStat, parse_tid};
-use crate::words::Line;
 use alloc::vec::Vec;
 use core::fmt::Write;
 use uffd::sys::{self, consts::*};
