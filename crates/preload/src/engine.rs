@@ -2,7 +2,6 @@
 
 use crate::answer::{Engine, stand_by};
 use crate::arena;
-use crate::birth;
 use crate::board::{Board, WORKERS_MAX};
 use crate::control::{Birth, CONTROL, State};
 use crate::crew::{self, Crew};
@@ -13,6 +12,7 @@ use crate::fork;
 use crate::handover;
 use crate::heritage;
 use crate::keys;
+use crate::library::library;
 use crate::live::{self, Live};
 use crate::looks;
 use crate::pool::Mover;
@@ -89,7 +89,7 @@ const IDLE_NS: u64 = 200_000_000;
 
 /// The library's own data is not the program's memory.
 fn adopt_own_data() {
-    let library = birth::library();
+    let library = library();
     arena::adopt(library.start..library.end.next_multiple_of(PAGE));
 }
 

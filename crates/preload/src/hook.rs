@@ -284,7 +284,9 @@ fn next_symbol(name: &[u8]) -> usize {
     #[cfg(panic = "abort")]
     {
         // Without the loader's help if it can be: a hook may be called where dlsym may not.
-        if let Some(address) = crate::loaded::symbol_after(birth::library().start, &name[..name.len() - 1]) {
+        if let Some(address) =
+            crate::loaded::symbol_after(crate::library::library().start, &name[..name.len() - 1])
+        {
             return address;
         }
         const RTLD_NEXT: usize = usize::MAX;

@@ -26,6 +26,7 @@
 //!   [`share`]: what of the limit is theirs
 //! - [`fork`]: how a child takes over; [`clone`]: the calls that make one; [`unseen`]: those that nobody saw; [`smaps`]: what it finds empty;
 //!   [`heritage`]: what a family stores once; [`telling`]: how that comes to be
+//! - [`library`]: where the library lies
 //! - [`exports`]: the functions of libc that it stands before; [`relocate`]: what is to be done before any of them
 //! - [`sanitizer`]: what AddressSanitizer is told
 //! - [`hook`]: what the program's calls pass through; [`wait`]: those for children; [`dontfork`]: what it keeps out of them;
@@ -69,6 +70,7 @@ pub mod hull;
 pub mod image;
 pub mod ioctl;
 pub mod keys;
+pub mod library;
 pub mod line;
 pub mod live;
 pub mod loaded;
