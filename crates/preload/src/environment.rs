@@ -1,99 +1,14 @@
 //! What a program needs in its environment to be managed: the library in LD_PRELOAD, and the path of the run's page.
 //!
-//! The library has two names. The shorter is for programs of which it is known that glibc's 64-bit loader starts them; the other one does for all,
-//! and costs that loader some 30 µs: it asks /proc for the program's own path before it puts something in the place of `$PLATFORM`.
-//!
 //! All of it may run in a child of vfork and in a signal handler: it calls nothing, allocates nothing, and writes only where it is told to.
 
+use crate::run::{Name, Run};
 use core::ffi::CStr;
 
 /// An array of strings that ends with NULL, as exec takes it.
 pub type Vector = *const *const u8;
 
 const PRELOAD: &[u8] = b"LD_PRELOAD=";
-
-/// Room for the longest of the texts.
-const TEXT_BYTES: usize = memcg::PATH_BYTES + 64;
-
-/// A text with its NUL.
-#[derive(Clone, Copy)]
-struct Text {
-    bytes: [u8; TEXT_BYTES],
-    len: usize,
-}
-
-impl Text {
-    const EMPTY: Text = Text { bytes: [0; TEXT_BYTES], len: 0 };
-
-    /// The parts in a row; none where they are too long.
-    fn of(parts: &[&[u8]]) -> Option<Text> {
-        let mut text = Text::EMPTY;
-        for part in parts {
-            // One byte is left for NUL.
-            text.bytes[..TEXT_BYTES - 1].get_mut(text.len..text.len + part.len())?.copy_from_slice(part);
-            text.len += part.len();
-        }
-        Some(text)
-    }
-
-    fn as_bytes(&self) -> &[u8] {
-        &self.bytes[..self.len]
-    }
-}
-
-/// A name of the library in LD_PRELOAD.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Name {
-    /// `DIR/libzfolio.so`: for glibc's 64-bit loader.
-    File,
-    /// `DIR/$PLATFORM/libzfolio.so`: for any.
-    Platform,
-}
-
-/// The run that this process belongs to.
-#[derive(Clone, Copy)]
-pub struct Run {
-    /// `ZFOLIO_MEMCG=DIR/memcg`.
-    variable: Text,
-    /// [`Name::Platform`].
-    platform: Text,
-    /// [`Name::File`].
-    file: Text,
-}
-
-impl Run {
-    /// No run.
-    pub const NONE: Run = Run { variable: Text::EMPTY, platform: Text::EMPTY, file: Text::EMPTY };
-
-    /// The run whose page has this path. None where that is no path of a page, or too long.
-    pub fn new(page: &[u8]) -> Option<Run> {
-        let name = memcg::PAGE_FILE_GROWN.as_bytes();
-        let dir = page.strip_suffix(&[*page.last()?])?.strip_suffix(name)?.strip_suffix(b"/")?;
-        let (platform, file) = (memcg::PLATFORM.as_bytes(), memcg::LIBRARY_FILE.as_bytes());
-        Some(Run {
-            variable: Text::of(&[memcg::ENV.as_bytes(), b"=", page])?,
-            platform: Text::of(&[dir, b"/", platform, b"/", file])?,
-            file: Text::of(&[dir, b"/", file])?,
-        })
-    }
-
-    /// The library's path, with its NUL. The page is in the same directory.
-    pub fn file(&self) -> &[u8] {
-        &self.file.bytes[..self.file.len + 1]
-    }
-
-    fn name(&self, name: Name) -> &[u8] {
-        match name {
-            Name::File => self.file.as_bytes(),
-            Name::Platform => self.platform.as_bytes(),
-        }
-    }
-
-    /// True for an entry of LD_PRELOAD that is our library, by whatever name.
-    fn is_library(&self, entry: &[u8]) -> bool {
-        entry == self.name(Name::File) || entry == self.name(Name::Platform)
-    }
-}
 
 /// How an environment is to be changed before a program gets it.
 pub struct Plan<'a> {
@@ -121,7 +36,7 @@ impl<'a> Plan<'a> {
     /// `strings` must be an environment as exec takes it, and stay as it is for `'a`.
     pub unsafe fn new(run: &'a Run, strings: Vector, put_in: Option<Name>) -> Option<Plan<'a>> {
         let mut plan = Plan { run, strings, count: 0, put_in, preload: None, page: None };
-        let name = &run.variable.bytes[..memcg::ENV.len() + 1];
+        let name = &run.variable()[..memcg::ENV.len() + 1];
         // SAFETY: the caller's contract: there are strings up to NULL.
         while let Some(string) = unsafe { plan.string(plan.count) } {
             // SAFETY: each ends with NUL.
@@ -133,7 +48,7 @@ impl<'a> Plan<'a> {
             }
             if is_page && plan.page.is_none() {
                 // SAFETY: as above.
-                if unsafe { CStr::from_ptr(string.cast()) }.to_bytes() != run.variable.as_bytes() {
+                if unsafe { CStr::from_ptr(string.cast()) }.to_bytes_with_nul() != run.variable() {
                     return None;
                 }
                 plan.page = Some(plan.count);
@@ -183,7 +98,10 @@ impl<'a> Plan<'a> {
 
     /// Of a new LD_PRELOAD: what is there, with the longer of the names for each of ours; or the variable, ours, `:`, theirs; and NUL.
     fn text_bytes(&self) -> usize {
-        PRELOAD.len() + self.preloaded().len() + self.libraries().count().max(1) * self.run.platform.len + 2
+        PRELOAD.len()
+            + self.preloaded().len()
+            + self.libraries().count().max(1) * self.run.name(Name::Platform).len()
+            + 2
     }
 
     /// Writes the new environment, which goes on using strings of the old one and of the run.
@@ -214,7 +132,7 @@ impl<'a> Plan<'a> {
         }
         if self.put_in.is_some() {
             preload.into_iter().filter(|_| self.preload.is_none()).for_each(&mut push);
-            Some(self.run.variable.bytes.as_ptr())
+            Some(self.run.variable().as_ptr())
                 .filter(|_| self.page.is_none())
                 .into_iter()
                 .for_each(&mut push);

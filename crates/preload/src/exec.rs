@@ -9,58 +9,20 @@
 //!
 //! What libc starts by itself (system, popen, wordexp) does not pass here. It uses `environ`, and so it is unmanaged where a program has emptied that.
 
-use crate::environment::{Name, Plan, Run, Vector};
+use crate::environment::{Plan, Vector};
 use crate::hook::{Call, real};
 use crate::image::Image;
 use crate::loaded;
+use crate::run::{Name, run};
 use core::arch::naked_asm;
-use core::cell::UnsafeCell;
 use core::ffi::c_void;
-use core::sync::atomic::{AtomicBool, Ordering::*};
 use uffd::sys;
 
 const ENOSYS: i32 = 38;
 
-/// The run, written once before the program runs.
-struct OneRun(UnsafeCell<Run>, AtomicBool);
-
-// SAFETY: `remember` is the only one to write, and is called once, by the constructor; others read when the flag says so.
-unsafe impl Sync for OneRun {}
-
-#[unsafe(link_section = ".data.zfolio")]
-static RUN: OneRun = OneRun(UnsafeCell::new(Run::NONE), AtomicBool::new(false));
-
-/// Notes the path of the run's page, which may end with NUL: what this process starts gets it too. For the constructor.
-pub fn remember(page: &[u8]) {
-    if let Some(run) = Run::new(page.strip_suffix(b"\0").unwrap_or(page)) {
-        // SAFETY: the process has one thread, and nobody reads yet.
-        unsafe { RUN.0.get().write(run) };
-        RUN.1.store(true, Release);
-    }
-}
-
-/// The path, with NUL, of a file in the directory of the run's library. None without a run, or where there is no room for it.
-pub fn beside_library<'a>(name: &str, room: &'a mut [u8]) -> Option<&'a [u8]> {
-    if !RUN.1.load(Acquire) {
-        return None;
-    }
-    // SAFETY: written before the flag was set, and never again.
-    let library = unsafe { &*RUN.0.get() }.file();
-    let dir = &library[..library.iter().rposition(|&byte| byte == b'/')? + 1];
-    let len = dir.len() + name.len();
-    room.get_mut(..dir.len())?.copy_from_slice(dir);
-    room.get_mut(dir.len()..len)?.copy_from_slice(name.as_bytes());
-    *room.get_mut(len)? = 0;
-    Some(&room[..len + 1])
-}
-
 /// Calls with `strings`, or with what they must be for a program that is to be managed, and is this one.
 fn with_environment(strings: Vector, image: Image, call: impl FnOnce(Vector) -> i32) -> i32 {
-    if !RUN.1.load(Acquire) {
-        return call(strings);
-    }
-    // SAFETY: written before the flag was set, and never again.
-    let run = unsafe { &*RUN.0.get() };
+    let Some(run) = run() else { return call(strings) };
     let name = || if image.is_glibcs() { Name::File } else { Name::Platform };
     // SAFETY: an environment, by the contract of every function that calls this; it stays until the call returns.
     match unsafe { Plan::new(run, strings, sys::may_read(run.file()).then(name)) } {

@@ -3,7 +3,7 @@
 //! Who asks has descriptors of its own, not the program's: an engine, or a process beside the program (`birth::aside`). It asks only where it was refused before, since a
 //! filter of system calls may end it for that.
 
-use crate::exec;
+use crate::run;
 use core::sync::atomic::{AtomicU32, Ordering::*};
 use uffd::sys::{self, Errno, Result};
 use uffd::{Fd, socket};
@@ -63,7 +63,7 @@ pub fn ask(ns: u64) -> Result<Handed> {
 
 fn ask_once(ns: u64) -> Result<Handed> {
     let mut path = [0; memcg::PATH_BYTES];
-    let path = exec::beside_library(memcg::HANDOVER_FILE, &mut path).ok_or(Errno::ENOENT)?;
+    let path = run::beside_library(memcg::HANDOVER_FILE, &mut path).ok_or(Errno::ENOENT)?;
     let socket = socket::connect(path, ns)?;
     let (what, files) = socket::receive::<6>(&socket)?;
     let mut files = files.into_iter().flatten();

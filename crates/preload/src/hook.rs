@@ -11,7 +11,6 @@ use crate::clone;
 use crate::control::{CONTROL, Order, State, UNANSWERED, Wish};
 use crate::dontfork;
 use crate::engine;
-use crate::exec;
 use crate::follow;
 use crate::grow;
 use crate::heritage;
@@ -20,6 +19,7 @@ use crate::page;
 use crate::patch;
 use crate::relocate;
 use crate::rights;
+use crate::run;
 use crate::words;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering::*};
@@ -153,7 +153,7 @@ pub unsafe fn start(envp: *const *const u8) {
     // SAFETY: the caller's contract.
     let Some(path) = (unsafe { variable(envp, memcg::ENV.as_bytes()) }) else { return };
     IN_RUN.store(true, Relaxed);
-    exec::remember(path);
+    run::remember(path);
     // SAFETY: as above.
     let waits = unsafe { grow::begin(envp, path) };
     if waits {

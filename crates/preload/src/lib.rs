@@ -32,7 +32,8 @@
 //! - [`hook`]: what the program's calls pass through; [`wait`]: those for children; [`dontfork`]: what it keeps out of them;
 //!   [`loan`]: what it lends to the kernel; [`ioctl`]: what it has the kernel take or look at; [`looks`]: what it reads of its page tables; [`rights`]: what it gives up;
 //!   [`visible`]: how much memory it is told that there is
-//! - [`exec`]: the calls that start a program; [`image`]: which it is; [`environment`]: what it needs there to be managed
+//! - [`exec`]: the calls that start a program; [`image`]: which it is; [`environment`]: what it needs there to be managed;
+//!   [`run`]: where the run has its files
 //!
 //! Without `panic = "abort"`, as in tests, the crate is an ordinary library: no allocator, no hooks, no constructor.
 
@@ -87,6 +88,7 @@ pub mod relro;
 pub mod reservation;
 pub mod rights;
 pub mod rounds;
+pub mod run;
 pub mod sanitizer;
 pub mod seat;
 pub mod share;

@@ -19,11 +19,11 @@ mod figures;
 mod group;
 mod lines;
 
-use crate::exec;
 use crate::hook::{self, Call, NO_SUCH_CALL};
 use crate::line::Line;
 use crate::loaded;
 use crate::looks;
+use crate::run;
 use core::fmt::Write;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
 use figures::Kind;
@@ -75,7 +75,7 @@ fn used_bytes() -> u64 {
     }
     let mut room = [0; memcg::PATH_BYTES];
     let page =
-        exec::beside_library(memcg::PAGE_FILE, &mut room).and_then(|path| sys::open(path, O_RDONLY).ok());
+        run::beside_library(memcg::PAGE_FILE, &mut room).and_then(|path| sys::open(path, O_RDONLY).ok());
     let word = |at| {
         let mut word = [0; 8];
         let is_read = page.as_ref().is_some_and(|page| sys::pread(page, &mut word, at) == Ok(8));

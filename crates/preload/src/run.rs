@@ -1,0 +1,132 @@
+//! The run that a process belongs to: the directory that `zfolio run` has made for it, with the run's page and the library.
+//!
+//! The library has two names. The shorter one is for programs of which it is known that glibc's 64-bit loader starts them.
+//! The other one does for all, and costs that loader some 30 µs: it asks /proc for the program's own path before it puts
+//! something in the place of `$PLATFORM`.
+
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicBool, Ordering::*};
+
+/// Room for the longest of the texts.
+const TEXT_BYTES: usize = memcg::PATH_BYTES + 64;
+
+/// A text with its NUL.
+#[derive(Clone, Copy)]
+struct Text {
+    bytes: [u8; TEXT_BYTES],
+    len: usize,
+}
+
+impl Text {
+    const EMPTY: Text = Text { bytes: [0; TEXT_BYTES], len: 0 };
+
+    /// The parts in a row; none where they are too long.
+    fn of(parts: &[&[u8]]) -> Option<Text> {
+        let mut text = Text::EMPTY;
+        for part in parts {
+            // One byte is left for NUL.
+            text.bytes[..TEXT_BYTES - 1].get_mut(text.len..text.len + part.len())?.copy_from_slice(part);
+            text.len += part.len();
+        }
+        Some(text)
+    }
+
+    fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+/// A name of the library in LD_PRELOAD.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Name {
+    /// `DIR/libzfolio.so`: for glibc's 64-bit loader.
+    File,
+    /// `DIR/$PLATFORM/libzfolio.so`: for any.
+    Platform,
+}
+
+/// The run that this process belongs to.
+#[derive(Clone, Copy)]
+pub struct Run {
+    /// `ZFOLIO_MEMCG=DIR/memcg`.
+    variable: Text,
+    /// [`Name::Platform`].
+    platform: Text,
+    /// [`Name::File`].
+    file: Text,
+}
+
+impl Run {
+    /// No run.
+    pub const NONE: Run = Run { variable: Text::EMPTY, platform: Text::EMPTY, file: Text::EMPTY };
+
+    /// The run whose page has this path. None where that is no path of a page, or too long.
+    pub fn new(page: &[u8]) -> Option<Run> {
+        let name = memcg::PAGE_FILE_GROWN.as_bytes();
+        let dir = page.strip_suffix(&[*page.last()?])?.strip_suffix(name)?.strip_suffix(b"/")?;
+        let (platform, file) = (memcg::PLATFORM.as_bytes(), memcg::LIBRARY_FILE.as_bytes());
+        Some(Run {
+            variable: Text::of(&[memcg::ENV.as_bytes(), b"=", page])?,
+            platform: Text::of(&[dir, b"/", platform, b"/", file])?,
+            file: Text::of(&[dir, b"/", file])?,
+        })
+    }
+
+    /// The library's path, with its NUL. The page is in the same directory.
+    pub fn file(&self) -> &[u8] {
+        &self.file.bytes[..self.file.len + 1]
+    }
+
+    /// Its variable in an environment, with the NUL.
+    pub fn variable(&self) -> &[u8] {
+        &self.variable.bytes[..self.variable.len + 1]
+    }
+
+    /// This name of the library.
+    pub fn name(&self, name: Name) -> &[u8] {
+        match name {
+            Name::File => self.file.as_bytes(),
+            Name::Platform => self.platform.as_bytes(),
+        }
+    }
+
+    /// True for an entry of LD_PRELOAD that is our library, by whatever name.
+    pub fn is_library(&self, entry: &[u8]) -> bool {
+        entry == self.name(Name::File) || entry == self.name(Name::Platform)
+    }
+}
+
+/// The run, written once before the program runs.
+struct OneRun(UnsafeCell<Run>, AtomicBool);
+
+// SAFETY: `remember` is the only one to write, and is called once, by the constructor; others read when the flag says so.
+unsafe impl Sync for OneRun {}
+
+#[unsafe(link_section = ".data.zfolio")]
+static RUN: OneRun = OneRun(UnsafeCell::new(Run::NONE), AtomicBool::new(false));
+
+/// Notes the path of the run's page, which may end with NUL: what this process starts gets it too. For the constructor.
+pub fn remember(page: &[u8]) {
+    if let Some(run) = Run::new(page.strip_suffix(b"\0").unwrap_or(page)) {
+        // SAFETY: the process has one thread, and nobody reads yet.
+        unsafe { RUN.0.get().write(run) };
+        RUN.1.store(true, Release);
+    }
+}
+
+/// The run; none where this process belongs to none.
+pub fn run() -> Option<&'static Run> {
+    // SAFETY: written before the flag was set, and never again.
+    RUN.1.load(Acquire).then(|| unsafe { &*RUN.0.get() })
+}
+
+/// The path, with NUL, of a file in the directory of the run's library. None without a run, or where there is no room for it.
+pub fn beside_library<'a>(name: &str, room: &'a mut [u8]) -> Option<&'a [u8]> {
+    let library = run()?.file();
+    let dir = &library[..library.iter().rposition(|&byte| byte == b'/')? + 1];
+    let len = dir.len() + name.len();
+    room.get_mut(..dir.len())?.copy_from_slice(dir);
+    room.get_mut(dir.len()..len)?.copy_from_slice(name.as_bytes());
+    *room.get_mut(len)? = 0;
+    Some(&room[..len + 1])
+}
