@@ -14,7 +14,6 @@
 use crate::arena;
 use crate::footprint;
 use crate::handover;
-use crate::keys;
 use crate::library::library;
 use crate::loaded;
 use crate::wait;
@@ -235,7 +234,7 @@ pub fn has_rights(namespaces: u32) -> bool {
         sys::close_all();
         sys::want_descriptors(8);
         // SAFETY: `has_rights` waits for the end of this process.
-        unsafe { *(result as *mut bool) = keys::can_be_had(handover::TRY_NS) && has_room() };
+        unsafe { *(result as *mut bool) = handover::can_be_had(handover::TRY_NS) && has_room() };
         sys::exit(0)
     }
     // In another PID namespace /proc shows others (tasks.rs). And the first process there must be the program's: when that ends there can be no more.

@@ -5,8 +5,9 @@
 
 use crate::run;
 use core::sync::atomic::{AtomicU32, Ordering::*};
+use uffd::pagemap::Pagemap;
 use uffd::sys::{self, Errno, Result};
-use uffd::{Fd, socket};
+use uffd::{Fd, Features, Memory, Userfault, socket};
 
 /// How long an answer may take, in nanoseconds: for who cannot do without, and for who only tries.
 pub const NEED_NS: u64 = 10_000_000_000;
@@ -73,4 +74,53 @@ fn ask_once(ns: u64) -> Result<Handed> {
     let mut own = || Ok(Own { pagemaps: [Some(next()?), Some(next()?)], memory: Some(next()?) });
     let own = (what & memcg::HANDS_MEMORY != 0).then(&mut own).transpose()?;
     Ok(Handed { page, settings, device, own })
+}
+
+/// Opens with the process's own right, or has what `zfolio run` hands over. Each error is what the process was refused with.
+pub struct Opener {
+    ns: u64,
+    /// `zfolio run` is asked for it once.
+    handed: Option<Result<Handed>>,
+}
+
+impl Opener {
+    /// One that waits for `zfolio run` for no longer than `ns`.
+    pub fn new(ns: u64) -> Opener {
+        Opener { ns, handed: None }
+    }
+
+    fn handed(&mut self) -> Option<&mut Handed> {
+        let ns = self.ns;
+        self.handed.get_or_insert_with(|| ask(ns)).as_mut().ok()
+    }
+
+    /// A userfaultfd.
+    pub fn userfault(&mut self, features: Features) -> Result<Userfault> {
+        Userfault::open(features).or_else(|refused| {
+            let device = self.handed().and_then(|handed| handed.device.as_ref()).ok_or(refused)?;
+            Userfault::open_by(device, features).map_err(|_| refused)
+        })
+    }
+
+    /// The page tables of this process: each of two.
+    pub fn pagemap(&mut self, index: usize) -> Result<Pagemap> {
+        Pagemap::open().or_else(|refused| {
+            let own = self.handed().and_then(|handed| handed.own.as_mut()).ok_or(refused)?;
+            own.pagemaps[index].take().map(Pagemap::opened).ok_or(refused)
+        })
+    }
+
+    /// The memory of this process.
+    pub fn memory(&mut self) -> Result<Memory> {
+        Memory::own().or_else(|refused| {
+            let own = self.handed().and_then(|handed| handed.own.as_mut()).ok_or(refused)?;
+            own.memory.take().ok_or(refused).and_then(Memory::opened)
+        })
+    }
+}
+
+/// True where an engine would have what it cannot do without; `zfolio run` is waited for no longer than `ns`.
+pub fn can_be_had(ns: u64) -> bool {
+    let mut opener = Opener::new(ns);
+    opener.pagemap(0).is_ok() && opener.memory().is_ok() && opener.userfault(Features::Events).is_ok()
 }

@@ -1,7 +1,7 @@
 //! What an engine opens while it may: descriptors stay what they are when rights have gone. An engine that sleeps has nothing open of this until its program is about to
 //! give something up, or until it awakes.
 
-use crate::handover::{self, Handed};
+use crate::handover::{NEED_NS, Opener};
 use crate::pool::Mover;
 use uffd::maps::Maps;
 use uffd::pagemap::Pagemap;
@@ -29,7 +29,7 @@ pub struct Keys {
 impl Keys {
     /// Opens what can be had.
     pub fn open() -> Keys {
-        let mut opener = Opener::new(handover::NEED_NS);
+        let mut opener = Opener::new(NEED_NS);
         let events = opener.userfault(Features::Events);
         let quiet = opener.userfault(Features::Quiet);
         let pool = opener.userfault(Features::Quiet);
@@ -43,52 +43,6 @@ impl Keys {
             smaps: sys::open(b"/proc/self/smaps\0", O_RDONLY),
         }
     }
-}
-
-/// Opens with the process's own right, or has what `zfolio run` hands over. Each error is what the process was refused with.
-struct Opener {
-    ns: u64,
-    /// Asked for once.
-    handed: Option<Result<Handed>>,
-}
-
-impl Opener {
-    fn new(ns: u64) -> Opener {
-        Opener { ns, handed: None }
-    }
-
-    fn handed(&mut self) -> Option<&mut Handed> {
-        let ns = self.ns;
-        self.handed.get_or_insert_with(|| handover::ask(ns)).as_mut().ok()
-    }
-
-    fn userfault(&mut self, features: Features) -> Result<Userfault> {
-        Userfault::open(features).or_else(|refused| {
-            let device = self.handed().and_then(|handed| handed.device.as_ref()).ok_or(refused)?;
-            Userfault::open_by(device, features).map_err(|_| refused)
-        })
-    }
-
-    /// Each of two.
-    fn pagemap(&mut self, index: usize) -> Result<Pagemap> {
-        Pagemap::open().or_else(|refused| {
-            let own = self.handed().and_then(|handed| handed.own.as_mut()).ok_or(refused)?;
-            own.pagemaps[index].take().map(Pagemap::opened).ok_or(refused)
-        })
-    }
-
-    fn memory(&mut self) -> Result<Memory> {
-        Memory::own().or_else(|refused| {
-            let own = self.handed().and_then(|handed| handed.own.as_mut()).ok_or(refused)?;
-            own.memory.take().ok_or(refused).and_then(Memory::opened)
-        })
-    }
-}
-
-/// True where an engine would have what it cannot do without; `zfolio run` is waited for no longer than `ns`.
-pub fn can_be_had(ns: u64) -> bool {
-    let mut opener = Opener::new(ns);
-    opener.pagemap(0).is_ok() && opener.memory().is_ok() && opener.userfault(Features::Events).is_ok()
 }
 
 /// What helps where this call of an engine's has said this.
