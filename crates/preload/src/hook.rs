@@ -13,7 +13,7 @@ use crate::dontfork;
 use crate::engine;
 use crate::follow;
 use crate::grow;
-use crate::heritage;
+use crate::log;
 use crate::looks;
 use crate::page;
 use crate::patch;
@@ -410,7 +410,7 @@ pub(crate) fn child_begin(word: usize) {
 pub(crate) fn childrens() -> impl Iterator<Item = Range<usize>> {
     let page = MEMCG.load(Acquire) as usize;
     let page = if page == 0 { 0..0 } else { page..page + size_of::<Memcg>().next_multiple_of(PAGE) };
-    heritage::ranges().chain([page])
+    log::ranges().chain([page])
 }
 
 /// In a process that the engine has not come to with the memory: begins anew.

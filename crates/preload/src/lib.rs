@@ -25,7 +25,7 @@
 //! - [`engine`], [`worker`]: the processes; [`watch`]: the program as the engine sees it; [`birth`], [`crew`]: how they are made; [`seat`]: on which CPU they run; [`nap`]: how long they sleep;
 //!   [`share`]: what of the limit is theirs
 //! - [`fork`]: how a child takes over; [`clone`]: the calls that make one; [`unseen`]: those that nobody saw; [`smaps`]: what it finds empty;
-//!   [`heritage`]: what a family stores once; [`telling`]: how that comes to be
+//!   [`heritage`]: what a family stores once, in [`log`]s; [`telling`]: how that comes to be
 //! - [`library`]: where the library lies
 //! - [`exports`]: the functions of libc that it stands before; [`relocate`]: what is to be done before any of them
 //! - [`sanitizer`]: what AddressSanitizer is told
@@ -77,6 +77,7 @@ pub mod live;
 pub mod loaded;
 pub mod loan;
 pub mod locked;
+pub mod log;
 pub mod looks;
 pub mod meter;
 pub mod nap;

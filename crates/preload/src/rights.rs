@@ -6,9 +6,9 @@ use crate::clone;
 use crate::control::CONTROL;
 use crate::follow;
 use crate::grow;
-use crate::heritage;
 use crate::hook::{self, Call, NO_SUCH_CALL, real};
 use crate::ioctl;
+use crate::log;
 use crate::looks;
 use crate::visible;
 use crate::wait;
@@ -29,7 +29,7 @@ const PR_CAP_AMBIENT: usize = 47;
 /// that it writes with those that are left.
 pub(crate) fn begin() {
     grow::before_it_cannot();
-    heritage::seal(CONTROL.pid.load(Relaxed));
+    log::seal(CONTROL.pid.load(Relaxed));
     follow::ask();
 }
 
