@@ -4,9 +4,9 @@
 //! few mappings at a time: a fault waits for a millisecond. Engines open the file before their program gives its
 //! rights up.
 
-use crate::answer::Engine;
 use crate::arena;
 use crate::line::Line;
+use crate::pager::Engine;
 use crate::watch::Watch;
 use core::fmt::{self, Write};
 use core::sync::atomic::Ordering::Relaxed;

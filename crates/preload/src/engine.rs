@@ -1,20 +1,21 @@
 //! The engine's process: asleep while the program is far from its limit, then awake, or from birth in a forked child, with the pager's loop (rounds.rs) until the program is gone.
 
-use crate::answer::{Engine, stand_by};
+use crate::answer::stand_by;
 use crate::arena;
 use crate::board::{Board, WORKERS_MAX};
 use crate::control::{Birth, CONTROL, State};
 use crate::crew::{self, Crew};
 use crate::dontfork;
+use crate::engine_fork;
 use crate::filter::Stage;
 use crate::footprint::data;
-use crate::fork;
 use crate::handover;
 use crate::heritage;
 use crate::keys;
 use crate::library::library;
 use crate::live::{self, Live};
 use crate::looks;
+use crate::pager::Engine;
 use crate::pool::Mover;
 use crate::rounds::{self, AHEAD_LEAST};
 use crate::store::PageStore;
@@ -254,11 +255,11 @@ fn inherit(watch: &mut Watch) {
     match take_over(watch) {
         Ok((mut pager, board, crew)) => {
             announce(watch, &mut pager);
-            fork::deliver(Birth::Done);
+            engine_fork::deliver(Birth::Done);
             work(watch, board, &crew, &mut pager);
         }
         Err(_) if watch.gone() => {}
-        Err(why) => fork::fail(slot, format_args!("{why}")),
+        Err(why) => engine_fork::fail(slot, format_args!("{why}")),
     }
 }
 
@@ -289,7 +290,7 @@ fn take_over(watch: &mut Watch) -> Result<(Box<Engine>, Board, Crew), Miscarriag
     let parts = Parts::open(watch, CONTROL.seed.load(Relaxed));
     let Parts { live, config, mover, board, crew, limit } =
         parts.map_err(|(what, e)| Miscarriage::Refused(what, e))?;
-    let late = fork::cradle().and_then(|cradle| cradle.told()).ok_or(Miscarriage::Untold)?;
+    let late = engine_fork::told().ok_or(Miscarriage::Untold)?;
     let parents = CONTROL.pager.load(Acquire) as *mut Engine;
     // SAFETY: the parent's pager, in the child's copy of its heap, as it was when its engine stood still; it is used here, and never again.
     let (store, estate) = unsafe {

@@ -25,184 +25,15 @@ use crate::clone::Clone;
 use crate::control::{Birth, CONTROL, Order, State, Wish};
 use crate::dontfork;
 use crate::engine;
+use crate::fork_channel::{CRADLE, LOOK_NS, Stage, cradle};
 use crate::grow;
 use crate::hook;
-use crate::line::Line;
 use crate::words;
-use alloc::vec::Vec;
 use core::cell::UnsafeCell;
-use core::fmt::Write;
 use core::iter::once;
-use core::sync::atomic::{AtomicU32, Ordering::*};
+use core::sync::atomic::Ordering::*;
 use memcg::{Memcg, Slot};
-use mm::fork::Late;
-use uffd::PAGE;
 use uffd::sys::{self, Errno, consts::*};
-
-/// How many late events a child can be told of. More mean that it cannot take over.
-const LATE_MAX: usize = 100;
-
-/// How long a child waits for its parent's engine to tell what was late, at most: it does nothing else meanwhile.
-const TOLD_NS: u64 = 20_000_000_000;
-
-/// How often the engine looks whether a thread has rung.
-const SERVE_NS: u64 = 100_000;
-
-/// How often those who wait look whether what they wait for can still come.
-const LOOK_NS: u64 = 20_000_000;
-
-/// Where a fork stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-pub enum Stage {
-    /// The thread has asked, and may still touch the doorbell.
-    Asked = 0,
-    /// It waits, and the engine prepares.
-    Waiting = 1,
-    /// The engine stands still: the thread may clone.
-    Ready = 2,
-    /// It cannot: the memory is to be brought home.
-    Refused = 3,
-    /// There is a child.
-    Cloned = 4,
-    /// There is none.
-    Failed = 5,
-    /// The parent's engine has told what was late.
-    Told = 6,
-    /// It could not tell all.
-    Untold = 7,
-}
-
-/// What a parent and one child of its have in common: a shared page.
-pub struct Cradle {
-    /// A [`Stage`].
-    stage: AtomicU32,
-    len: AtomicU32,
-    late: UnsafeCell<[Late; LATE_MAX]>,
-}
-
-// SAFETY: `late` is written by the parent's engine before the stage is `Told`, and read by the child's after it.
-unsafe impl Sync for Cradle {}
-
-const _: () = assert!(size_of::<Cradle>() <= PAGE);
-
-/// Bytes of its mapping.
-const CRADLE: usize = PAGE;
-
-impl Cradle {
-    /// For the engine: a new one; `None` without memory. In the parent it goes when both thread and engine have left
-    /// it, in the child with the engine.
-    pub fn map() -> Option<&'static Cradle> {
-        let left = CONTROL.left_cradle.swap(0, Relaxed);
-        if left != 0 {
-            // SAFETY: its thread has left it before it gave the bell to the next one.
-            unsafe { arena::unmap(left, CRADLE) };
-        }
-        let at = arena::map_shared(CRADLE)?;
-        // The child must have it.
-        sys::madvise_keep(at, CRADLE, MADV_DOFORK).ok()?;
-        CONTROL.cradle_users.store(2, Relaxed);
-        // SAFETY: new, zeroed, and large enough; of zeros all of it is a value, or is not read before it is written.
-        Some(unsafe { &*(at as *const Cradle) })
-    }
-
-    /// The thread is through with it. The engine unmaps it: of engine memory there is a table, with a lock that no
-    /// thread of the program's takes.
-    fn leave(&'static self) {
-        CONTROL.cradle_users.fetch_sub(1, AcqRel);
-    }
-
-    /// The engine is through with it, and unmaps it now or, where the thread has not left it yet, before the next one.
-    fn give_up(&'static self) {
-        if CONTROL.cradle_users.fetch_sub(1, AcqRel) == 1 {
-            // SAFETY: nobody of this process uses it any more.
-            unsafe { arena::unmap(self.at(), CRADLE) }
-        } else {
-            CONTROL.left_cradle.store(self.at(), Relaxed);
-        }
-    }
-
-    /// Its address.
-    pub fn at(&self) -> usize {
-        core::ptr::from_ref(self) as usize
-    }
-
-    fn stage(&self) -> u32 {
-        self.stage.load(Acquire)
-    }
-
-    fn reach(&self, stage: Stage) {
-        self.stage.store(stage as u32, Release);
-        sys::futex_wake(self.stage.as_ptr(), u32::MAX >> 1, true);
-    }
-
-    /// For the thread, and its copy in the child: it is behind the clone. The other of the two may have said so already, and the engine have gone on.
-    fn pass(&self, stage: Stage) {
-        let _ = self.stage.compare_exchange(Stage::Ready as u32, stage as u32, AcqRel, Relaxed);
-        sys::futex_wake(self.stage.as_ptr(), u32::MAX >> 1, true);
-    }
-
-    /// Waits while the stage is one of `stages`, and `look` says that there is something to wait for.
-    fn wait_while(&self, stages: &[Stage], mut look: impl FnMut() -> bool) {
-        loop {
-            let now = self.stage();
-            if !stages.iter().any(|&s| s as u32 == now) || !look() {
-                return;
-            }
-            let _ = sys::futex_wait(self.stage.as_ptr(), now, Some(LOOK_NS), true);
-        }
-    }
-
-    /// For the engine: serves the thread by `serve` until it waits here; false when it is gone.
-    pub fn await_thread(&self, is_gone: impl Fn() -> bool, mut serve: impl FnMut()) -> bool {
-        while self.stage() == Stage::Asked as u32 {
-            if is_gone() {
-                return false;
-            }
-            serve();
-            let _ = sys::futex_wait(self.stage.as_ptr(), Stage::Asked as u32, Some(SERVE_NS), true);
-        }
-        true
-    }
-
-    /// For the engine: the thread may clone; returns when it has, or has not, or is gone. True when there may be a
-    /// child.
-    pub fn await_clone(&self, is_gone: impl Fn() -> bool) -> bool {
-        self.reach(Stage::Ready);
-        self.wait_while(&[Stage::Ready], || !is_gone());
-        self.stage() != Stage::Failed as u32
-    }
-
-    /// For the engine: there can be no clone, and it is through with it.
-    pub fn refuse(&'static self) {
-        self.reach(Stage::Refused);
-        self.give_up();
-    }
-
-    /// For the engine: tells the child what was late, if that is not too much, and is through with it.
-    pub fn tell(&'static self, late: &[Late]) {
-        let fits = late.len() <= LATE_MAX;
-        if fits {
-            // SAFETY: nobody reads it yet.
-            unsafe { (&mut *self.late.get())[..late.len()].copy_from_slice(late) };
-            self.len.store(late.len() as u32, Relaxed);
-        }
-        self.reach(if fits { Stage::Told } else { Stage::Untold });
-        self.give_up();
-    }
-
-    /// For the child's engine: what was late, after which it is through with the cradle. `None` when it will never know.
-    pub fn told(&'static self) -> Option<Vec<Late>> {
-        let began = sys::now_ns();
-        self.wait_while(&[Stage::Ready, Stage::Cloned], || sys::now_ns() - began < TOLD_NS);
-        // SAFETY: written before the stage was `Told`.
-        let late = unsafe { &*self.late.get() };
-        let told =
-            (self.stage() == Stage::Told as u32).then(|| late[..self.len.load(Relaxed) as usize].to_vec());
-        self.give_up();
-        told
-    }
-}
 
 /// The stack of the thread that forks, while the engine stands still. The bell is held around its use.
 #[repr(align(4096))]
@@ -405,37 +236,7 @@ fn await_birth(engine: u32) {
 
 /// A child cannot go on.
 fn cannot(slot: &Slot, why: core::fmt::Arguments<'_>) {
-    say(slot, why);
+    words::child_stopped(slot, why);
     let _ = sys::kill(sys::getpid().unwrap_or(0) as u32, SIGKILL);
     sys::exit(1);
-}
-
-/// For the child's engine: says why the child must not run, and has its thread end it.
-pub fn fail(slot: &Slot, why: core::fmt::Arguments<'_>) {
-    say(slot, why);
-    deliver(Birth::Failed);
-}
-
-fn say(slot: &Slot, why: core::fmt::Arguments<'_>) {
-    let mut line = Line::default();
-    let pid = CONTROL.pid.load(Relaxed);
-    let _ = write!(
-        line,
-        "process {pid}, a child of a fork, was stopped: what is out cannot be restored there: {why}"
-    );
-    slot.say(line.as_str());
-    slot.state.store(memcg::State::Stopped as u32, Release);
-}
-
-/// For the child's engine: the thread may run on, or not.
-pub fn deliver(birth: Birth) {
-    CONTROL.birth.store(birth as u32, Release);
-    sys::futex_wake(CONTROL.birth.as_ptr(), 1, false);
-}
-
-/// The cradle of the fork under way, in parent and child.
-pub fn cradle() -> Option<&'static Cradle> {
-    let at = CONTROL.cradle.load(Acquire);
-    // SAFETY: mapped for this fork, and unmapped by whoever asks here when it is through with it.
-    (at != 0).then(|| unsafe { &*(at as *const Cradle) })
 }

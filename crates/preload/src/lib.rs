@@ -24,7 +24,8 @@
 //! - [`grow`]: when an engine is started; [`attach`]: how it is from outside; [`patch`]: libc's system calls that pass us; [`loaded`]: what the loader has loaded
 //! - [`engine`], [`worker`]: the processes; [`watch`]: the program as the engine sees it; [`birth`], [`crew`]: how they are made; [`seat`]: on which CPU they run; [`nap`]: how long they sleep;
 //!   [`share`]: what of the limit is theirs
-//! - [`fork`]: how a child takes over; [`clone`]: the calls that make one; [`unseen`]: those that nobody saw; [`smaps`]: what it finds empty;
+//! - [`pager`]: the pager as it is in an engine
+//! - [`fork`]: how a child takes over, [`engine_fork`]: with its engine, [`fork_channel`]: what they tell each other; [`clone`]: the calls that make one; [`unseen`]: those that nobody saw; [`smaps`]: what it finds empty;
 //!   [`heritage`]: what a family stores once, in [`log`]s; [`telling`]: how that comes to be
 //! - [`library`]: where the library lies
 //! - [`exports`]: the functions of libc that it stands before; [`relocate`]: what is to be done before any of them
@@ -54,6 +55,7 @@ pub mod crew;
 pub mod detach;
 pub mod dontfork;
 pub mod engine;
+pub mod engine_fork;
 pub mod environment;
 pub mod exec;
 pub mod exports;
@@ -61,6 +63,7 @@ pub mod filter;
 pub mod follow;
 pub mod footprint;
 pub mod fork;
+pub mod fork_channel;
 pub mod grow;
 pub mod handover;
 pub mod heads;
@@ -82,6 +85,7 @@ pub mod looks;
 pub mod meter;
 pub mod nap;
 pub mod page;
+pub mod pager;
 pub mod patch;
 pub mod pool;
 pub mod relocate;

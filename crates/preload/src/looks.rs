@@ -23,11 +23,11 @@
 //! Threads that read one descriptor by `read` at the same time share its offset, and know as little as this does which
 //! part each of them has got.
 
-use crate::answer::Engine;
 use crate::control::{CONTROL, State, Wish};
 use crate::hook::{NO_SUCH_CALL, ask, with_bell};
 use crate::line::Line;
 use crate::loaded;
+use crate::pager::Engine;
 use core::cell::UnsafeCell;
 use core::ffi::c_void;
 use core::fmt::Write;

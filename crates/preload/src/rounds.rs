@@ -1,6 +1,6 @@
 //! The pager's loop, one round after the other, from when memory is managed until the program is gone.
 
-use crate::answer::{Engine, answer, enroll};
+use crate::answer::{answer, enroll};
 use crate::arena;
 use crate::board::Board;
 use crate::control::CONTROL;
@@ -10,6 +10,7 @@ use crate::footprint::sizes;
 use crate::heritage;
 use crate::line::Line;
 use crate::nap::{self, Nap};
+use crate::pager::Engine;
 use crate::seat::{Faults, Seat};
 use crate::store::PageStore;
 use crate::telling::Teller;

@@ -4,6 +4,7 @@ use crate::control::{CONTROL, Order};
 use crate::line::Line;
 use core::fmt::{self, Write};
 use core::sync::atomic::Ordering::*;
+use memcg::Slot;
 use uffd::sys::{self, consts::*};
 
 /// Leaves a message for the user.
@@ -38,4 +39,16 @@ pub fn unmanaged(order: &Order, why: fmt::Arguments<'_>) {
     order.memcg.publish(order.slot, 0, 0, 0, 0);
     order.memcg.managed.fetch_sub(1, Relaxed);
     order.memcg.unmanaged.fetch_add(1, Relaxed);
+}
+
+/// A child of a fork cannot take over what is out, and is stopped: says why.
+pub fn child_stopped(slot: &Slot, why: fmt::Arguments<'_>) {
+    let mut line = Line::default();
+    let pid = CONTROL.pid.load(Relaxed);
+    let _ = write!(
+        line,
+        "process {pid}, a child of a fork, was stopped: what is out cannot be restored there: {why}"
+    );
+    slot.say(line.as_str());
+    slot.state.store(memcg::State::Stopped as u32, Release);
 }

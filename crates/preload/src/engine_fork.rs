@@ -1,0 +1,126 @@
+//! The engine's side of a fork (fork.rs): in the parent it stands still for the clone, and tells the child what was late; in
+//! the child it hears that, and lets the thread run on.
+
+use crate::arena;
+use crate::control::{Birth, CONTROL};
+use crate::fork_channel::{Cradle, PAYLOAD_BYTES, cradle};
+use crate::heritage;
+use crate::live;
+use crate::pager::Engine;
+use crate::watch::Watch;
+use crate::words;
+use alloc::vec::Vec;
+use core::fmt;
+use core::sync::atomic::Ordering::*;
+use memcg::Slot;
+use mm::fork::Late;
+use mm::kernel::Store;
+use uffd::sys;
+use vmscan::watermark::UNKNOWN;
+
+/// How many late events a child can be told of. More mean that it cannot take over.
+const LATE_MAX: usize = 100;
+
+const _: () =
+    assert!(LATE_MAX * size_of::<Late>() <= PAYLOAD_BYTES && align_of::<Late>() <= align_of::<usize>());
+
+/// A thread is about to fork: stands still for the clone, and tells the child what was late.
+pub fn stand_still(watch: &Watch, pager: &mut Engine) {
+    let Some(cradle) = Cradle::map() else {
+        answered(pager);
+        return;
+    };
+    CONTROL.cradle.store(cradle.at(), Release);
+    answered(pager);
+    // Another thread's bell may have been answered, and this one be about to ring.
+    let serve = || {
+        pager.settle();
+        if pager.has_rung() {
+            pager.answer();
+        }
+    };
+    if !cradle.await_thread(|| watch.gone(), serve) {
+        return;
+    }
+    heritage::renew(watch.order.memcg);
+    make_room(watch, pager);
+    pager.calm();
+    pager.kernel.let_in(pager.regions());
+    arena::let_in(true);
+    live::forbid_huge_pages();
+    let is_still = pager.hush();
+    let is_child = is_still && cradle.await_clone(|| watch.gone());
+    live::allow_huge_pages();
+    arena::let_in(false);
+    let late = pager.late(is_child);
+    if is_still {
+        tell(cradle, &late);
+    } else {
+        cradle.refuse();
+    }
+    pager.kernel.keep_out(pager.regions());
+}
+
+/// How much is to be free at a fork: one part in so many of what the process holds.
+const BIRTH_PART: usize = 4;
+
+/// How long a fork waits for that, at most.
+const BIRTH_NS: u64 = 200_000_000;
+
+/// Before a fork: what the pot does not have is made free here. What is out is one copy for both; of what goes out afterwards each has its own, so that next to
+/// nothing is free by it.
+fn make_room(watch: &Watch, pager: &mut Engine) {
+    let (memcg, share) = (watch.order.memcg, &watch.order.slot.share);
+    let (own, pool) = (pager.usage().footprint, pager.store.pool_bytes());
+    let missing = (own / BIRTH_PART).saturating_sub(memcg.division.pot_bytes() as usize);
+    // What is in the pool stays.
+    let target = (own - missing).max(pool + pool / 2);
+    if target >= own || memcg.settings.evict_all != 0 {
+        return;
+    }
+    let given = (own - target) as u64;
+    let less = |bytes: u64| Some(bytes.saturating_sub(given));
+    let _ = share.bytes.fetch_update(SeqCst, SeqCst, less);
+    pager.set_limit(target, 1, UNKNOWN);
+    let until = sys::now_ns() + BIRTH_NS;
+    while pager.usage().footprint > pager.marks().high && sys::now_ns() < until && !watch.gone() {
+        if !pager.turn(pager.usage().footprint) {
+            sys::sleep_ns(50_000);
+        }
+    }
+}
+
+/// What a thread asked for is done.
+fn answered(pager: &mut Engine) {
+    CONTROL.wish.store(0, Release);
+    pager.answer();
+}
+
+/// Tells the child what was late, if that is not too much.
+fn tell(cradle: &'static Cradle, late: &[Late]) {
+    let fits = late.len() <= LATE_MAX;
+    if fits {
+        // SAFETY: there is room for so many, and nobody reads them yet.
+        unsafe { cradle.payload().cast::<Late>().copy_from_nonoverlapping(late.as_ptr(), late.len()) };
+    }
+    cradle.tell(fits.then_some(late.len()));
+}
+
+/// In a child: what was late. `None` when it will never know.
+pub fn told() -> Option<Vec<Late>> {
+    let cradle = cradle()?;
+    // SAFETY: the parent's engine has written so many of them.
+    cradle.told(|len| unsafe { core::slice::from_raw_parts(cradle.payload().cast::<Late>(), len) }.to_vec())
+}
+
+/// For the child's engine: says why the child must not run, and has its thread end it.
+pub fn fail(slot: &Slot, why: fmt::Arguments<'_>) {
+    words::child_stopped(slot, why);
+    deliver(Birth::Failed);
+}
+
+/// For the child's engine: the thread may run on, or not.
+pub fn deliver(birth: Birth) {
+    CONTROL.birth.store(birth as u32, Release);
+    sys::futex_wake(CONTROL.birth.as_ptr(), 1, false);
+}
