@@ -4,11 +4,12 @@ use crate::control::{CONTROL, Wish};
 use crate::engine_fork;
 use crate::follow::Follower;
 use crate::hull::Hull;
-use crate::looks;
+use crate::page_tables::{self, LOOK_PAGES};
 use crate::pager::Engine;
 use crate::watch::Watch;
 use core::ops::Range;
 use core::sync::atomic::Ordering::*;
+use uffd::PAGE;
 use uffd::sys::{self, consts::*};
 
 /// Does what a thread of the program asked for by the doorbell.
@@ -33,7 +34,7 @@ pub fn answer(watch: &Watch, pager: &mut Engine) {
     } else if wish == Wish::Hold as u32 {
         CONTROL.range.1.store(pager.hold(range, HELD_BYTES), Relaxed);
     } else if wish == Wish::Look as u32 {
-        looks::answer(pager, range);
+        look(pager, range);
     }
     CONTROL.wish.store(0, Release);
     if CONTROL.forks.load(SeqCst) > 0 {
@@ -86,4 +87,12 @@ pub fn stand_by(watch: &mut Watch, pager: &mut Engine, done: impl Fn() -> bool) 
         let _ = sys::poll([pager.kernel.fd(), &watch.program], STAND_BY_NS);
     }
     true
+}
+
+/// Says how the pages of a range stand, [`LOOK_PAGES`] at most.
+fn look(pager: &mut Engine, range: Range<usize>) {
+    // SAFETY: a thread waits for it, which has the bell.
+    let entries = unsafe { &mut *page_tables::answer() };
+    let pages = (range.len() / PAGE).min(LOOK_PAGES);
+    pager.look(range.start, &mut entries[..pages]);
 }

@@ -14,7 +14,7 @@ use crate::heritage;
 use crate::keys;
 use crate::library::library;
 use crate::live::{self, Live};
-use crate::looks;
+use crate::page_tables;
 use crate::pager::Engine;
 use crate::pool::Mover;
 use crate::rounds::{self, AHEAD_LEAST};
@@ -205,9 +205,9 @@ fn announce(watch: &Watch, pager: &mut Engine) {
     CONTROL.pager.store(&raw mut *pager as usize, Release);
     CONTROL.doorbell.store(pager.doorbell(), Release);
     if watch.was_filtered {
-        looks::bind();
+        page_tables::bind();
     }
-    looks::begin();
+    page_tables::begin();
     CONTROL.state.store(State::Awake as u32, SeqCst);
     watch.order.slot.state.store(memcg::State::Awake as u32, Release);
 }

@@ -14,8 +14,8 @@ use crate::engine;
 use crate::follow;
 use crate::grow;
 use crate::log;
-use crate::looks;
 use crate::page;
+use crate::page_tables;
 use crate::patch;
 use crate::relocate;
 use crate::rights;
@@ -425,7 +425,7 @@ pub(crate) unsafe fn forget_engine() {
         birth::free_aside_stack();
         (&raw const BELL).cast_mut().write(Mutex::new(()));
         CONTROL.reset(true);
-        looks::reset();
+        page_tables::reset();
     }
 }
 

@@ -31,7 +31,7 @@
 //! - [`exports`]: the functions of libc that it stands before; [`relocate`]: what is to be done before any of them
 //! - [`sanitizer`]: what AddressSanitizer is told
 //! - [`hook`]: what the program's calls pass through; [`wait`]: those for children; [`dontfork`]: what it keeps out of them;
-//!   [`loan`]: what it lends to the kernel; [`ioctl`]: what it has the kernel take or look at; [`looks`]: what it reads of its page tables; [`rights`]: what it gives up;
+//!   [`loan`]: what it lends to the kernel; [`ioctl`]: what it has the kernel take or look at; [`looks`]: what it reads of its page tables, [`page_tables`]: what it is told of them; [`rights`]: what it gives up;
 //!   [`visible`]: how much memory it is told that there is
 //! - [`exec`]: the calls that start a program; [`image`]: which it is; [`environment`]: what it needs there to be managed;
 //!   [`run`]: where the run has its files
@@ -85,6 +85,7 @@ pub mod looks;
 pub mod meter;
 pub mod nap;
 pub mod page;
+pub mod page_tables;
 pub mod pager;
 pub mod patch;
 pub mod pool;

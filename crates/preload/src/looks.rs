@@ -27,23 +27,14 @@ use crate::control::{CONTROL, State, Wish};
 use crate::hook::{NO_SUCH_CALL, ask, with_bell};
 use crate::line::Line;
 use crate::loaded;
-use crate::pager::Engine;
-use core::cell::UnsafeCell;
+use crate::page_tables::{self, LOOK_PAGES};
 use core::ffi::c_void;
 use core::fmt::Write;
 use core::ops::Range;
-use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
+use core::sync::atomic::{AtomicUsize, Ordering::*};
 use linux_raw_sys::general as g;
 use uffd::pagemap::{self, PRESENT_BIT, PROTECTED_BIT, SOFT_DIRTY_BIT, SWAPPED_BIT};
 use uffd::{PAGE, sys};
-
-/// Not 0 while memory may be out: the calls pass us.
-#[unsafe(link_section = ".data.zfolio")]
-pub static IS_AWAKE: AtomicU32 = AtomicU32::new(0);
-
-/// Not 0 where a seccomp filter binds the program: it may end who makes a call that it does not foresee, and so the
-/// kernel's answers stay as they are.
-static IS_BOUND: AtomicU32 = AtomicU32::new(0);
 
 /// libc's functions, by [`Call`]; 0 before the first call of each.
 #[unsafe(link_section = ".data.zfolio")]
@@ -118,28 +109,6 @@ unsafe fn real<F: Copy>(call: Call) -> F {
     let address = if known == 0 { resolve(call as usize) } else { known };
     // SAFETY: the address of a function is a function pointer; the type is the caller's contract.
     unsafe { core::mem::transmute_copy(&address) }
-}
-
-/// The engine is awake: from now on memory may be out.
-pub fn begin() {
-    IS_AWAKE.store(1, SeqCst);
-}
-
-/// In a child of fork, which has no engine yet.
-pub fn reset() {
-    if IS_AWAKE.load(Relaxed) != 0 {
-        IS_AWAKE.store(0, Relaxed);
-    }
-}
-
-/// A filter binds the program, or is about to.
-pub fn bind() {
-    IS_BOUND.store(1, Relaxed);
-}
-
-/// True where a filter binds the program.
-pub fn is_bound() -> bool {
-    IS_BOUND.load(Relaxed) != 0
 }
 
 /// `struct iovec`.
@@ -229,7 +198,7 @@ readv! {
 
 /// What `syscall` goes on with for the numbers of these calls; `None` for others, and while nothing can be out.
 pub fn by_syscall(number: u32) -> Option<usize> {
-    if IS_AWAKE.load(Relaxed) == 0 {
+    if page_tables::IS_AWAKE.load(Relaxed) == 0 {
         return None;
     }
     match number {
@@ -343,7 +312,7 @@ impl Words<'_> {
 
 /// A call has read `done` bytes, or failed: returns the same when what they say is right.
 fn complete(fd: i32, pieces: &[Piece], offset: i64, done: isize) -> isize {
-    if done <= 0 || !(done as usize).is_multiple_of(ENTRY) || IS_AWAKE.load(Relaxed) == 0 {
+    if done <= 0 || !(done as usize).is_multiple_of(ENTRY) || page_tables::IS_AWAKE.load(Relaxed) == 0 {
         return done;
     }
     let words = Words { pieces, bytes: done as usize };
@@ -369,39 +338,20 @@ fn complete(fd: i32, pieces: &[Piece], offset: i64, done: isize) -> isize {
     done
 }
 
-/// How many pages the engine is asked about at a time.
-const LOOK_PAGES: usize = 512;
-
-/// The engine's answer. The bell is held around its use.
-struct Answer(UnsafeCell<[u64; LOOK_PAGES]>);
-
-// SAFETY: written by the engine while the one thread that holds the bell waits for it.
-unsafe impl Sync for Answer {}
-
-static ANSWER: Answer = Answer(UnsafeCell::new([0; LOOK_PAGES]));
-
 /// Asks the engine about a range of pages, [`LOOK_PAGES`] at most.
 fn with_answer(range: Range<usize>, act: impl FnOnce(&[u64])) {
     with_bell(|| {
         if CONTROL.state() == State::Awake && range.end <= 1 << 47 {
             ask(Wish::Look, range.clone());
             // SAFETY: the engine has answered, and nobody else asks.
-            act(&unsafe { &*ANSWER.0.get() }[..range.len() / PAGE]);
+            act(&unsafe { &*page_tables::answer() }[..range.len() / PAGE]);
         }
     })
 }
 
-/// For the engine: answers.
-pub fn answer(pager: &mut Engine, range: Range<usize>) {
-    // SAFETY: a thread waits for it, which has the bell.
-    let entries = unsafe { &mut *ANSWER.0.get() };
-    let pages = (range.len() / PAGE).min(LOOK_PAGES);
-    pager.look(range.start, &mut entries[..pages]);
-}
-
 /// True for a descriptor of this memory's page tables, where that may be asked.
 pub fn is_own(fd: i32) -> bool {
-    if is_bound() {
+    if page_tables::is_bound() {
         return false;
     }
     if !pagemap::may_be(fd) {

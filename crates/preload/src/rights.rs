@@ -10,6 +10,7 @@ use crate::hook::{self, Call, NO_SUCH_CALL, real};
 use crate::ioctl;
 use crate::log;
 use crate::looks;
+use crate::page_tables;
 use crate::visible;
 use crate::wait;
 use core::sync::atomic::Ordering::Relaxed;
@@ -94,7 +95,7 @@ pub extern "C" fn prctl(option: i32, a: usize, b: usize, c: usize, d: usize) -> 
         begin();
     }
     if option as usize == PR_SET_SECCOMP {
-        looks::bind();
+        page_tables::bind();
     }
     // SAFETY: the type of prctl(2).
     let real = unsafe { real::<unsafe extern "C" fn(i32, ...) -> i32>(Call::Prctl) };
@@ -173,7 +174,7 @@ extern "C" fn followed(number: i64, a: usize, b: usize, c: usize, d: usize, e: u
         grow::before_it_cannot()
     }
     if number == g::__NR_seccomp as i64 && a <= SECCOMP_SET_MODE_FILTER {
-        looks::bind();
+        page_tables::bind();
     }
     // SAFETY: the type of syscall(2).
     let real = unsafe { real::<unsafe extern "C" fn(i64, ...) -> i64>(Call::Syscall) };

@@ -22,7 +22,7 @@ mod lines;
 use crate::hook::{self, Call, NO_SUCH_CALL};
 use crate::line::Line;
 use crate::loaded;
-use crate::looks;
+use crate::page_tables;
 use crate::run;
 use core::fmt::Write;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
@@ -70,7 +70,7 @@ fn used_bytes() -> u64 {
     if let Some(memcg) = unsafe { hook::memcg().as_ref() } {
         return memcg.used_bytes();
     }
-    if looks::is_bound() {
+    if page_tables::is_bound() {
         return 0;
     }
     let mut room = [0; memcg::PATH_BYTES];
@@ -87,7 +87,7 @@ fn used_bytes() -> u64 {
 /// Looks at a file that libc has opened, or not, and puts another one in its place if it tells how much memory there is.
 fn opened(fd: i32) -> i32 {
     // A filter of system calls may end who makes one that it does not foresee.
-    if fd >= 0 && !looks::is_bound() {
+    if fd >= 0 && !page_tables::is_bound() {
         let _ = show(fd);
     }
     fd
