@@ -75,12 +75,12 @@ exports! {
         open open64 openat openat64 __open_2 __open64_2 __openat_2 __openat64_2 fopen fopen64 freopen freopen64
         sysinfo sysconf __sysconf get_phys_pages get_avphys_pages
     }
-    hook: fork _Fork daemon forkpty unshare madvise mremap;
+    hook: fork _Fork daemon forkpty madvise mremap;
     ioctl: ioctl;
     clone: clone __clone;
     wait: wait wait3 wait4 waitpid waitid;
     loan: vmsplice setsockopt;
-    rights: setuid seteuid setreuid setresuid setfsuid setfsgid setgid setegid setregid setresgid setgroups initgroups capset chroot setns prctl syscall;
+    rights: unshare setuid seteuid setreuid setresuid setfsuid setfsgid setgid setegid setregid setresgid setgroups initgroups capset chroot setns prctl syscall;
     exec: execve execv execvp execvpe execl execlp execle fexecve execveat posix_spawn posix_spawnp pidfd_spawn pidfd_spawnp;
 }
 

@@ -11,9 +11,8 @@
 //! What remains after that is enough: descriptors that are open stay what they are, signals go between processes of one user, and where robust lists are is in libc's
 //! control blocks (heads.rs), of which the kernel says nothing any more.
 
-use crate::control::{CONTROL, State};
+use crate::control::CONTROL;
 use crate::creds::{self, CAP_SYS_NICE, Rights};
-use crate::hook;
 use crate::line::Line;
 use core::fmt::Write;
 use core::sync::atomic::Ordering::*;
@@ -21,41 +20,6 @@ use uffd::sys::{self, Fd, consts::*};
 
 /// How often an engine looks by itself.
 const LOOK_NS: u64 = 100_000_000;
-
-/// How long a thread of the program waits for an engine that sleeps, at most, and how often it calls it.
-const WAIT_NS: u64 = 1_000_000_000;
-const CALL_NS: u64 = 500_000;
-
-/// For a thread of the program that is about to give something up, or has done so: returns when the engine has seen to it. In a process without one it does nothing, nor in
-/// one that only shares the program's memory (a child of vfork), whose rights are its own.
-pub fn ask() {
-    if !CONTROL.has_engine() || sys::getpid() != Ok(CONTROL.pid.load(Relaxed) as usize) {
-        return;
-    }
-    let asked = CONTROL.rights_asked.fetch_add(1, SeqCst).wrapping_add(1);
-    let end = sys::now_ns() + WAIT_NS;
-    loop {
-        let done = CONTROL.rights_done.load(SeqCst);
-        if done.wrapping_sub(asked) as i32 >= 0 || !CONTROL.has_engine() {
-            return;
-        }
-        if CONTROL.state() == State::Awake {
-            // Whoever waits there is answered, and this was asked for before.
-            hook::ring();
-            if CONTROL.state() == State::Awake {
-                continue;
-            }
-        }
-        if sys::now_ns() > end {
-            return;
-        }
-        // It sleeps on this word, or is about to.
-        if let Some((word, _)) = CONTROL.order().main_thread {
-            sys::futex_wake(word as *const u32, u32::MAX >> 1, true);
-        }
-        let _ = sys::futex_wait(CONTROL.rights_done.as_ptr(), done, Some(CALL_NS), true);
-    }
-}
 
 /// For the engine: the number of what was asked for, if that is not done yet.
 pub fn asked() -> Option<u32> {

@@ -11,14 +11,12 @@ use crate::clone;
 use crate::control::{CONTROL, Order, State, UNANSWERED, Wish};
 use crate::dontfork;
 use crate::engine;
-use crate::follow;
 use crate::grow;
 use crate::log;
 use crate::page;
 use crate::page_tables;
 use crate::patch;
 use crate::relocate;
-use crate::rights;
 use crate::run;
 use crate::words;
 use core::ops::Range;
@@ -513,21 +511,6 @@ pub(crate) fn is_managed() -> bool {
 /// True when the process has an engine or may get one: what an engine could not undo must not be done before it either.
 pub(crate) fn is_in_run() -> bool {
     IN_RUN.load(Relaxed)
-}
-
-/// unshare(2): CLONE_VM asks that nobody shares the memory, and does nothing else. The engine does, of which the program knows nothing: what can
-/// be asked of the program's own threads is CLONE_SIGHAND.
-pub extern "C" fn unshare(flags: i32) -> i32 {
-    const VM: i32 = CLONE_VM as i32;
-    const SIGHAND: i32 = 0x800;
-    // In other namespaces the run's page may not be found, nor the right to userfaultfd.
-    rights::begin();
-    // SAFETY: the type of unshare(2).
-    let real = unsafe { real::<extern "C" fn(i32) -> i32>(Call::Unshare) };
-    let flags = if flags & VM != 0 && is_managed() { flags & !VM | SIGHAND } else { flags };
-    let result = real.map_or(NO_SUCH_CALL, |f| f(flags));
-    follow::ask();
-    result
 }
 
 /// Installs guards by `call`, while the engine copies nothing: it looks for guards before each copy, and one that is made between the look and

@@ -3,8 +3,7 @@
 //! before, however small it is: the engine opens what it needs, and then gives up the same (follow.rs).
 
 use crate::clone;
-use crate::control::CONTROL;
-use crate::follow;
+use crate::control::{CONTROL, State};
 use crate::grow;
 use crate::hook::{self, Call, NO_SUCH_CALL, real};
 use crate::ioctl;
@@ -13,9 +12,9 @@ use crate::looks;
 use crate::page_tables;
 use crate::visible;
 use crate::wait;
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::Ordering::*;
 use linux_raw_sys::general as g;
-use uffd::sys;
+use uffd::sys::{self, consts::*};
 
 /// seccomp's operations that set a filter or the strict mode; others only ask.
 const SECCOMP_SET_MODE_FILTER: usize = 1;
@@ -31,7 +30,42 @@ const PR_CAP_AMBIENT: usize = 47;
 pub(crate) fn begin() {
     grow::before_it_cannot();
     log::seal(CONTROL.pid.load(Relaxed));
-    follow::ask();
+    ask();
+}
+
+/// How long a thread of the program waits for an engine that sleeps, at most, and how often it calls it.
+const WAIT_NS: u64 = 1_000_000_000;
+const CALL_NS: u64 = 500_000;
+
+/// For a thread of the program that is about to give something up, or has done so: returns when the engine has seen to it. In a process without one it does nothing, nor in
+/// one that only shares the program's memory (a child of vfork), whose rights are its own.
+fn ask() {
+    if !CONTROL.has_engine() || sys::getpid() != Ok(CONTROL.pid.load(Relaxed) as usize) {
+        return;
+    }
+    let asked = CONTROL.rights_asked.fetch_add(1, SeqCst).wrapping_add(1);
+    let end = sys::now_ns() + WAIT_NS;
+    loop {
+        let done = CONTROL.rights_done.load(SeqCst);
+        if done.wrapping_sub(asked) as i32 >= 0 || !CONTROL.has_engine() {
+            return;
+        }
+        if CONTROL.state() == State::Awake {
+            // Whoever waits there is answered, and this was asked for before.
+            hook::ring();
+            if CONTROL.state() == State::Awake {
+                continue;
+            }
+        }
+        if sys::now_ns() > end {
+            return;
+        }
+        // It sleeps on this word, or is about to.
+        if let Some((word, _)) = CONTROL.order().main_thread {
+            sys::futex_wake(word as *const u32, u32::MAX >> 1, true);
+        }
+        let _ = sys::futex_wait(CONTROL.rights_done.as_ptr(), done, Some(CALL_NS), true);
+    }
 }
 
 /// Three registers hold the arguments of all of these, whatever their types.
@@ -44,7 +78,7 @@ macro_rules! give_up {
                 // SAFETY: libc's function of this name, which reads from the registers what it needs.
                 let real = unsafe { real::<extern "C" fn(usize, usize, usize) -> i32>(Call::$call) };
                 let result = real.map_or(NO_SUCH_CALL, |f| f(a, b, c));
-                follow::ask();
+                ask();
                 result
             }
         )*
@@ -103,8 +137,23 @@ pub extern "C" fn prctl(option: i32, a: usize, b: usize, c: usize, d: usize) -> 
     let result = real.map_or(NO_SUCH_CALL, |f| unsafe { f(option, a, b, c, d) });
     // Not after a filter: it may end who makes a call of ours.
     if matches!(option as usize, PR_CAPBSET_DROP | PR_SET_NO_NEW_PRIVS | PR_CAP_AMBIENT) {
-        follow::ask();
+        ask();
     }
+    result
+}
+
+/// unshare(2): CLONE_VM asks that nobody shares the memory, and does nothing else. The engine does, of which the program knows nothing: what can
+/// be asked of the program's own threads is CLONE_SIGHAND.
+pub extern "C" fn unshare(flags: i32) -> i32 {
+    const VM: i32 = CLONE_VM as i32;
+    const SIGHAND: i32 = 0x800;
+    // In other namespaces the run's page may not be found, nor the right to userfaultfd.
+    begin();
+    // SAFETY: the type of unshare(2).
+    let real = unsafe { real::<extern "C" fn(i32) -> i32>(Call::Unshare) };
+    let flags = if flags & VM != 0 && hook::is_managed() { flags & !VM | SIGHAND } else { flags };
+    let result = real.map_or(NO_SUCH_CALL, |f| f(flags));
+    ask();
     result
 }
 
@@ -181,7 +230,7 @@ extern "C" fn followed(number: i64, a: usize, b: usize, c: usize, d: usize, e: u
     // SAFETY: the program's own call, with its own arguments.
     let result = real.map_or(NO_SUCH_CALL as i64, |f| unsafe { f(number, a, b, c, d, e) });
     if is_main && number != g::__NR_seccomp as i64 {
-        follow::ask();
+        ask();
     }
     result
 }
