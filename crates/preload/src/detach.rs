@@ -27,7 +27,7 @@
 
 use crate::arena;
 use crate::birth;
-use crate::patch;
+use crate::hooked;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU32, Ordering::*};
 use uffd::PAGE;
@@ -42,7 +42,7 @@ pub const FEWEST: usize = 4;
 
 /// True where all that libc maps passes us.
 pub fn is_possible() -> bool {
-    [Site::Mmap, Site::Mremap, Site::Brk].into_iter().all(patch::is_active)
+    [Site::Mmap, Site::Mremap, Site::Brk].into_iter().all(hooked::is_active)
 }
 
 /// True when pages of the process are pinned for longer than a call takes (io_uring's buffers, RDMA), or that is

@@ -17,6 +17,7 @@ use crate::attach::Outcome;
 use crate::control::{CONTROL, State, Wish};
 use crate::footprint;
 use crate::hook;
+use crate::hooked;
 use crate::loaded::Program;
 use crate::page::{self, PATH_BYTES};
 use crate::patch;
@@ -96,7 +97,7 @@ pub unsafe fn begin(envp: *const *const u8, path: &[u8]) -> bool {
     OWNER.store(sys::getpid().unwrap_or(0) as u32, Relaxed);
     // SAFETY: the caller's contract.
     let Some(program) = (unsafe { Program::read(envp) }) else { return false };
-    let is_seen = FIRST.into_iter().all(patch::is_active);
+    let is_seen = FIRST.into_iter().all(hooked::is_active);
     if !is_seen || program.is_go || program.data_bytes >= grown || path.len() > PATH_BYTES {
         patch::install(&Site::ALL);
         CONTROL.mapped_bytes.store(program.data_bytes, Relaxed);
@@ -181,7 +182,7 @@ fn hook_all() {
     let mask = sys::signal_mask(!0);
     patch::install(&Site::ALL);
     HOOKED_ALL.store(true, Relaxed);
-    if !Site::ALL.into_iter().all(patch::is_active) {
+    if !Site::ALL.into_iter().all(hooked::is_active) {
         relocate::finish();
         start();
     }

@@ -12,10 +12,10 @@ use crate::control::{CONTROL, Order, State, UNANSWERED, Wish};
 use crate::dontfork;
 use crate::engine;
 use crate::grow;
+use crate::hooked;
 use crate::log;
 use crate::page;
 use crate::page_tables;
-use crate::patch;
 use crate::relocate;
 use crate::run;
 use crate::words;
@@ -441,7 +441,7 @@ pub(crate) fn small_child_begin() {
 /// Calls libc's fork, in whatever form, with the engine prepared for it. `call` returns 0 in the child.
 fn around_fork(call: impl FnOnce() -> i32) -> i32 {
     // The system call itself passes us (fork.rs).
-    if patch::is_active(Site::Clone) {
+    if hooked::is_active(Site::Clone) {
         return call();
     }
     grow::is_own_memory();

@@ -21,7 +21,7 @@
 //! - [`crawl`]: whether the program crawls, and what of it cannot go out
 //! - [`detach`]: how memory goes out that cannot be written to; [`relro`]: the executable's constants are such memory
 //! - [`page`]: how the run's page is mapped; [`handover`]: what `zfolio run` opens for who may not
-//! - [`grow`]: when an engine is started; [`attach`]: how it is from outside; [`patch`]: libc's system calls that pass us; [`loaded`]: what the loader has loaded
+//! - [`grow`]: when an engine is started; [`attach`]: how it is from outside; [`patch`]: libc's system calls that pass us, [`hooked`]: which; [`loaded`]: what the loader has loaded
 //! - [`engine`], [`worker`]: the processes; [`watch`]: the program as the engine sees it; [`birth`], [`crew`]: how they are made; [`seat`]: on which CPU they run; [`nap`]: how long they sleep;
 //!   [`share`]: what of the limit is theirs
 //! - [`pager`]: the pager as it is in an engine
@@ -70,6 +70,7 @@ pub mod heads;
 pub mod heap;
 pub mod heritage;
 pub mod hook;
+pub mod hooked;
 pub mod hull;
 pub mod image;
 pub mod ioctl;

@@ -18,9 +18,10 @@ use crate::dontfork;
 use crate::fork;
 use crate::grow::{self, Growth};
 use crate::hook;
+use crate::hooked::{BACK, is_active};
 use crate::loaded::{self, Object};
 use crate::relocate;
-use core::sync::atomic::{AtomicUsize, Ordering::*};
+use core::sync::atomic::Ordering::*;
 use uffd::PAGE;
 use uffd::sites::{self, SITE_BYTES, Site};
 use uffd::sys::{self, consts::*};
@@ -36,20 +37,11 @@ impl Arguments {
     }
 }
 
-/// Where libc goes on, for each site; 0 where it is not patched.
-#[unsafe(link_section = ".data.zfolio")]
-static BACK: [AtomicUsize; Site::ALL.len()] = [const { AtomicUsize::new(0) }; Site::ALL.len()];
-
 /// A jump has five bytes: as many as the first of the two instructions.
 const JUMP_BYTES: usize = 5;
 
 /// No function of libc that has a site is longer.
 const LONGEST: usize = 4096;
-
-/// True when a site is patched.
-pub fn is_active(site: Site) -> bool {
-    BACK[site as usize].load(Relaxed) != 0
-}
 
 /// Patches those of `sites` that are found in libc and are not patched yet. Where it cannot be done nothing is changed, and [`is_active`]
 /// says so. The library is mapped beside libc, as the loader does it, so that a jump reaches; elsewhere the site stays as it is. A signal
