@@ -5,7 +5,6 @@
 //! into a child that takes them over (fork.rs), logs and the run's page (`map_for_all`) into every child; the rest
 //! (`map_apart`) has another life in each process.
 
-use crate::heap;
 use crate::reservation;
 use core::ops::Range;
 use core::sync::atomic::{AtomicUsize, Ordering::*};
@@ -335,7 +334,6 @@ unsafe fn reset() {
     // SAFETY: nobody else can hold a reference to the statics, which are written whole.
     unsafe {
         (&raw const OWN).cast_mut().write(Mutex::new(Tables::new()));
-        heap::reset();
     }
 }
 

@@ -14,6 +14,7 @@
 use crate::arena;
 use crate::footprint;
 use crate::handover;
+use crate::heap;
 use crate::library::library;
 use crate::loaded;
 use crate::wait;
@@ -341,7 +342,10 @@ impl Kept {
             }
         }
         // SAFETY: this process has one thread, and none of the old heap.
-        unsafe { arena::forget() };
+        unsafe {
+            arena::forget();
+            heap::reset();
+        }
         true
     }
 }

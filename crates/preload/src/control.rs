@@ -87,6 +87,10 @@ pub struct Control {
     pub inherits: AtomicU32,
     /// How often a copy of the process that a hook saw was begun, or was made (unseen.rs).
     pub copies: AtomicU32,
+    /// 1 when the program has kept something out of its children while its engine slept, or it had none.
+    pub early_advice: AtomicU32,
+    /// 1 when the program may keep something out of its children of which the engine knows (dontfork.rs).
+    pub keeps_out: AtomicU32,
     /// 1 when the program has ever forked: some of its memory may be another's too.
     pub has_forked: AtomicU32,
     /// How often the engine was asked to see to the program's rights, and up to which time it has done so (follow.rs).
@@ -213,6 +217,8 @@ impl Control {
             birth: AtomicU32::new(Birth::None as u32),
             inherits: AtomicU32::new(0),
             copies: AtomicU32::new(0),
+            early_advice: AtomicU32::new(0),
+            keeps_out: AtomicU32::new(0),
             has_forked: AtomicU32::new(0),
             rights_asked: AtomicU32::new(0),
             rights_done: AtomicU32::new(0),
@@ -241,6 +247,12 @@ impl Control {
     /// It has made one, or has failed to.
     pub fn end_copy(&self) {
         self.copies.fetch_add(1, SeqCst);
+    }
+
+    /// True when the program may keep something out of its children of which the engine knows.
+    #[inline(always)]
+    pub fn may_keep_out(&self) -> bool {
+        self.keeps_out.load(SeqCst) != 0
     }
 
     /// What the engine does now.
@@ -306,6 +318,8 @@ impl Control {
             self.looked, 0;
             self.birth, Birth::None as u32;
             self.inherits, inherits as u32;
+            self.early_advice, 0;
+            self.keeps_out, 0;
             self.rights_asked, 0;
             self.rights_done, 0;
         }

@@ -6,7 +6,7 @@
 //! (`hook::advise_children`). This is safe because
 //! 1. one thread, the engine's, applies advice, registers, gives back, and lets children have memory for a fork: none
 //!    of these is half done when another begins;
-//! 2. a thread that finds the engine asleep notes that there is advice ([`advised_early`]), advises the kernel itself,
+//! 2. a thread that finds the engine asleep notes that there is advice (`Control::early_advice`), advises the kernel itself,
 //!    and looks again. The engine first says that it is awake, then asks the kernel what is kept out ([`ask_kernel`]),
 //!    and then registers. So either it finds the flag, or the thread finds it awake and asks it;
 //! 3. events tell where a registered mapping goes, and that it is gone ([`follow`]); of what mremap adds to one, and
@@ -22,10 +22,11 @@
 //!    instruction is lost at the next fork.
 
 use crate::arena;
+use crate::control::CONTROL;
 use crate::smaps;
 use alloc::vec::Vec;
 use core::ops::Range;
-use core::sync::atomic::{AtomicBool, Ordering::*};
+use core::sync::atomic::Ordering::*;
 use uffd::maps::Maps;
 use uffd::sys::{self, Errno, consts::*};
 use uffd::{Message, Mutex, PAGE};
@@ -57,18 +58,10 @@ pub fn without(range: Range<usize>, others: &[Range<usize>]) -> Vec<Range<usize>
     rest
 }
 
-/// The program has kept something out of its children while its engine slept, or it had none.
-static EARLY: AtomicBool = AtomicBool::new(false);
-
-/// The program is about to keep something out of its children, and no engine is awake.
-pub fn advised_early() {
-    EARLY.store(true, SeqCst);
-}
-
 /// Enters what the kernel keeps out of children in the table, if the program has advised it so. To be called before
 /// anything is registered, and so kept out by us. Walks all page tables, once. An error leaves the table as it was.
 pub fn ask_kernel() -> Result<(), Errno> {
-    if !EARLY.load(SeqCst) {
+    if CONTROL.early_advice.load(SeqCst) == 0 {
         return Ok(());
     }
     let mut found = Vec::new();
@@ -86,22 +79,13 @@ pub fn ask_kernel() -> Result<(), Errno> {
     Ok(())
 }
 
-/// The table has something in it, or had.
-static MAY_KEEP: AtomicBool = AtomicBool::new(false);
-
-/// True when the program may keep something out of its children of which the engine knows.
-#[inline(always)]
-pub fn may_keep() -> bool {
-    MAY_KEEP.load(SeqCst)
-}
-
 /// The program keeps a range out of its children, or lets them have it.
 pub fn note(range: &Range<usize>, is_kept_out: bool) {
     let mut table = TABLE.lock();
     subtract(&mut table, range);
     if is_kept_out {
         table.push(range.clone());
-        MAY_KEEP.store(true, SeqCst);
+        CONTROL.keeps_out.store(1, SeqCst);
     }
 }
 
@@ -153,14 +137,12 @@ pub fn is_kept_out(maps: &Maps, whole: &Range<usize>) -> Result<bool, Errno> {
     Ok(first.range.end > whole.start + PAGE)
 }
 
-/// In a child of fork: what was kept out is not there.
+/// As an engine starts: it knows of nothing that is kept out. What its process inherits by fork is let in.
 ///
 /// # Safety
-/// The caller is the only thread.
-pub unsafe fn reset() {
-    EARLY.store(false, SeqCst);
-    MAY_KEEP.store(false, SeqCst);
-    // SAFETY: nobody else can hold a reference to the static; the old list's memory has stayed with the parent.
+/// The caller is the only process that uses the table.
+pub unsafe fn begin() {
+    // SAFETY: nobody else can hold a reference to the static; the old list's memory is a parent's.
     unsafe { (&raw const TABLE).cast_mut().write(Mutex::new(Vec::new())) };
 }
 
@@ -179,10 +161,10 @@ mod tests {
         let range = at..at + (4 << 12);
         ask_kernel().unwrap();
         assert_eq!(inherited(range.clone()).len(), 1, "nobody has said anything");
-        advised_early();
+        CONTROL.early_advice.store(1, SeqCst);
         ask_kernel().unwrap();
         assert_eq!(inherited(range.clone()), [at..at + 4096, at + 3 * 4096..at + 4 * 4096]);
-        EARLY.store(false, SeqCst);
+        CONTROL.early_advice.store(0, SeqCst);
         note(&(0..usize::MAX), false);
         // SAFETY: nobody uses it.
         unsafe { sys::munmap(at, range.len()) }.unwrap();

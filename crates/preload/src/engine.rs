@@ -10,6 +10,7 @@ use crate::engine_fork;
 use crate::filter::Stage;
 use crate::footprint::data;
 use crate::handover;
+use crate::heap;
 use crate::heritage;
 use crate::keys;
 use crate::library::library;
@@ -47,10 +48,11 @@ pub extern "C" fn main(_argument: usize) -> ! {
     if !order.slot.begin(order.pid, sys::getpid().unwrap_or(0) as u32) {
         sys::exit(0);
     }
+    let is_heir = CONTROL.birth.load(Acquire) == Birth::Labour as u32;
+    begin_anew(is_heir);
     match Watch::open(order) {
         Ok(mut watch) => {
             adopt_own_data();
-            let is_heir = CONTROL.birth.load(Acquire) == Birth::Labour as u32;
             heritage::begin(watch.order.memcg, watch.order.slot, is_heir);
             choose_seed();
             watch.filter(Stage::Born);
@@ -75,6 +77,17 @@ pub extern "C" fn main(_argument: usize) -> ! {
     words::leave(&CONTROL.order());
     CONTROL.has_looked();
     sys::exit(0)
+}
+
+/// What a new engine has of its own: a table of its parent's engine is about another process. An heir alone has its parent's heap.
+fn begin_anew(is_heir: bool) {
+    // SAFETY: engine and workers alone allocate, and go by this table; this engine has done neither yet, and of its parent's nobody is here.
+    unsafe {
+        if !is_heir {
+            heap::reset();
+        }
+        dontfork::begin();
+    }
 }
 
 /// Without anything to manage: until the program is gone.

@@ -23,7 +23,6 @@ use crate::arena;
 use crate::birth;
 use crate::clone::Clone;
 use crate::control::{Birth, CONTROL, Order, State, Wish};
-use crate::dontfork;
 use crate::engine;
 use crate::fork_channel::{CRADLE, LOOK_NS, Stage, cradle};
 use crate::grow;
@@ -187,7 +186,6 @@ fn be_born(memcg: &'static Memcg, slot: &'static Slot, exit_word: usize) {
     // SAFETY: a child of fork has one thread, and its parent's engine stood still: nothing of the engine's is in use.
     unsafe {
         arena::take_over(hook::childrens().chain(once(cradle..cradle + CRADLE)));
-        dontfork::reset();
     }
     birth::free_aside_stack();
     CONTROL.reset(true);

@@ -9,7 +9,6 @@ use crate::arena;
 use crate::birth;
 use crate::clone;
 use crate::control::{CONTROL, Order, State, UNANSWERED, Wish};
-use crate::dontfork;
 use crate::engine;
 use crate::grow;
 use crate::hooked;
@@ -419,7 +418,6 @@ pub(crate) unsafe fn forget_engine() {
     // SAFETY: the caller's contract.
     unsafe {
         arena::begin_anew(childrens());
-        dontfork::reset();
         birth::free_aside_stack();
         (&raw const BELL).cast_mut().write(Mutex::new(()));
         CONTROL.reset(true);
@@ -562,7 +560,7 @@ fn advise_children(range: Range<usize>, advice: u32, call: impl Fn() -> i32) -> 
     grow::is_own_memory();
     if CONTROL.state() == State::Asleep {
         if advice == MADV_DONTFORK {
-            dontfork::advised_early();
+            CONTROL.early_advice.store(1, SeqCst);
         }
         let result = call();
         // If it has awoken meanwhile it may not know of this.

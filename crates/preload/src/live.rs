@@ -259,7 +259,7 @@ impl Kernel for Live {
         }
         // The whole mapping, tail included: a mapping that is split cannot be given to mremap any more.
         let whole = self.mapping_of(&range).ok_or(Errno::EINVAL)?;
-        if dontfork::may_keep() {
+        if CONTROL.may_keep_out() {
             self.learn_advice(&whole)?;
         }
         // And the gap after it, where nothing of ours may come meanwhile, since the mapping may grow in place before we are done.

@@ -14,7 +14,7 @@
 //! What runs in every process lies together (`.text.startup`, `.data.zfolio`): most of what a start costs is page faults.
 
 use crate::clone::Clone;
-use crate::dontfork;
+use crate::control::CONTROL;
 use crate::fork;
 use crate::grow::{self, Growth};
 use crate::hook;
@@ -166,7 +166,7 @@ extern "C" fn on_mremap(arguments: &Arguments) -> usize {
         let (before, after) = (arguments.get(1), arguments.get(2));
         // What was there before is registered, or was mapped before.
         grow::grown(at + before.min(after)..at + after, Growth::Mapping);
-        if dontfork::may_keep() {
+        if CONTROL.may_keep_out() {
             relocate::finish();
             hook::has_moved(at, before, after);
         }
