@@ -255,6 +255,11 @@ impl Control {
         self.keeps_out.load(SeqCst) != 0
     }
 
+    /// True when all of a range is constants of the executable in anonymous memory (relro.rs).
+    pub fn are_constants(&self, range: &Range<usize>) -> bool {
+        self.constants.0.load(Relaxed) <= range.start && range.end <= self.constants.1.load(Relaxed)
+    }
+
     /// What the engine does now.
     pub fn state(&self) -> State {
         if self.state.load(SeqCst) == State::Awake as u32 { State::Awake } else { State::Asleep }

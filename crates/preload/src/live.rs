@@ -12,7 +12,6 @@ use crate::heads::Heads;
 use crate::keys::Keys;
 use crate::line::Line;
 use crate::locked;
-use crate::relro;
 use crate::smaps;
 use crate::tasks::{self, TaskStat};
 use alloc::collections::VecDeque;
@@ -193,7 +192,7 @@ impl Live {
     fn manageable(m: &Mapping) -> bool {
         let smallest = if m.is_writable() { SMALLEST } else { SMALLEST_UNWRITABLE };
         m.protection & PROT_READ != 0
-            && (m.is_writable() || relro::holds(&m.range) || detach::is_possible())
+            && (m.is_writable() || CONTROL.are_constants(&m.range) || detach::is_possible())
             && !m.foreign
             && m.range.len() >= smallest
             && m.name[0..6] != *b"[stack"

@@ -77,11 +77,6 @@ fn is_private(range: &Range<usize>) -> bool {
     range.len() - copies <= range.len() / FILE_PART
 }
 
-/// True when all of a range is such memory.
-pub fn holds(range: &Range<usize>) -> bool {
-    CONTROL.constants.0.load(Relaxed) <= range.start && range.end <= CONTROL.constants.1.load(Relaxed)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -92,7 +87,7 @@ mod tests {
         for bytes in [LEAST / 2, LEAST] {
             let at = sys::mmap(bytes, PROT_READ, flags, None).unwrap();
             make_anonymous(at..at + bytes);
-            assert!(!holds(&(at..at + bytes)));
+            assert!(!CONTROL.are_constants(&(at..at + bytes)));
         }
     }
 }

@@ -14,7 +14,6 @@ use super::{Copying, DROP_ZONE, Live};
 use crate::control::CONTROL;
 use crate::detach::{self, Landing, Removed};
 use crate::locked;
-use crate::relro;
 use crate::words;
 use core::ops::Range;
 use core::sync::atomic::Ordering::SeqCst;
@@ -118,8 +117,8 @@ impl Live {
 
     /// Takes pages of a mapping that cannot be written to (detach.rs) to the stage, a part of them if they are many.
     fn take_by_detaching(&mut self, dst: usize, src: Range<usize>) -> Moved {
-        let is_possible = relro::holds(&src) || detach::is_possible();
-        let is_little = relro::holds(&src) && src.len() < detach::FEWEST * PAGE;
+        let is_possible = CONTROL.are_constants(&src) || detach::is_possible();
+        let is_little = CONTROL.are_constants(&src) && src.len() < detach::FEWEST * PAGE;
         if is_little || !is_possible || detach::lends_pages() {
             return stopped(Errno::EINVAL);
         }
