@@ -1,6 +1,6 @@
 //! What the program's threads and the engine tell each other.
 
-use crate::heads::Layout;
+use crate::blocks::Layout;
 use crate::hull::Hull;
 use core::ops::Range;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};

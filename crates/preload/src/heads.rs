@@ -4,136 +4,72 @@
 //! Other threads change libc's list meanwhile, under a lock of libc's: who is missed is looked for again, and nothing here is believed but that a block has the thread's
 //! number. Everything is read by a glance, since it may be gone.
 
+use crate::blocks::Layout;
 use crate::control::CONTROL;
-use crate::loaded::Object;
 use crate::tasks::parse_tid;
 use alloc::vec::Vec;
 use core::ops::Range;
-use core::sync::atomic::{AtomicUsize, Ordering::*};
+use core::sync::atomic::Ordering::*;
 use uffd::sys;
 use uffd::{Errno, Fd, Memory, PAGE};
 
-/// What libc says of its control blocks; all 0 where it says nothing (before 2.34).
-pub struct Layout {
-    /// Addresses of the two lists: of threads on libc's stacks, and on others.
-    lists: [AtomicUsize; 2],
-    /// Where in a block the list's pointers are, the thread's number, and the robust list head.
-    list: AtomicUsize,
-    tid: AtomicUsize,
-    head: AtomicUsize,
+/// True when a robust list head that was a thread's still is, as far as can be told.
+fn is_of(layout: &Layout, memory: &Memory, head: usize, tid: u32) -> bool {
+    let Some(offset) = layout.tid_from_head() else { return true };
+    let mut number = [0; 4];
+    memory.glance(head.wrapping_add_signed(offset), &mut number) == Ok(4) && u32::from_ne_bytes(number) == tid
 }
 
-impl Layout {
-    /// Nothing known.
-    pub const fn unknown() -> Layout {
-        let zero = AtomicUsize::new;
-        Layout { lists: [zero(0), zero(0)], list: zero(0), tid: zero(0), head: zero(0) }
-    }
-
-    /// For a thread of the program's: finds out, by its own block.
-    pub fn learn(&self) {
-        if self.head.load(Relaxed) == 0 {
-            let _ = self.ask_libc();
-        }
-    }
-
-    /// True when a robust list head that was a thread's still is, as far as can be told.
-    fn is_of(&self, memory: &Memory, head: usize, tid: u32) -> bool {
-        let Some(offset) = self.tid_from_head() else { return true };
-        let mut number = [0; 4];
-        memory.glance(head.wrapping_add_signed(offset), &mut number) == Ok(4)
-            && u32::from_ne_bytes(number) == tid
-    }
-
-    /// How far a thread's number, which is its exit word, lies behind its robust list head.
-    pub fn tid_from_head(&self) -> Option<isize> {
-        let head = self.head.load(Acquire) as isize;
-        (head != 0).then(|| self.tid.load(Relaxed) as isize - head)
-    }
-
-    fn ask_libc(&self) -> Option<()> {
-        let libc = Object::libc()?;
-        // Its size in bits, how many of them, and where in the structure.
-        let offset = |name: &[u8]| {
-            let (at, bytes) = libc.symbol(name)?;
-            // SAFETY: libc's constant of this many bytes.
-            (bytes == 12).then(|| unsafe { (*(at as *const [u32; 3]))[2] as usize })
-        };
-        let (loader, _) = libc.symbol(b"__nptl_rtld_global")?;
-        // SAFETY: libc's pointer to the loader's data.
-        let loader = unsafe { *(loader as *const usize) };
-        let lists = [
-            loader + offset(b"_thread_db_rtld_global__dl_stack_used")?,
-            loader + offset(b"_thread_db_rtld_global__dl_stack_user")?,
-        ];
-        let (list, tid) = (offset(b"_thread_db_pthread_list")?, offset(b"_thread_db_pthread_tid")?);
-        let block: usize;
-        // SAFETY: the third word of a control block is its own address, in every program of this architecture.
-        unsafe { core::arch::asm!("mov {}, fs:[16]", out(reg) block, options(nostack, readonly)) };
-        let number = sys::gettid().ok()?;
-        let head = sys::robust_list(number as u32).ok()?.wrapping_sub(block);
-        // SAFETY: the calling thread's own.
-        let is_known = list.max(tid) + 16 <= PAGE
-            && head < PAGE
-            && unsafe { *((block + tid) as *const u32) } as usize == number;
-        if !is_known {
-            return None;
-        }
-        for (to, at) in self.lists.iter().zip(lists) {
-            to.store(at, Relaxed);
-        }
-        self.list.store(list, Relaxed);
-        self.tid.store(tid, Relaxed);
-        self.head.store(head, Release);
-        Some(())
-    }
-
-    /// Calls `each` with the heads of the threads in `wanted`, which leave it, and with what is out, as far as it is found.
-    fn find(&self, memory: &Memory, wanted: &mut Vec<u32>, mut each: impl FnMut(Found)) {
-        let head = self.head.load(Acquire);
-        for _ in 0..if head == 0 { 0 } else { LOOKS } {
-            for list in &self.lists {
-                self.walk(memory, list.load(Relaxed), |found| {
-                    match found {
-                        Ok((block, tid)) => {
-                            if let Some(at) = wanted.iter().position(|&w| w == tid) {
-                                wanted.swap_remove(at);
-                                each(Found::Head(tid, block + head));
-                            }
+/// Calls `each` with the heads of the threads in `wanted`, which leave it, and with what is out, as far as it is found.
+fn find(layout: &Layout, memory: &Memory, wanted: &mut Vec<u32>, mut each: impl FnMut(Found)) {
+    let head = layout.head.load(Acquire);
+    for _ in 0..if head == 0 { 0 } else { LOOKS } {
+        for list in &layout.lists {
+            walk(layout, memory, list.load(Relaxed), |found| {
+                match found {
+                    Ok((block, tid)) => {
+                        if let Some(at) = wanted.iter().position(|&w| w == tid) {
+                            wanted.swap_remove(at);
+                            each(Found::Head(tid, block + head));
                         }
-                        Err(out) => each(Found::Out(out)),
                     }
-                    !wanted.is_empty()
-                });
-            }
-            if wanted.is_empty() {
-                return;
-            }
+                    Err(out) => each(Found::Out(out)),
+                }
+                !wanted.is_empty()
+            });
+        }
+        if wanted.is_empty() {
+            return;
         }
     }
+}
 
-    /// Calls `each` with the blocks of a list and their threads' numbers, or with the address where it is out and ends for now, until it says false.
-    fn walk(&self, memory: &Memory, list: usize, mut each: impl FnMut(Result<(usize, u32), usize>) -> bool) {
-        let (link, tid) = (self.list.load(Relaxed), self.tid.load(Relaxed));
-        let mut at = list;
-        for _ in 0..THREADS_MAX {
-            let mut next = [0; 8];
-            if memory.glance(at, &mut next) != Ok(8) {
-                each(Err(at));
-                return;
-            }
-            at = usize::from_ne_bytes(next);
-            if at == list || at == 0 {
-                return;
-            }
-            let (block, mut number) = (at.wrapping_sub(link), [0; 4]);
-            if memory.glance(block.wrapping_add(tid), &mut number) != Ok(4) {
-                each(Err(block.wrapping_add(tid)));
-                return;
-            }
-            if !each(Ok((block, u32::from_ne_bytes(number)))) {
-                return;
-            }
+/// Calls `each` with the blocks of a list and their threads' numbers, or with the address where it is out and ends for now, until it says false.
+fn walk(
+    layout: &Layout,
+    memory: &Memory,
+    list: usize,
+    mut each: impl FnMut(Result<(usize, u32), usize>) -> bool,
+) {
+    let (link, tid) = (layout.list.load(Relaxed), layout.tid.load(Relaxed));
+    let mut at = list;
+    for _ in 0..THREADS_MAX {
+        let mut next = [0; 8];
+        if memory.glance(at, &mut next) != Ok(8) {
+            each(Err(at));
+            return;
+        }
+        at = usize::from_ne_bytes(next);
+        if at == list || at == 0 {
+            return;
+        }
+        let (block, mut number) = (at.wrapping_sub(link), [0; 4]);
+        if memory.glance(block.wrapping_add(tid), &mut number) != Ok(4) {
+            each(Err(block.wrapping_add(tid)));
+            return;
+        }
+        if !each(Ok((block, u32::from_ne_bytes(number)))) {
+            return;
         }
     }
 }
@@ -192,14 +128,14 @@ impl Heads {
                 // Another thread may have its number by now.
                 let place = unknown.iter().position(|t| t == tid);
                 place
-                    .filter(|_| CONTROL.blocks.is_of(memory, *head, *tid))
+                    .filter(|_| is_of(&CONTROL.blocks, memory, *head, *tid))
                     .map(|at| unknown.swap_remove(at))
                     .is_some()
             };
             told.extend(before.into_iter().filter(known));
         }
         if !unknown.is_empty() {
-            CONTROL.blocks.find(memory, unknown, |found| match found {
+            find(&CONTROL.blocks, memory, unknown, |found| match found {
                 Found::Head(tid, head) => told.push((tid, head)),
                 // The list goes on when it is home.
                 Found::Out(at) => pins.push(at & !(PAGE - 1)),
@@ -254,8 +190,8 @@ mod tests {
 
     #[test]
     fn libc_s_list_has_every_thread_s_robust_list() {
-        let layout = Layout::unknown();
-        layout.learn();
+        let layout = &Layout::unknown();
+        crate::libc_threads::learn(layout);
         if layout.head.load(Relaxed) == 0 {
             println!("skipped: this libc does not describe its threads");
             return;
@@ -275,7 +211,7 @@ mod tests {
             let mut expected: Vec<usize> = tids.iter().map(|&tid| sys::robust_list(tid).unwrap()).collect();
             let mut found = Vec::new();
             let memory = Memory::own().unwrap();
-            layout.find(&memory, &mut tids, |head| match head {
+            find(layout, &memory, &mut tids, |head| match head {
                 Found::Head(_, head) => found.push(head),
                 Found::Out(at) => panic!("{at:x} is out"),
             });

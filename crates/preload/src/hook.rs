@@ -12,6 +12,7 @@ use crate::control::{CONTROL, Order, State, UNANSWERED, Wish};
 use crate::engine;
 use crate::grow;
 use crate::hooked;
+use crate::libc_threads;
 use crate::log;
 use crate::page;
 use crate::page_tables;
@@ -197,7 +198,7 @@ fn start_engine(parent: Option<&Slot>, word: Option<(usize, u32)>) {
     if let Some(parent) = parent.filter(lives) {
         memcg.join_family(parent, slot);
     }
-    CONTROL.blocks.learn();
+    libc_threads::learn(&CONTROL.blocks);
     let order = Order { memcg, slot, pid, main_thread: word.or_else(|| exit_word(pid)) };
     CONTROL.begin(&order);
     memcg.managed.fetch_add(1, Relaxed);

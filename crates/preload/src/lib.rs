@@ -14,7 +14,7 @@
 //! ```
 //!
 //! - [`arena`]: the engine's own memory; [`reservation`]: which addresses it has; [`heap`]: what allocates there
-//! - [`live`]: the pager's kernel, [`tasks`]: what it knows of threads; [`store`]: its store; [`pool`]: its memory; [`board`]: the jobs that workers take
+//! - [`live`]: the pager's kernel, [`tasks`]: what it knows of threads, [`heads`]: what of them must stay ([`blocks`], [`libc_threads`]); [`store`]: its store; [`pool`]: its memory; [`board`]: the jobs that workers take
 //! - [`meter`]: what devices have done for a worker
 //! - [`control`]: what the program's threads and the engine tell each other; [`hull`]: where memory was mapped;
 //!   [`line`]: a line of text; [`words`]: what is said to the user
@@ -46,6 +46,7 @@ pub mod answer;
 pub mod arena;
 pub mod attach;
 pub mod birth;
+pub mod blocks;
 pub mod board;
 pub mod clone;
 pub mod control;
@@ -75,6 +76,7 @@ pub mod hull;
 pub mod image;
 pub mod ioctl;
 pub mod keys;
+pub mod libc_threads;
 pub mod library;
 pub mod line;
 pub mod live;
