@@ -1,7 +1,7 @@
 //! The workers: how they are started, and whether they live.
 
-use crate::birth::{self, Kept, Place};
 use crate::board::{Board, WORKERS_MAX};
+use crate::processes::{self, Kept, Place};
 use crate::worker::{self, Duty, Lookout};
 use alloc::vec::Vec;
 use memcg::{Memcg, Slot};
@@ -71,7 +71,7 @@ impl Crew {
         };
         // SAFETY: `worker::main` is made to run beside the program, and takes the duty over. A child of the program's that comes meanwhile may
         // get the stack and the board too, and uses neither.
-        let pid = unsafe { birth::worker(worker::main, place, board.range(), duty) };
+        let pid = unsafe { processes::worker(worker::main, place, board.range(), duty) };
         let pid = pid.map_err(|e| ("clone", e))?;
         for _ in 0..READY_LOOKS {
             if board.await_ready(number as u32 + 1, READY_LOOK_NS) {

@@ -26,8 +26,8 @@
 //!    nobody can begin to lend a page for writing that cannot be written to.
 
 use crate::arena;
-use crate::birth;
 use crate::hooked;
+use crate::processes;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU32, Ordering::*};
 use uffd::PAGE;
@@ -107,7 +107,7 @@ pub fn remove(
 ) -> Removed {
     let order = Order { from: from.start, bytes: from.len(), to, result: AtomicU32::new(PENDING) };
     // SAFETY: it makes a system call and ends, and the order is here until then.
-    let Ok(helper) = (unsafe { birth::helper(mover, &raw const order as usize) }) else {
+    let Ok(helper) = (unsafe { processes::helper(mover, &raw const order as usize) }) else {
         return Removed::Refused;
     };
     let mut is_told = false;

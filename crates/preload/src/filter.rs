@@ -292,7 +292,7 @@ pub fn enter(stage: Stage, company: Company) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::birth;
+    use crate::aside;
     use uffd::Errno;
     use uffd::sys::CpuSet;
 
@@ -453,7 +453,7 @@ mod tests {
         };
         let mut told = (doors, [false; 7]);
         // SAFETY: as above.
-        unsafe { birth::aside(attempt, &raw mut told as usize) }.unwrap();
+        unsafe { aside::aside(attempt, &raw mut told as usize) }.unwrap();
         std::fs::remove_dir_all(&root).unwrap();
         assert_eq!(told.1, [true; 7]);
     }
@@ -477,7 +477,7 @@ mod tests {
         }
         let mut said = [false; 6];
         // SAFETY: `attempt` makes system calls, and uses the heap of this crate's arena or, in tests, std's, which it does not leave locked.
-        unsafe { birth::aside(attempt, &raw mut said as usize) }.unwrap();
+        unsafe { aside::aside(attempt, &raw mut said as usize) }.unwrap();
         assert_eq!(said, [true; 6]);
     }
 
@@ -499,7 +499,7 @@ mod tests {
         sys::sched_setaffinity(0, &CpuSet::only(last)).unwrap();
         let mut said = (false, 0);
         // SAFETY: as above.
-        unsafe { birth::aside(attempt, &raw mut said as usize) }.unwrap();
+        unsafe { aside::aside(attempt, &raw mut said as usize) }.unwrap();
         sys::sched_setaffinity(0, &all).unwrap();
         assert_eq!(said, (true, last));
     }

@@ -20,7 +20,7 @@
 //! first instead, as hook.rs does.
 
 use crate::arena;
-use crate::birth;
+use crate::aside;
 use crate::clone::Clone;
 use crate::control::{Birth, CONTROL, Order, State, Wish};
 use crate::engine;
@@ -142,7 +142,7 @@ extern "C" fn attempt_in_place(attempt: usize) {
 }
 
 fn in_place(memcg: &'static Memcg, clone: Clone) -> Option<isize> {
-    if !birth::has_rights(clone.namespaces()) {
+    if !aside::has_rights(clone.namespaces()) {
         return None;
     }
     let own_pid = sys::getpid().unwrap_or(0) as u32;
@@ -187,7 +187,7 @@ fn be_born(memcg: &'static Memcg, slot: &'static Slot, exit_word: usize) {
     unsafe {
         arena::take_over(hook::childrens().chain(once(cradle..cradle + CRADLE)));
     }
-    birth::free_aside_stack();
+    aside::free_aside_stack();
     CONTROL.reset(true);
     // The thread is through with it.
     CONTROL.cradle_users.store(1, Relaxed);
@@ -202,7 +202,7 @@ fn be_born(memcg: &'static Memcg, slot: &'static Slot, exit_word: usize) {
     CONTROL.begin(&order);
     memcg.managed.fetch_add(1, Relaxed);
     // SAFETY: `engine::main` is made to run beside the program.
-    match unsafe { birth::detached(engine::main, &raw const CONTROL as usize) } {
+    match unsafe { aside::detached(engine::main, &raw const CONTROL as usize) } {
         Ok(engine) => {
             CONTROL.may_yield.store(engine.may_yield as u32, Relaxed);
             await_birth(engine.pid);

@@ -1,6 +1,6 @@
 //! What this process may not open and `zfolio run` may: it is asked for it by a socket in the run's directory, and sends descriptors to processes of its tree.
 //!
-//! Who asks has descriptors of its own, not the program's: an engine, or a process beside the program (`birth::aside`). It asks only where it was refused before, since a
+//! Who asks has descriptors of its own, not the program's: an engine, or a process beside the program (`aside::aside`). It asks only where it was refused before, since a
 //! filter of system calls may end it for that.
 
 use crate::run;

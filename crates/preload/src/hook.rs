@@ -6,7 +6,7 @@
 //! A process that has not grown yet (grow.rs) has no engine, and all of this passes on what is called.
 
 use crate::arena;
-use crate::birth;
+use crate::aside;
 use crate::clone;
 use crate::control::{CONTROL, Order, State, UNANSWERED, Wish};
 use crate::engine;
@@ -205,7 +205,7 @@ fn start_engine(parent: Option<&Slot>, word: Option<(usize, u32)>) {
     // Every signal is blocked while the engine is born, so that it is born with all of them blocked.
     let mask = sys::signal_mask(!0);
     // SAFETY: `engine::main` is made to run beside the program.
-    let born = unsafe { birth::detached(engine::main, &raw const CONTROL as usize) };
+    let born = unsafe { aside::detached(engine::main, &raw const CONTROL as usize) };
     sys::signal_mask(mask);
     match born {
         Ok(engine) => {
@@ -419,7 +419,7 @@ pub(crate) unsafe fn forget_engine() {
     // SAFETY: the caller's contract.
     unsafe {
         arena::begin_anew(childrens());
-        birth::free_aside_stack();
+        aside::free_aside_stack();
         (&raw const BELL).cast_mut().write(Mutex::new(()));
         CONTROL.reset(true);
         page_tables::reset();
@@ -433,7 +433,7 @@ pub(crate) fn small_child_begin() {
         // SAFETY: a child of fork has one thread.
         unsafe { (&raw const BELL).cast_mut().write(Mutex::new(())) };
     }
-    birth::free_aside_stack();
+    aside::free_aside_stack();
     CONTROL.reset(false);
 }
 

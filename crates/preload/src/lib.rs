@@ -22,7 +22,7 @@
 //! - [`detach`]: how memory goes out that cannot be written to; [`relro`]: the executable's constants are such memory
 //! - [`page`]: how the run's page is mapped; [`handover`]: what `zfolio run` opens for who may not
 //! - [`grow`]: when an engine is started; [`attach`]: how it is from outside; [`patch`]: libc's system calls that pass us, [`hooked`]: which; [`loaded`]: what the loader has loaded
-//! - [`engine`], [`worker`]: the processes; [`watch`]: the program as the engine sees it; [`birth`], [`crew`]: how they are made; [`seat`]: on which CPU they run; [`nap`]: how long they sleep;
+//! - [`engine`], [`worker`]: the processes; [`watch`]: the program as the engine sees it; [`aside`], [`processes`], [`crew`]: how they are made, on which [`stack`]s; [`seat`]: on which CPU they run; [`nap`]: how long they sleep;
 //!   [`share`]: what of the limit is theirs
 //! - [`pager`]: the pager as it is in an engine
 //! - [`fork`]: how a child takes over, [`engine_fork`]: with its engine, [`fork_channel`]: what they tell each other; [`clone`]: the calls that make one; [`unseen`]: those that nobody saw; [`smaps`]: what it finds empty;
@@ -44,8 +44,8 @@ extern crate alloc;
 
 pub mod answer;
 pub mod arena;
+pub mod aside;
 pub mod attach;
-pub mod birth;
 pub mod blocks;
 pub mod board;
 pub mod clone;
@@ -92,6 +92,7 @@ pub mod page_tables;
 pub mod pager;
 pub mod patch;
 pub mod pool;
+pub mod processes;
 pub mod relocate;
 pub mod relro;
 pub mod reservation;
@@ -102,6 +103,7 @@ pub mod sanitizer;
 pub mod seat;
 pub mod share;
 pub mod smaps;
+pub mod stack;
 pub mod store;
 pub mod tasks;
 pub mod telling;

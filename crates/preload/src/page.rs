@@ -1,7 +1,7 @@
 //! The run's page in the program's memory.
 
 use crate::arena;
-use crate::birth;
+use crate::aside;
 use crate::handover;
 use core::ffi::CStr;
 use linux_raw_sys::general as g;
@@ -62,7 +62,7 @@ extern "C" fn mapper(order: usize) -> ! {
 pub fn map_aside(path: [u8; PATH_BYTES]) -> Result<usize, Errno> {
     let mut order = Order { path, page: Err(Errno::ENOENT) };
     // SAFETY: it uses nothing but system calls, and the order lives until it has ended.
-    if unsafe { birth::aside(mapper, &raw mut order as usize) }.is_err() {
+    if unsafe { aside::aside(mapper, &raw mut order as usize) }.is_err() {
         // A filter of the program's: there will be no engine either, which can only be said on the page.
         return map_here(
             CStr::from_bytes_until_nul(&order.path).map_err(|_| Errno::ENOENT)?.to_bytes_with_nul(),

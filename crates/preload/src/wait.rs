@@ -11,7 +11,7 @@
 //!
 //! A wait of the program's that may take any child is never made: an engine that ends between the look and the wait would be taken for the program's child.
 //!
-//! Its own engine such a process has as a child without an exit signal (birth.rs), of which a wait knows nothing but with `__WALL` or `__WCLONE`: so also who waits past libc is not kept waiting.
+//! Its own engine such a process has as a child without an exit signal (aside.rs), of which a wait knows nothing but with `__WALL` or `__WCLONE`: so also who waits past libc is not kept waiting.
 
 use crate::hook::{Call, NO_SUCH_CALL, is_in_run, real};
 use crate::line::Line;

@@ -1,19 +1,19 @@
 //! A worker's process: takes jobs from the board until the engine ends, and sees to it that the engine's death is not silent.
 //!
-//! It has an address space of its own, without the program (birth.rs): while it runs, neither the engine that moves pages nor the program that maps
+//! It has an address space of its own, without the program (processes.rs): while it runs, neither the engine that moves pages nor the program that maps
 //! and unmaps has to interrupt its CPU to make it forget addresses. (Linux 6.18 on two virtual CPUs: 11 us for the move of a page where a worker
 //! runs in the same address space, 0.8 us where it does not.) What it compresses it copies out of the program first.
 //!
 //! Workers share the engine's descriptors. While one of them lives the userfaultfd stays open, and memory that is out cannot turn into zeros: if
 //! the engine dies before the program, a worker stops the program with a message, and stays until it has gone.
 
-use crate::birth::Kept;
 use crate::board::{Board, Hand, Reply, Task, Work};
 use crate::creds;
 use crate::filter::{self, Company, Stage};
 use crate::follow::Follower;
 use crate::footprint::{Swapped, footprint};
 use crate::meter::Meter;
+use crate::processes::Kept;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::*;
@@ -293,7 +293,7 @@ fn attach_device(duty: &Duty, codec: &mut Codec) -> Option<Meter> {
 
 /// A worker's first instruction; `duty` is the address of a [`Duty`] that is this process's.
 pub extern "C" fn main(duty: usize) -> ! {
-    // SAFETY: `birth` has written the duty there for this process alone.
+    // SAFETY: `processes` has written the duty there for this process alone.
     let duty = unsafe { &*(duty as *const Duty) };
     let _ = sys::set_name(PR_SET_NAME, c"zfolio-worker".as_ptr().cast());
     // SAFETY: this process was made apart, and uses nothing of the engine's but what is kept.

@@ -1,5 +1,5 @@
-//! How the engine's processes are made: clone with CLONE_VM and nothing else shared, so that the program sees neither a thread nor a child; and
-//! workers, which share the engine's descriptors and have an address space of their own.
+//! How a thread of the program makes the engine's process: clone with CLONE_VM and nothing else shared, so that the program sees neither a thread nor a
+//! child.
 //!
 //! ```text
 //!   program ── clone(VM|VFORK) ──> midwife ── clone(VM) ──> engine
@@ -11,24 +11,15 @@
 //!
 //! The same way serves for anything that must leave the program's own descriptors alone ([`aside`]).
 
-use crate::arena;
 use crate::footprint;
 use crate::handover;
-use crate::heap;
-use crate::library::library;
 use crate::loaded;
+use crate::stack;
 use crate::wait;
 use core::cell::UnsafeCell;
-use core::mem::ManuallyDrop;
-use core::ops::Range;
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicBool, Ordering::*};
-use memcg::{Memcg, Slot};
-use uffd::maps::Maps;
 use uffd::sys::{self, Errno, consts::*};
-
-/// Bytes of stack of the engine and of a worker.
-const STACK: usize = 256 << 10;
 
 /// The stack of a process that the program waits for ([`aside`]): nothing is mapped for it, and no lock of the engine's
 /// taken.
@@ -50,7 +41,7 @@ enum Aside {
 
 impl Aside {
     fn take() -> Result<Aside, Errno> {
-        if IS_TAKEN.swap(true, Acquire) { new_stack().map(Aside::Mapped) } else { Ok(Aside::Taken) }
+        if IS_TAKEN.swap(true, Acquire) { stack::map().map(Aside::Mapped) } else { Ok(Aside::Taken) }
     }
 
     fn top(&self) -> usize {
@@ -66,7 +57,7 @@ impl Drop for Aside {
         match self {
             Aside::Taken => IS_TAKEN.store(false, Release),
             // SAFETY: nobody is on that stack any more.
-            Aside::Mapped(top) => unsafe { arena::unmap(*top - STACK, STACK) },
+            Aside::Mapped(top) => unsafe { stack::unmap(*top) },
         }
     }
 }
@@ -104,10 +95,6 @@ extern "C" fn midwife(order: usize) -> ! {
     // This process has the same rights as the new one, and ends at once.
     order.may_yield = sys::may_yield();
     sys::exit(0)
-}
-
-fn new_stack() -> Result<usize, Errno> {
-    Ok(arena::map_apart(STACK, 4096).ok_or(Errno::ENOMEM)? + STACK)
 }
 
 /// While it lives, a child that ends leaves no trace in the program's account of its children (RUSAGE_CHILDREN): the kernel
@@ -173,49 +160,12 @@ unsafe fn aside_in(
     made.map(drop)
 }
 
-/// A process that shares this one's memory and runs beside it for a moment.
-pub struct Helper {
-    pid: u32,
-    stack: usize,
-}
-
-/// Starts `entry(argument)` in one. Not in the program, whose child it would be.
-///
-/// # Safety
-/// As for [`aside`].
-pub unsafe fn helper(entry: extern "C" fn(usize) -> !, argument: usize) -> Result<Helper, Errno> {
-    let stack_top = new_stack()?;
-    // SAFETY: the stack is new, and there until the process has ended; the rest is the caller's contract.
-    let made = unsafe { sys::clone(CLONE_VM, stack_top, entry, argument) };
-    if made.is_err() {
-        // SAFETY: nobody has come to use it.
-        unsafe { arena::unmap(stack_top - STACK, STACK) };
-    }
-    Ok(Helper { pid: made?, stack: stack_top - STACK })
-}
-
-impl Helper {
-    /// True when it has ended.
-    pub fn has_ended(&self) -> bool {
-        let mut status = 0;
-        sys::wait4(self.pid, &mut status, __WALL | WNOHANG) != Ok(0)
-    }
-
-    /// Waits for its end.
-    pub fn wait(self) {
-        let mut status = 0;
-        while sys::wait4(self.pid, &mut status, __WALL) == Err(Errno::EINTR) {}
-        // SAFETY: nobody is on that stack any more.
-        unsafe { arena::unmap(self.stack, STACK) };
-    }
-}
-
 /// Starts `entry(argument)` in a process that shares this one's memory, and that no wait of the program's finds. All signals must be blocked.
 ///
 /// # Safety
 /// `entry` must be fit to run beside the program: no libc, no thread-local storage.
 pub unsafe fn detached(entry: extern "C" fn(usize) -> !, argument: usize) -> Result<Born, Errno> {
-    let stack_top = new_stack()?;
+    let stack_top = stack::map()?;
     let adopts = wait::adopts();
     let flags = if adopts { CLONE_VM | CLONE_PARENT } else { CLONE_VM };
     let mut order = Order { flags, stack_top, entry, argument, result: Err(Errno::ECHILD), may_yield: false };
@@ -270,82 +220,4 @@ fn has_own_pid_namespace() -> bool {
     read(b"/proc/thread-self/ns/pid\0", &mut own)
         && read(b"/proc/thread-self/ns/pid_for_children\0", &mut childrens)
         && own == childrens
-}
-
-/// Where a worker runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// In an address space of its own: a copy of this one, without all that is kept out of children.
-    Apart,
-    /// In this one.
-    Here,
-}
-
-/// Starts `entry` in a process that shares this one's descriptors, and is its child; its argument is the address of `duty`, which is never dropped. Who is made apart gets
-/// `shared` too, a mapping of the engine's.
-///
-/// # Safety
-/// As for [`detached`]. A child that somebody else makes meanwhile gets the stack and `shared` too.
-pub unsafe fn worker<T>(
-    entry: extern "C" fn(usize) -> !,
-    place: Place,
-    shared: Range<usize>,
-    duty: T,
-) -> Result<u32, Errno> {
-    const { assert!(size_of::<T>() < STACK / 2) };
-    // Also where no process comes of it: it names descriptors that others use.
-    let duty = ManuallyDrop::new(duty);
-    let stack_top = new_stack()?;
-    let (stack, vm) = (stack_top - STACK, if place == Place::Here { CLONE_VM } else { 0 });
-    let inherited = [stack..stack_top, shared];
-    let advise = |advice| {
-        let all = inherited.iter().all(|r| sys::madvise_keep(r.start, r.len(), advice).is_ok());
-        all.then_some(()).ok_or(Errno::EINVAL)
-    };
-    // SAFETY: the stack is new, and grows down from its other end; the rest is the caller's contract.
-    let made = unsafe {
-        (stack as *mut ManuallyDrop<T>).write(duty);
-        advise(MADV_DOFORK).and_then(|()| sys::clone(vm | CLONE_FILES | CLONE_FS, stack_top, entry, stack))
-    };
-    let _ = advise(MADV_DONTFORK);
-    if place == Place::Apart || made.is_err() {
-        // SAFETY: the new process has a copy of it.
-        unsafe { arena::unmap(stack, STACK) };
-    }
-    made
-}
-
-/// What a process that was made apart needs: the mappings that hold these addresses, and the library.
-pub struct Kept([usize; 3]);
-
-impl Kept {
-    /// The board at `board`, the run's page with `slot` in it, its beginning, and the stack of whoever calls [`Kept::leave_the_rest`].
-    pub fn new(board: usize, memcg: &Memcg, slot: &Slot) -> Kept {
-        Kept([board, core::ptr::from_ref(memcg) as usize, core::ptr::from_ref(slot) as usize])
-    }
-
-    /// Unmaps everything else but the kernel's own; false when there is no telling what that is.
-    ///
-    /// # Safety
-    /// The calling process must have been made apart, and use nothing else; its heap begins anew.
-    pub unsafe fn leave_the_rest(&self) -> bool {
-        let Ok(maps) = Maps::open() else { return false };
-        let (mut at, library, stack) = (0, library(), &raw const maps as usize);
-        while let Ok(Some(m)) = maps.query(at) {
-            at = m.range.end;
-            let is_kept = self.0.iter().chain([&stack]).any(|kept| m.range.contains(kept))
-                || m.range.start < library.end && m.range.end > library.start
-                || m.name[0..2] == *b"[v";
-            if !is_kept {
-                // SAFETY: the caller's contract.
-                let _ = unsafe { sys::munmap(m.range.start, m.range.len()) };
-            }
-        }
-        // SAFETY: this process has one thread, and none of the old heap.
-        unsafe {
-            arena::forget();
-            heap::reset();
-        }
-        true
-    }
 }
