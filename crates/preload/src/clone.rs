@@ -16,7 +16,8 @@
 //!    would it be without an engine: for a process that ends the kernel does so only where another has its memory.
 
 use crate::fork;
-use crate::hook::{Call, NO_SUCH_CALL, is_in_run, real};
+use crate::hook::is_in_run;
+use crate::libc::{Call, NO_SUCH_CALL, real, settle};
 use core::arch::asm;
 use core::sync::atomic::{AtomicU32, Ordering::*};
 use linux_raw_sys::general as g;
@@ -284,19 +285,6 @@ extern "C" fn on_syscall(call: &[usize; 6], stack: &mut usize) -> isize {
         }
         Err(errno) => settle(-(errno.0 as isize)),
     }
-}
-
-/// What libc returns for a system call's result: -1 for an error, which is in errno.
-pub fn settle(result: isize) -> isize {
-    if result >= 0 {
-        return result;
-    }
-    // SAFETY: the type of libc's function that says where errno is.
-    if let Some(errno) = unsafe { real::<extern "C" fn() -> *mut i32>(Call::ErrnoLocation) } {
-        // SAFETY: the calling thread's own.
-        unsafe { *errno() = -result as i32 };
-    }
-    NO_SUCH_CALL as isize
 }
 
 /// What `syscall` jumps to for a call that copies the process: with its arguments, and its caller's stack. A copy with a stack of its own returns to what is on top of

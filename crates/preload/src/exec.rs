@@ -10,8 +10,8 @@
 //! What libc starts by itself (system, popen, wordexp) does not pass here. It uses `environ`, and so it is unmanaged where a program has emptied that.
 
 use crate::environment::{Plan, Vector};
-use crate::hook::{Call, real};
 use crate::image::Image;
+use crate::libc::{Call, real, set_errno};
 use crate::loaded;
 use crate::run::{Name, run};
 use core::arch::naked_asm;
@@ -92,12 +92,7 @@ fn environ() -> Vector {
 
 /// What a call does that this libc does not have.
 fn no_such_call() -> i32 {
-    // SAFETY: the type of libc's function; it returns the thread's own errno.
-    unsafe {
-        if let Some(errno) = real::<extern "C" fn() -> *mut i32>(Call::ErrnoLocation) {
-            *errno() = ENOSYS;
-        }
-    }
+    set_errno(ENOSYS);
     -1
 }
 

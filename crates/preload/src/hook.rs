@@ -7,11 +7,11 @@
 
 use crate::arena;
 use crate::aside;
-use crate::clone;
 use crate::control::{CONTROL, Order, State, UNANSWERED, Wish};
 use crate::engine;
 use crate::grow;
 use crate::hooked;
+use crate::libc::{Call, NO_SUCH_CALL, find_for_child, real, settle};
 use crate::libc_threads;
 use crate::log;
 use crate::page;
@@ -20,7 +20,7 @@ use crate::relocate;
 use crate::run;
 use crate::words;
 use core::ops::Range;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering::*};
 use memcg::{Memcg, Slot};
 use uffd::sites::Site;
 use uffd::sys::{self, consts::*};
@@ -34,109 +34,6 @@ static MEMCG: AtomicPtr<Memcg> = AtomicPtr::new(core::ptr::null_mut());
 /// The process belongs to a run: it has an engine, or may get one any time.
 #[unsafe(link_section = ".data.zfolio")]
 static IN_RUN: AtomicBool = AtomicBool::new(false);
-
-/// libc's own functions behind ours.
-#[unsafe(link_section = ".data.zfolio")]
-static REAL: [AtomicUsize; NAMES.len()] = [const { AtomicUsize::new(0) }; NAMES.len()];
-
-#[derive(Clone, Copy)]
-pub(crate) enum Call {
-    Fork,
-    Daemon,
-    Forkpty,
-    Madvise,
-    Mremap,
-    Unshare,
-    Ioctl,
-    Wait,
-    Wait3,
-    Wait4,
-    Waitpid,
-    Waitid,
-    Vmsplice,
-    Setsockopt,
-    Setuid,
-    Seteuid,
-    Setreuid,
-    Setresuid,
-    Setfsuid,
-    Setfsgid,
-    Setgid,
-    Setegid,
-    Setregid,
-    Setresgid,
-    Setgroups,
-    Initgroups,
-    Capset,
-    Chroot,
-    Setns,
-    Prctl,
-    Syscall,
-    Clone,
-    Execve,
-    Execvpe,
-    Fexecve,
-    PosixSpawn,
-    PosixSpawnp,
-    // Not hooked: libc's own, for what the others do.
-    Fcntl,
-    Pwritev2,
-    Poll,
-    ErrnoLocation,
-    // Not in every libc of those that we meet.
-    RawFork,
-    Execveat,
-    PidfdSpawn,
-    PidfdSpawnp,
-}
-
-const NAMES: [&[u8]; 45] = [
-    b"fork\0",
-    b"daemon\0",
-    b"forkpty\0",
-    b"madvise\0",
-    b"mremap\0",
-    b"unshare\0",
-    b"ioctl\0",
-    b"wait\0",
-    b"wait3\0",
-    b"wait4\0",
-    b"waitpid\0",
-    b"waitid\0",
-    b"vmsplice\0",
-    b"setsockopt\0",
-    b"setuid\0",
-    b"seteuid\0",
-    b"setreuid\0",
-    b"setresuid\0",
-    b"setfsuid\0",
-    b"setfsgid\0",
-    b"setgid\0",
-    b"setegid\0",
-    b"setregid\0",
-    b"setresgid\0",
-    b"setgroups\0",
-    b"initgroups\0",
-    b"capset\0",
-    b"chroot\0",
-    b"setns\0",
-    b"prctl\0",
-    b"syscall\0",
-    b"clone\0",
-    b"execve\0",
-    b"execvpe\0",
-    b"fexecve\0",
-    b"posix_spawn\0",
-    b"posix_spawnp\0",
-    b"fcntl\0",
-    b"pwritev2\0",
-    b"poll\0",
-    b"__errno_location\0",
-    b"_Fork\0",
-    b"execveat\0",
-    b"pidfd_spawn\0",
-    b"pidfd_spawnp\0",
-];
 
 /// One request to the engine at a time.
 #[unsafe(link_section = ".data.zfolio")]
@@ -277,65 +174,6 @@ unsafe fn variable<'a>(envp: *const *const u8, name: &[u8]) -> Option<&'a [u8]> 
     None
 }
 
-/// The function that the program would have called without us; 0 where there is none. `name` ends with NUL.
-fn next_symbol(name: &[u8]) -> usize {
-    #[cfg(panic = "abort")]
-    {
-        // Without the loader's help if it can be: a hook may be called where dlsym may not.
-        if let Some(address) =
-            crate::loaded::symbol_after(crate::library::library().start, &name[..name.len() - 1])
-        {
-            return address;
-        }
-        const RTLD_NEXT: usize = usize::MAX;
-        let dlsym: usize;
-        // SAFETY: reads the address of a weak symbol from the table of addresses: 0 where libc has none.
-        unsafe {
-            core::arch::asm!(".weak dlsym", "mov {}, qword ptr [rip + dlsym@GOTPCREL]", out(reg) dlsym)
-        };
-        if dlsym == 0 {
-            return 0;
-        }
-        // SAFETY: dlsym(3) has this signature.
-        let dlsym = unsafe { core::mem::transmute::<usize, extern "C" fn(usize, *const u8) -> usize>(dlsym) };
-        dlsym(RTLD_NEXT, name.as_ptr())
-    }
-    #[cfg(not(panic = "abort"))]
-    {
-        let _ = name;
-        0
-    }
-}
-
-/// libc's own function, as the function type `F`.
-///
-/// # Safety
-/// `F` must be the type of a pointer to that function.
-pub(crate) unsafe fn real<F: Copy>(call: Call) -> Option<F> {
-    const { assert!(size_of::<F>() == size_of::<usize>()) };
-    let address = find(call);
-    // SAFETY: the address of a function is a function pointer; the type is the caller's contract.
-    (address != 0).then(|| unsafe { core::mem::transmute_copy(&address) })
-}
-
-/// The address of libc's own function, 0 for none. It is looked for when it is called first: most programs call none of them.
-fn find(call: Call) -> usize {
-    match REAL[call as usize].load(Relaxed) {
-        0 => {
-            let found = next_symbol(NAMES[call as usize]);
-            REAL[call as usize].store(found, Relaxed);
-            found
-        }
-        known => known,
-    }
-}
-
-/// What a child calls first is found by its parent, once, and not by each child anew.
-fn find_for_child() {
-    find(Call::Execve);
-    find(Call::Execvpe);
-}
-
 /// Touches the doorbell: returns when the engine has answered, or at once where the bell is still full. Whoever asks looks himself whether it was done.
 pub(crate) fn ring() {
     let bell = CONTROL.doorbell.load(Acquire);
@@ -467,9 +305,6 @@ fn around_fork(call: impl FnOnce() -> i32) -> i32 {
     pid
 }
 
-/// What a call returns that this libc does not have.
-pub(crate) const NO_SUCH_CALL: i32 = -1;
-
 /// fork(3).
 pub extern "C" fn fork() -> i32 {
     // SAFETY: the type of fork(3).
@@ -578,7 +413,7 @@ fn advise_children(range: Range<usize>, advice: u32, call: impl Fn() -> i32) -> 
     match outcome {
         // The engine can manage nothing after all.
         UNANSWERED => call(),
-        errno => clone::settle(-(errno as isize)) as i32,
+        errno => settle(-(errno as isize)) as i32,
     }
 }
 

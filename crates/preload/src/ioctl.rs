@@ -5,7 +5,8 @@
 //! is home, as the program itself may make it: both calls say how far they have come.
 
 use crate::control::{CONTROL, State, Wish};
-use crate::hook::{Call, NO_SUCH_CALL, ask, is_managed, real, with_bell};
+use crate::hook::{ask, is_managed, with_bell};
+use crate::libc::{Call, NO_SUCH_CALL, real, set_errno};
 use crate::looks;
 use core::ops::Range;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -235,12 +236,7 @@ fn join(regions: &mut [Region], found: usize) -> usize {
 
 /// Fails as libc does.
 fn fail(errno: Errno) -> i32 {
-    // SAFETY: the type of this function, and the thread's own errno.
-    unsafe {
-        if let Some(place) = real::<extern "C" fn() -> *mut u32>(Call::ErrnoLocation) {
-            *place() = errno.0;
-        }
-    }
+    set_errno(errno.0 as i32);
     -1
 }
 

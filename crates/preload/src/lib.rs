@@ -30,7 +30,7 @@
 //! - [`library`]: where the library lies
 //! - [`exports`]: the functions of libc that it stands before; [`relocate`]: what is to be done before any of them
 //! - [`sanitizer`]: what AddressSanitizer is told
-//! - [`hook`]: what the program's calls pass through; [`wait`]: those for children; [`dontfork`]: what it keeps out of them;
+//! - [`libc`]: its own functions; [`hook`]: what the program's calls pass through; [`wait`]: those for children; [`dontfork`]: what it keeps out of them;
 //!   [`loan`]: what it lends to the kernel; [`ioctl`]: what it has the kernel take or look at; [`looks`]: what it reads of its page tables, [`page_tables`]: what it is told of them; [`rights`]: what it gives up;
 //!   [`visible`]: how much memory it is told that there is
 //! - [`exec`]: the calls that start a program; [`image`]: which it is; [`environment`]: what it needs there to be managed;
@@ -76,6 +76,7 @@ pub mod hull;
 pub mod image;
 pub mod ioctl;
 pub mod keys;
+pub mod libc;
 pub mod libc_threads;
 pub mod library;
 pub mod line;

@@ -24,7 +24,8 @@
 //! part each of them has got.
 
 use crate::control::{CONTROL, State, Wish};
-use crate::hook::{NO_SUCH_CALL, ask, with_bell};
+use crate::hook::{ask, with_bell};
+use crate::libc::NO_SUCH_CALL;
 use crate::line::Line;
 use crate::loaded;
 use crate::page_tables::{self, LOOK_PAGES};

@@ -5,8 +5,9 @@
 use crate::clone;
 use crate::control::{CONTROL, State};
 use crate::grow;
-use crate::hook::{self, Call, NO_SUCH_CALL, real};
+use crate::hook;
 use crate::ioctl;
+use crate::libc::{Call, NO_SUCH_CALL, real};
 use crate::log;
 use crate::looks;
 use crate::page_tables;

@@ -19,7 +19,8 @@ mod figures;
 mod group;
 mod lines;
 
-use crate::hook::{self, Call, NO_SUCH_CALL};
+use crate::hook;
+use crate::libc::{self, Call, NO_SUCH_CALL};
 use crate::line::Line;
 use crate::loaded;
 use crate::page_tables;
@@ -223,7 +224,7 @@ extern "C" fn sysinfo_by_syscall(number: i64, info: usize) -> i64 {
 
 fn real_syscall(number: i64, [a, b, c, d]: [usize; 4]) -> i64 {
     // SAFETY: the type of syscall(2).
-    let real = unsafe { hook::real::<unsafe extern "C" fn(i64, ...) -> i64>(Call::Syscall) };
+    let real = unsafe { libc::real::<unsafe extern "C" fn(i64, ...) -> i64>(Call::Syscall) };
     // SAFETY: the program's own call, with its own arguments.
     real.map_or(NO_SUCH_CALL.into(), |f| unsafe { f(number, a, b, c, d) })
 }

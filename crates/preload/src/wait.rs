@@ -13,7 +13,8 @@
 //!
 //! Its own engine such a process has as a child without an exit signal (aside.rs), of which a wait knows nothing but with `__WALL` or `__WCLONE`: so also who waits past libc is not kept waiting.
 
-use crate::hook::{Call, NO_SUCH_CALL, is_in_run, real};
+use crate::hook::is_in_run;
+use crate::libc::{Call, NO_SUCH_CALL, errno, real, set_errno};
 use crate::line::Line;
 use crate::tasks;
 use core::ffi::c_void;
@@ -207,18 +208,6 @@ fn next(options: u32) -> Next {
 fn fail(errno: Errno) -> Next {
     set_errno(errno.0 as i32);
     Next::Failed
-}
-
-fn errno() -> *mut i32 {
-    // SAFETY: the type of libc's function, which returns the address of the thread's own.
-    unsafe { real::<extern "C" fn() -> *mut i32>(Call::ErrnoLocation) }.map_or(null_mut(), |f| f())
-}
-
-fn set_errno(value: i32) {
-    // SAFETY: null, or the thread's own.
-    if let Some(errno) = unsafe { errno().as_mut() } {
-        *errno = value;
-    }
 }
 
 /// A wait for any child, with these options of waitid's. `make` does what is left to do, and has no result where a child was ready and is not any more.
