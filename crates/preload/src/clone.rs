@@ -16,8 +16,8 @@
 //!    would it be without an engine: for a process that ends the kernel does so only where another has its memory.
 
 use crate::fork;
-use crate::hook::is_in_run;
 use crate::libc::{Call, NO_SUCH_CALL, real, settle};
+use crate::run::is_in_run;
 use core::arch::asm;
 use core::sync::atomic::{AtomicU32, Ordering::*};
 use linux_raw_sys::general as g;

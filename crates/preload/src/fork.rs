@@ -27,6 +27,7 @@ use crate::engine;
 use crate::fork_channel::{CRADLE, LOOK_NS, Stage, cradle};
 use crate::grow;
 use crate::hook;
+use crate::run;
 use crate::words;
 use core::cell::UnsafeCell;
 use core::iter::once;
@@ -95,8 +96,7 @@ fn make(clone: &Clone) -> isize {
 
 /// The same as [`pass`] where no engine is half started.
 fn around(clone: &Clone) -> isize {
-    // SAFETY: null, or mapped for as long as the process lives.
-    let Some(memcg) = (unsafe { hook::memcg().as_ref() }) else {
+    let Some(memcg) = run::memcg() else {
         let make = || {
             let result = clone.make();
             if result == 0 {
@@ -185,7 +185,7 @@ fn be_born(memcg: &'static Memcg, slot: &'static Slot, exit_word: usize) {
     let (cradle, pager) = (CONTROL.cradle.load(Relaxed), CONTROL.pager.load(Relaxed));
     // SAFETY: a child of fork has one thread, and its parent's engine stood still: nothing of the engine's is in use.
     unsafe {
-        arena::take_over(hook::childrens().chain(once(cradle..cradle + CRADLE)));
+        arena::take_over(run::childrens().chain(once(cradle..cradle + CRADLE)));
     }
     aside::free_aside_stack();
     CONTROL.reset(true);

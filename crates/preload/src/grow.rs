@@ -23,6 +23,7 @@ use crate::page::{self, PATH_BYTES};
 use crate::patch;
 use crate::relocate;
 use crate::relro;
+use crate::run;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering::*};
 use uffd::PAGE;
@@ -219,7 +220,7 @@ fn tell(range: Range<usize>, growth: Growth) {
 /// about what was there before.
 #[unsafe(link_section = ".text.startup.zfolio")]
 pub fn mapped(at: usize, bytes: usize) {
-    if !WATCHING.load(Relaxed) && hook::is_managed() {
+    if !WATCHING.load(Relaxed) && run::is_managed() {
         CONTROL.await_taken(at..at.saturating_add(bytes));
     }
 }
@@ -228,7 +229,7 @@ pub fn mapped(at: usize, bytes: usize) {
 #[unsafe(link_section = ".text.startup.zfolio")]
 pub fn remap(call: impl FnOnce() -> usize) -> usize {
     // What an engine has that is started meanwhile is registered after the call.
-    if WATCHING.load(Relaxed) || !hook::is_managed() {
+    if WATCHING.load(Relaxed) || !run::is_managed() {
         return call();
     }
     CONTROL.begin_remap();
@@ -245,7 +246,7 @@ const FILLED_AT_ONCE: usize = 64 << 10;
 /// comes at once, whatever the limit is.
 #[unsafe(link_section = ".text.startup.zfolio")]
 pub fn fills_later(bytes: usize) -> bool {
-    bytes > FILLED_AT_ONCE && hook::is_in_run()
+    bytes > FILLED_AT_ONCE && run::is_in_run()
 }
 
 /// Fills a new mapping that the engine has been told of ([`grown`]), as MAP_POPULATE does: what cannot be filled is
@@ -255,7 +256,7 @@ pub fn populate(at: usize, bytes: usize, protection: u32) {
     let bytes = bytes.next_multiple_of(PAGE);
     // An engine that was started for this, or a moment ago, may not have looked at anything yet, and so was not
     // asked to see to it.
-    if hook::is_managed() && is_own_memory() {
+    if run::is_managed() && is_own_memory() {
         CONTROL.await_engine();
         tell(at..at + bytes, Growth::Mapping);
     }
@@ -329,7 +330,7 @@ fn start() {
     if GATE.compare_exchange(0, STARTING, SeqCst, Relaxed).is_err() {
         return;
     }
-    if WATCHING.load(Relaxed) && !hook::is_managed() {
+    if WATCHING.load(Relaxed) && !run::is_managed() {
         // With an engine a fork is to pass us inside libc, where that is possible.
         patch::install(&Site::ALL);
         // What fails now fails again.
@@ -380,7 +381,7 @@ fn begin_anew(own: u32) {
             _ => {}
         }
     }
-    if hook::is_managed() {
+    if run::is_managed() {
         hook::child_begin(0);
     } else {
         // SAFETY: of the engine that another thread of the parent's may have been starting nothing is in use here.

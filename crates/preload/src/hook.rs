@@ -13,27 +13,18 @@ use crate::grow;
 use crate::hooked;
 use crate::libc::{Call, NO_SUCH_CALL, find_for_child, real, settle};
 use crate::libc_threads;
-use crate::log;
 use crate::page;
 use crate::page_tables;
 use crate::relocate;
 use crate::run;
 use crate::words;
 use core::ops::Range;
-use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering::*};
+use core::sync::atomic::Ordering::*;
 use memcg::{Memcg, Slot};
 use uffd::sites::Site;
 use uffd::sys::{self, consts::*};
 use uffd::{Errno, Mutex, PAGE};
 use vmscan::WINDOW;
-
-/// The shared page of the run, once start-up has found it.
-#[unsafe(link_section = ".data.zfolio")]
-static MEMCG: AtomicPtr<Memcg> = AtomicPtr::new(core::ptr::null_mut());
-
-/// The process belongs to a run: it has an engine, or may get one any time.
-#[unsafe(link_section = ".data.zfolio")]
-static IN_RUN: AtomicBool = AtomicBool::new(false);
 
 /// One request to the engine at a time.
 #[unsafe(link_section = ".data.zfolio")]
@@ -47,8 +38,7 @@ static BELL: Mutex<()> = Mutex::new(());
 pub unsafe fn start(envp: *const *const u8) {
     // SAFETY: the caller's contract.
     let Some(path) = (unsafe { variable(envp, memcg::ENV.as_bytes()) }) else { return };
-    IN_RUN.store(true, Relaxed);
-    run::remember(path);
+    run::enter(path);
     // SAFETY: as above.
     let waits = unsafe { grow::begin(envp, path) };
     if waits {
@@ -75,7 +65,8 @@ pub(crate) fn start_with(page: usize) {
     let shared = page as *mut Memcg;
     // SAFETY: the mapping is as large as the structure, and all of it is atomics and plain integers; it is never unmapped.
     if unsafe { (*shared).magic.load(Acquire) } == memcg::MAGIC {
-        MEMCG.store(shared, Release);
+        // SAFETY: as above.
+        run::set_memcg(unsafe { &*shared });
         start_engine(None, None);
     }
 }
@@ -83,8 +74,7 @@ pub(crate) fn start_with(page: usize) {
 /// Starts an engine for this process, whose parent had the slot `parent` if it is a fork of it that has taken nothing over, and whose main thread has this exit
 /// word, where that is known.
 fn start_engine(parent: Option<&Slot>, word: Option<(usize, u32)>) {
-    // SAFETY: set once, and never unmapped.
-    let Some(memcg) = (unsafe { MEMCG.load(Acquire).as_ref() }) else { return };
+    let Some(memcg) = run::memcg() else { return };
     let pid = sys::getpid().unwrap_or(0) as u32;
     let Some(slot) = claim(memcg, pid) else {
         memcg.unmanaged.fetch_add(1, Relaxed);
@@ -206,11 +196,6 @@ pub(crate) fn ask(wish: Wish, range: Range<usize>) {
     }
 }
 
-/// The run's page; null where this process has none.
-pub(crate) fn memcg() -> *mut Memcg {
-    MEMCG.load(Acquire)
-}
-
 /// Before a call that copies the address space, in a process with an engine: everything comes home and stays.
 fn fork_begin() {
     CONTROL.forks.fetch_add(1, SeqCst);
@@ -242,13 +227,6 @@ pub(crate) fn child_begin(word: usize) {
     start_engine(parent, (word != 0).then(|| (word, sys::gettid().unwrap_or(0) as u32)));
 }
 
-/// What every child has of the engine's memory: the run's page, and logs.
-pub(crate) fn childrens() -> impl Iterator<Item = Range<usize>> {
-    let page = MEMCG.load(Acquire) as usize;
-    let page = if page == 0 { 0..0 } else { page..page + size_of::<Memcg>().next_multiple_of(PAGE) };
-    log::ranges().chain([page])
-}
-
 /// In a process that the engine has not come to with the memory: begins anew.
 ///
 /// # Safety
@@ -256,7 +234,7 @@ pub(crate) fn childrens() -> impl Iterator<Item = Range<usize>> {
 pub(crate) unsafe fn forget_engine() {
     // SAFETY: the caller's contract.
     unsafe {
-        arena::begin_anew(childrens());
+        arena::begin_anew(run::childrens());
         aside::free_aside_stack();
         (&raw const BELL).cast_mut().write(Mutex::new(()));
         CONTROL.reset(true);
@@ -284,7 +262,7 @@ fn around_fork(call: impl FnOnce() -> i32) -> i32 {
     grow::is_own_memory();
     grow::fork_begin();
     // Nobody starts an engine from here on.
-    let is_managed = is_managed();
+    let is_managed = run::is_managed();
     if is_managed {
         fork_begin();
     }
@@ -337,16 +315,6 @@ pub extern "C" fn forkpty(terminal: *mut i32, name: *mut u8, termios: *const u8,
     around_fork(|| real.map_or(NO_SUCH_CALL, |f| f(terminal, name, termios, size)))
 }
 
-/// True when an engine was started for this process, or tried to be. It can become true between any two instructions.
-pub(crate) fn is_managed() -> bool {
-    !MEMCG.load(Relaxed).is_null()
-}
-
-/// True when the process has an engine or may get one: what an engine could not undo must not be done before it either.
-pub(crate) fn is_in_run() -> bool {
-    IN_RUN.load(Relaxed)
-}
-
 /// Installs guards by `call`, while the engine copies nothing: it looks for guards before each copy, and one that is made between the look and
 /// the copy would be overwritten. What was there before is forgotten.
 fn install_guards(range: Range<usize>, call: impl FnOnce() -> i32) -> i32 {
@@ -374,12 +342,12 @@ pub extern "C" fn madvise(at: usize, bytes: usize, advice: i32) -> i32 {
     let real = unsafe { real::<extern "C" fn(usize, usize, i32) -> i32>(Call::Madvise) };
     // To give pages up at once is one of the two things that MADV_FREE allows, and the one that is seen at once: memory that is given up later
     // would have to be watched until then.
-    let managed = is_managed();
+    let managed = run::is_managed();
     let effective = if advice == FREE && managed { MADV_DONTNEED as i32 } else { advice };
     let call = || real.map_or(NO_SUCH_CALL, |f| f(at, bytes, effective));
     let end = bytes.checked_next_multiple_of(PAGE).and_then(|bytes| at.checked_add(bytes));
     let range = at..end.unwrap_or(at);
-    if advice == GUARD_INSTALL && is_in_run() {
+    if advice == GUARD_INSTALL && run::is_in_run() {
         return install_guards(range, call);
     }
     match advice as u32 {

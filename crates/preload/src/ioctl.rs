@@ -5,9 +5,10 @@
 //! is home, as the program itself may make it: both calls say how far they have come.
 
 use crate::control::{CONTROL, State, Wish};
-use crate::hook::{ask, is_managed, with_bell};
+use crate::hook::{ask, with_bell};
 use crate::libc::{Call, NO_SUCH_CALL, real, set_errno};
 use crate::looks;
+use crate::run::is_managed;
 use core::ops::Range;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use uffd::pagemap;

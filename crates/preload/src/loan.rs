@@ -3,8 +3,8 @@
 //! (The kernel's own swap frees a page only when nobody refers to it.) So nothing is lent: what can be copied is, and the rest is refused as by
 //! a kernel that does not know it.
 
-use crate::hook::is_in_run;
 use crate::libc::{Call, NO_SUCH_CALL, real};
+use crate::run::is_in_run;
 use core::ffi::c_void;
 
 const EAGAIN: i32 = 11;

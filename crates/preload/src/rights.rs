@@ -11,6 +11,7 @@ use crate::libc::{Call, NO_SUCH_CALL, real};
 use crate::log;
 use crate::looks;
 use crate::page_tables;
+use crate::run;
 use crate::visible;
 use crate::wait;
 use core::sync::atomic::Ordering::*;
@@ -152,7 +153,7 @@ pub extern "C" fn unshare(flags: i32) -> i32 {
     begin();
     // SAFETY: the type of unshare(2).
     let real = unsafe { real::<extern "C" fn(i32) -> i32>(Call::Unshare) };
-    let flags = if flags & VM != 0 && hook::is_managed() { flags & !VM | SIGHAND } else { flags };
+    let flags = if flags & VM != 0 && run::is_managed() { flags & !VM | SIGHAND } else { flags };
     let result = real.map_or(NO_SUCH_CALL, |f| f(flags));
     ask();
     result

@@ -4,8 +4,12 @@
 //! The other one does for all, and costs that loader some 30 µs: it asks /proc for the program's own path before it puts
 //! something in the place of `$PLATFORM`.
 
+use crate::log;
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicBool, Ordering::*};
+use core::ops::Range;
+use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering::*};
+use memcg::Memcg;
+use uffd::PAGE;
 
 /// Room for the longest of the texts.
 const TEXT_BYTES: usize = memcg::PATH_BYTES + 64;
@@ -105,8 +109,9 @@ unsafe impl Sync for OneRun {}
 #[unsafe(link_section = ".data.zfolio")]
 static RUN: OneRun = OneRun(UnsafeCell::new(Run::NONE), AtomicBool::new(false));
 
-/// Notes the path of the run's page, which may end with NUL: what this process starts gets it too. For the constructor.
-pub fn remember(page: &[u8]) {
+/// Notes that this process belongs to a run, and the path of its page, which may end with NUL: what this process starts gets it too. For the constructor.
+pub fn enter(page: &[u8]) {
+    IN_RUN.store(true, Relaxed);
     if let Some(run) = Run::new(page.strip_suffix(b"\0").unwrap_or(page)) {
         // SAFETY: the process has one thread, and nobody reads yet.
         unsafe { RUN.0.get().write(run) };
@@ -129,4 +134,40 @@ pub fn beside_library<'a>(name: &str, room: &'a mut [u8]) -> Option<&'a [u8]> {
     room.get_mut(dir.len()..len)?.copy_from_slice(name.as_bytes());
     *room.get_mut(len)? = 0;
     Some(&room[..len + 1])
+}
+
+/// The run's page, once this process has mapped it.
+#[unsafe(link_section = ".data.zfolio")]
+static MEMCG: AtomicPtr<Memcg> = AtomicPtr::new(core::ptr::null_mut());
+
+/// The process belongs to a run: it has an engine, or may get one any time.
+#[unsafe(link_section = ".data.zfolio")]
+static IN_RUN: AtomicBool = AtomicBool::new(false);
+
+/// This process has mapped the run's page, and never unmaps it: it has an engine from now on, or tries to.
+pub fn set_memcg(page: &'static Memcg) {
+    MEMCG.store(core::ptr::from_ref(page).cast_mut(), Release);
+}
+
+/// The run's page; none where this process has not mapped it.
+pub fn memcg() -> Option<&'static Memcg> {
+    // SAFETY: null, or set once and never unmapped.
+    unsafe { MEMCG.load(Acquire).as_ref() }
+}
+
+/// True when an engine was started for this process, or tried to be. It can become true between any two instructions.
+pub fn is_managed() -> bool {
+    !MEMCG.load(Relaxed).is_null()
+}
+
+/// True when the process has an engine or may get one: what an engine could not undo must not be done before it either.
+pub fn is_in_run() -> bool {
+    IN_RUN.load(Relaxed)
+}
+
+/// What every child has of the engine's memory: the run's page, and logs.
+pub fn childrens() -> impl Iterator<Item = Range<usize>> {
+    let page = MEMCG.load(Acquire) as usize;
+    let page = if page == 0 { 0..0 } else { page..page + size_of::<Memcg>().next_multiple_of(PAGE) };
+    log::ranges().chain([page])
 }

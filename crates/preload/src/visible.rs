@@ -19,7 +19,6 @@ mod figures;
 mod group;
 mod lines;
 
-use crate::hook;
 use crate::libc::{self, Call, NO_SUCH_CALL};
 use crate::line::Line;
 use crate::loaded;
@@ -67,8 +66,7 @@ impl Shown {
 /// What the processes of the run hold. A process that has not grown has not mapped the run's page, and reads two words of the file; one that may not do
 /// that takes it that they hold nothing.
 fn used_bytes() -> u64 {
-    // SAFETY: null, or set once and never unmapped.
-    if let Some(memcg) = unsafe { hook::memcg().as_ref() } {
+    if let Some(memcg) = run::memcg() {
         return memcg.used_bytes();
     }
     if page_tables::is_bound() {
