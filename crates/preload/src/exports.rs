@@ -75,7 +75,8 @@ exports! {
         open open64 openat openat64 __open_2 __open64_2 __openat_2 __openat64_2 fopen fopen64 freopen freopen64
         sysinfo sysconf __sysconf get_phys_pages get_avphys_pages
     }
-    hook: fork _Fork daemon forkpty madvise mremap;
+    libc_fork: fork _Fork daemon forkpty;
+    advice: madvise mremap;
     ioctl: ioctl;
     clone: clone __clone;
     wait: wait wait3 wait4 waitpid waitid;

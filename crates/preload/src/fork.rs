@@ -21,13 +21,14 @@
 
 use crate::arena;
 use crate::aside;
+use crate::bell;
+use crate::child;
 use crate::clone::Clone;
 use crate::control::{Birth, CONTROL, Order, State, Wish};
-use crate::engine;
 use crate::fork_channel::{CRADLE, LOOK_NS, Stage, cradle};
-use crate::grow;
-use crate::hook;
+use crate::own;
 use crate::run;
+use crate::start;
 use crate::words;
 use core::cell::UnsafeCell;
 use core::iter::once;
@@ -75,13 +76,13 @@ struct Attempt {
 /// error below 0.
 #[unsafe(link_section = ".text.startup.zfolio")]
 pub fn pass(clone: &Clone) -> isize {
-    grow::is_own_memory();
-    grow::fork_begin();
+    own::is_own_memory();
+    own::fork_begin();
     let pid = around(clone);
     if pid == 0 {
-        grow::child_begin()
+        own::child_begin()
     } else {
-        grow::fork_end()
+        own::fork_end()
     }
     pid
 }
@@ -100,14 +101,14 @@ fn around(clone: &Clone) -> isize {
         let make = || {
             let result = clone.make();
             if result == 0 {
-                hook::small_child_begin();
+                child::begin_small();
             }
             clone.tell(result);
             result
         };
-        return if clone.is_told() { hook::with_bell(make) } else { make() };
+        return if clone.is_told() { own::with_bell(make) } else { make() };
     };
-    hook::with_bell(|| {
+    own::with_bell(|| {
         CONTROL.forks.fetch_add(1, SeqCst);
         if CONTROL.state() == State::Awake {
             CONTROL.forks.fetch_sub(1, SeqCst);
@@ -118,11 +119,11 @@ fn around(clone: &Clone) -> isize {
                 return result;
             }
             CONTROL.forks.fetch_add(1, SeqCst);
-            hook::come_home();
+            bell::come_home();
         }
         let result = make(clone);
         match result {
-            0 => hook::child_begin(clone.exit_word()),
+            0 => child::begin(clone.exit_word()),
             _ => drop(CONTROL.forks.fetch_sub(1, SeqCst)),
         }
         clone.tell(result);
@@ -152,7 +153,7 @@ fn in_place(memcg: &'static Memcg, clone: Clone) -> Option<isize> {
         memcg.join_family(own, slot);
     }
     CONTROL.cradle.store(0, SeqCst);
-    hook::ask(Wish::Fork, 0..0);
+    bell::ask(Wish::Fork, 0..0);
     let Some(cradle) = cradle() else {
         memcg.forgo(slot);
         return None;
@@ -196,13 +197,12 @@ fn be_born(memcg: &'static Memcg, slot: &'static Slot, exit_word: usize) {
     CONTROL.birth.store(Birth::Labour as u32, Release);
     let (pid, tid) = (sys::getpid().unwrap_or(0) as u32, sys::gettid().unwrap_or(0) as u32);
     slot.pid.store(pid, Release);
-    hook::introduce(slot);
+    start::introduce(slot);
     let main_thread = (exit_word != 0).then_some((exit_word, tid));
     let order = Order { memcg, slot, pid, main_thread };
     CONTROL.begin(&order);
     memcg.managed.fetch_add(1, Relaxed);
-    // SAFETY: `engine::main` is made to run beside the program.
-    match unsafe { aside::detached(engine::main, &raw const CONTROL as usize) } {
+    match start::make_engine() {
         Ok(engine) => {
             CONTROL.may_yield.store(engine.may_yield as u32, Relaxed);
             await_birth(engine.pid);

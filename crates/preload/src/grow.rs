@@ -14,18 +14,20 @@
 //! our being told: it counts for good. What a library's own data takes, or a mapping that libc did not make, is noticed at the next look, or by `zfolio run` (attach.rs).
 
 use crate::attach::Outcome;
+use crate::bell;
 use crate::control::{CONTROL, State, Wish};
 use crate::footprint;
-use crate::hook;
 use crate::hooked;
 use crate::loaded::Program;
+use crate::own::{self, is_own_memory};
 use crate::page::{self, PATH_BYTES};
 use crate::patch;
 use crate::relocate;
 use crate::relro;
 use crate::run;
+use crate::start;
 use core::ops::Range;
-use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::*};
 use uffd::PAGE;
 use uffd::sites::Site;
 use uffd::sys::{self, consts::*};
@@ -70,16 +72,6 @@ static RESERVED: AtomicUsize = AtomicUsize::new(0);
 #[unsafe(link_section = ".data.zfolio")]
 static HEAP_END: AtomicUsize = AtomicUsize::new(0);
 
-/// The process whose memory this is: in a child of vfork that is not the process that runs.
-#[unsafe(link_section = ".data.zfolio")]
-static OWNER: AtomicU32 = AtomicU32::new(0);
-
-/// Calls of fork under way, or [`STARTING`]. An engine that is half started must not be copied into a child, and whoever is about to start
-/// one cannot wait for a fork, which may want a lock that it holds. So a fork waits for a start, and a start that meets a fork is put off.
-#[unsafe(link_section = ".data.zfolio")]
-static GATE: AtomicU32 = AtomicU32::new(0);
-const STARTING: u32 = 1 << 31;
-
 /// The path of the run's page, with NUL; with a longer one there is an engine from the start. The program may overwrite its environment, to change what ps shows.
 #[unsafe(link_section = ".data.zfolio")]
 static PATH: [AtomicU8; PATH_BYTES] = [const { AtomicU8::new(0) }; PATH_BYTES];
@@ -95,7 +87,7 @@ pub unsafe fn begin(envp: *const *const u8, path: &[u8]) -> bool {
     let at_once = grown == 0;
     // Also for a process that has an engine: fork passes there.
     patch::install(if at_once { &Site::ALL } else { &FIRST });
-    OWNER.store(sys::getpid().unwrap_or(0) as u32, Relaxed);
+    own::begin();
     // SAFETY: the caller's contract.
     let Some(program) = (unsafe { Program::read(envp) }) else { return false };
     let is_seen = FIRST.into_iter().all(hooked::is_active);
@@ -207,10 +199,10 @@ fn tell(range: Range<usize>, growth: Growth) {
     }
     match CONTROL.state() {
         State::Asleep => CONTROL.rouse(),
-        State::Awake => hook::with_bell(|| {
+        State::Awake => own::with_bell(|| {
             // Another thread may have asked meanwhile.
             if CONTROL.is_ahead() {
-                hook::ask(Wish::Enroll, 0..0);
+                bell::ask(Wish::Enroll, 0..0);
             }
         }),
     }
@@ -327,7 +319,7 @@ pub fn start_from_outside() -> Outcome {
 /// Starts the engine, unless somebody does or there is one. All signals must be blocked: a handler would find the gate taken by its own
 /// thread.
 fn start() {
-    if GATE.compare_exchange(0, STARTING, SeqCst, Relaxed).is_err() {
+    if !own::start_begin() {
         return;
     }
     if WATCHING.load(Relaxed) && !run::is_managed() {
@@ -336,79 +328,13 @@ fn start() {
         // What fails now fails again.
         if let Some(page) = map_page() {
             CONTROL.mapped_bytes.store(MAPPED.load(Relaxed), Relaxed);
-            hook::start_with(page);
+            start::start_with(page);
         }
         WATCHING.store(false, Release);
     }
-    GATE.store(0, SeqCst);
+    own::start_end();
 }
 
 fn map_page() -> Option<usize> {
     page::map_aside(core::array::from_fn(|i| PATH[i].load(Relaxed))).ok()
-}
-
-/// True when the running process is the one that the memory belongs to; false in a child of vfork, whose parent will grow by itself. A copy that no hook saw, whose
-/// parent's engine it has not, begins anew here.
-#[unsafe(link_section = ".text.startup.zfolio")]
-pub fn is_own_memory() -> bool {
-    let own = sys::getpid().unwrap_or(0) as u32;
-    if own == OWNER.load(Acquire) {
-        return true;
-    }
-    relocate::finish();
-    // A child of a clone that passed no hook, or one of vfork, or the engine: those share the memory of whose it is, which may not be their parent.
-    let parent = sys::getppid().unwrap_or(0) as u32;
-    let owner = OWNER.load(Acquire);
-    if sys::same_vm(own, parent) != Ok(false) || owner != BEGINNING && sys::same_vm(own, owner) == Ok(true) {
-        return false;
-    }
-    let mask = sys::signal_mask(!0);
-    begin_anew(own);
-    sys::signal_mask(mask);
-    true
-}
-
-/// In `OWNER` while a copy that no hook saw begins anew.
-const BEGINNING: u32 = u32::MAX;
-
-/// In a copy that no hook saw, which may have several threads by now: one of them sees to it that it is a process of its own, and the others wait for that.
-fn begin_anew(own: u32) {
-    loop {
-        match OWNER.load(Acquire) {
-            owner if owner == own => return,
-            BEGINNING => sys::sched_yield(),
-            owner if OWNER.compare_exchange(owner, BEGINNING, SeqCst, Relaxed).is_ok() => break,
-            _ => {}
-        }
-    }
-    if run::is_managed() {
-        hook::child_begin(0);
-    } else {
-        // SAFETY: of the engine that another thread of the parent's may have been starting nothing is in use here.
-        unsafe { hook::forget_engine() };
-    }
-    child_begin();
-}
-
-/// Before the system call of a fork: waits until no engine is half started.
-pub fn fork_begin() {
-    loop {
-        let forks = GATE.load(SeqCst);
-        if forks & STARTING != 0 {
-            sys::sched_yield();
-        } else if GATE.compare_exchange(forks, forks + 1, SeqCst, Relaxed).is_ok() {
-            return;
-        }
-    }
-}
-
-/// After it, in the parent.
-pub fn fork_end() {
-    GATE.fetch_sub(1, SeqCst);
-}
-
-/// After it, in the child.
-pub fn child_begin() {
-    GATE.store(0, SeqCst);
-    OWNER.store(sys::getpid().unwrap_or(0) as u32, Release);
 }

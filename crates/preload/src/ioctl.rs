@@ -4,10 +4,11 @@
 //! A range may be larger than the limit. Then the call is made in pieces, one after the other, each as far as its part
 //! is home, as the program itself may make it: both calls say how far they have come.
 
+use crate::bell::ask;
 use crate::control::{CONTROL, State, Wish};
-use crate::hook::{ask, with_bell};
 use crate::libc::{Call, NO_SUCH_CALL, real, set_errno};
 use crate::looks;
+use crate::own::with_bell;
 use crate::run::is_managed;
 use core::ops::Range;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};

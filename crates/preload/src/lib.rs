@@ -30,7 +30,8 @@
 //! - [`library`]: where the library lies
 //! - [`exports`]: the functions of libc that it stands before; [`relocate`]: what is to be done before any of them
 //! - [`sanitizer`]: what AddressSanitizer is told
-//! - [`libc`]: its own functions; [`hook`]: what the program's calls pass through; [`wait`]: those for children; [`dontfork`]: what it keeps out of them;
+//! - [`constructor`]: what runs first; [`start`]: how an engine is started; [`own`]: in whose memory; [`child`]: what a child of fork begins anew
+//! - [`libc`]: its own functions; [`bell`]: what the engine is asked by; [`libc_fork`]: the functions that fork; [`advice`]: those that advise; [`wait`]: those for children; [`dontfork`]: what it keeps out of them;
 //!   [`loan`]: what it lends to the kernel; [`ioctl`]: what it has the kernel take or look at; [`looks`]: what it reads of its page tables, [`page_tables`]: what it is told of them; [`rights`]: what it gives up;
 //!   [`visible`]: how much memory it is told that there is
 //! - [`exec`]: the calls that start a program; [`image`]: which it is; [`environment`]: what it needs there to be managed;
@@ -42,13 +43,17 @@
 
 extern crate alloc;
 
+pub mod advice;
 pub mod answer;
 pub mod arena;
 pub mod aside;
 pub mod attach;
+pub mod bell;
 pub mod blocks;
 pub mod board;
+pub mod child;
 pub mod clone;
+pub mod constructor;
 pub mod control;
 pub mod crawl;
 pub mod creds;
@@ -70,13 +75,13 @@ pub mod handover;
 pub mod heads;
 pub mod heap;
 pub mod heritage;
-pub mod hook;
 pub mod hooked;
 pub mod hull;
 pub mod image;
 pub mod ioctl;
 pub mod keys;
 pub mod libc;
+pub mod libc_fork;
 pub mod libc_threads;
 pub mod library;
 pub mod line;
@@ -88,6 +93,7 @@ pub mod log;
 pub mod looks;
 pub mod meter;
 pub mod nap;
+pub mod own;
 pub mod page;
 pub mod page_tables;
 pub mod pager;
@@ -105,6 +111,7 @@ pub mod seat;
 pub mod share;
 pub mod smaps;
 pub mod stack;
+pub mod start;
 pub mod store;
 pub mod tasks;
 pub mod telling;
@@ -140,7 +147,7 @@ mod bare {
     #[unsafe(link_section = ".text.startup.zfolio")]
     extern "C" fn constructor(_argc: i32, _argv: *const *const u8, envp: *const *const u8) {
         // SAFETY: the dynamic linker passes a NULL-terminated array of NUL-terminated strings.
-        unsafe { crate::hook::start(envp) };
+        unsafe { crate::constructor::start(envp, crate::engine::main) };
         crate::grow::end_begin();
     }
 

@@ -216,7 +216,7 @@ pub fn allow_huge_pages() {
     }
 }
 
-/// The engine copies a page into the program, and no guard is made there meanwhile (`hook::install_guards`): each of the two says first what it is
+/// The engine copies a page into the program, and no guard is made there meanwhile (`advice::install_guards`): each of the two says first what it is
 /// about to do, and then looks at the other.
 struct Copying;
 

@@ -23,11 +23,12 @@
 //! Threads that read one descriptor by `read` at the same time share its offset, and know as little as this does which
 //! part each of them has got.
 
+use crate::bell::ask;
 use crate::control::{CONTROL, State, Wish};
-use crate::hook::{ask, with_bell};
 use crate::libc::NO_SUCH_CALL;
 use crate::line::Line;
 use crate::loaded;
+use crate::own::with_bell;
 use crate::page_tables::{self, LOOK_PAGES};
 use core::ffi::c_void;
 use core::fmt::Write;

@@ -13,11 +13,11 @@
 //!
 //! What runs in every process lies together (`.text.startup`, `.data.zfolio`): most of what a start costs is page faults.
 
+use crate::advice;
 use crate::clone::Clone;
 use crate::control::CONTROL;
 use crate::fork;
 use crate::grow::{self, Growth};
-use crate::hook;
 use crate::hooked::{BACK, is_active};
 use crate::loaded::{self, Object};
 use crate::relocate;
@@ -168,7 +168,7 @@ extern "C" fn on_mremap(arguments: &Arguments) -> usize {
         grow::grown(at + before.min(after)..at + after, Growth::Mapping);
         if CONTROL.may_keep_out() {
             relocate::finish();
-            hook::has_moved(at, before, after);
+            advice::has_moved(at, before, after);
         }
     }
     at

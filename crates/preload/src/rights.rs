@@ -2,10 +2,11 @@
 //! page is, or the system calls that a start takes (seccomp, which may kill for them). A process that is about to do so gets its engine
 //! before, however small it is: the engine opens what it needs, and then gives up the same (follow.rs).
 
+use crate::advice;
+use crate::bell;
 use crate::clone;
 use crate::control::{CONTROL, State};
 use crate::grow;
-use crate::hook;
 use crate::ioctl;
 use crate::libc::{Call, NO_SUCH_CALL, real};
 use crate::log;
@@ -54,7 +55,7 @@ fn ask() {
         }
         if CONTROL.state() == State::Awake {
             // Whoever waits there is answered, and this was asked for before.
-            hook::ring();
+            bell::ring();
             if CONTROL.state() == State::Awake {
                 continue;
             }
@@ -212,7 +213,7 @@ extern "C" fn prctl_by_syscall(_number: i64, option: i32, a: usize, b: usize, c:
 
 /// madvise by `syscall`.
 extern "C" fn madvise_by_syscall(_number: i64, at: usize, bytes: usize, advice: i32) -> i64 {
-    hook::madvise(at, bytes, advice) as i64
+    advice::madvise(at, bytes, advice) as i64
 }
 
 /// A call that gives something up, by `syscall`. None of them has more than five arguments.

@@ -1,0 +1,100 @@
+//! What the program advises the kernel about its memory, and where mremap takes that.
+
+use crate::bell::ask;
+use crate::control::{CONTROL, State, UNANSWERED, Wish};
+use crate::grow;
+use crate::libc::{Call, NO_SUCH_CALL, real, settle};
+use crate::own::{is_own_memory, with_bell};
+use crate::run;
+use core::ops::Range;
+use core::sync::atomic::Ordering::*;
+use uffd::PAGE;
+use uffd::sys::{self, consts::*};
+
+/// Installs guards by `call`, while the engine copies nothing: it looks for guards before each copy, and one that is made between the look and
+/// the copy would be overwritten. What was there before is forgotten.
+fn install_guards(range: Range<usize>, call: impl FnOnce() -> i32) -> i32 {
+    with_bell(|| {
+        CONTROL.guards.store(1, SeqCst);
+        CONTROL.guarding.store(1, SeqCst);
+        while CONTROL.copying.load(SeqCst) != 0 && CONTROL.has_engine() {
+            sys::sched_yield();
+        }
+        let result = call();
+        CONTROL.guarding.store(0, SeqCst);
+        if result == 0 && CONTROL.state() == State::Awake {
+            ask(Wish::Forget, range);
+        }
+        result
+    })
+}
+
+/// madvise(2): what children are to have, or not, is the engine's to see to, since it keeps more out of them. A guard
+/// that the program installs discards pages without an event, and so the engine is told here.
+pub extern "C" fn madvise(at: usize, bytes: usize, advice: i32) -> i32 {
+    const FREE: i32 = 8;
+    const GUARD_INSTALL: i32 = 102;
+    // SAFETY: the type of madvise(2).
+    let real = unsafe { real::<extern "C" fn(usize, usize, i32) -> i32>(Call::Madvise) };
+    // To give pages up at once is one of the two things that MADV_FREE allows, and the one that is seen at once: memory that is given up later
+    // would have to be watched until then.
+    let managed = run::is_managed();
+    let effective = if advice == FREE && managed { MADV_DONTNEED as i32 } else { advice };
+    let call = || real.map_or(NO_SUCH_CALL, |f| f(at, bytes, effective));
+    let end = bytes.checked_next_multiple_of(PAGE).and_then(|bytes| at.checked_add(bytes));
+    let range = at..end.unwrap_or(at);
+    if advice == GUARD_INSTALL && run::is_in_run() {
+        return install_guards(range, call);
+    }
+    match advice as u32 {
+        // What is no range the kernel refuses before it looks at the advice.
+        MADV_DONTFORK | MADV_DOFORK if at.is_multiple_of(PAGE) && !range.is_empty() => {
+            advise_children(range, advice as u32, call)
+        }
+        _ => call(),
+    }
+}
+
+/// MADV_DONTFORK and MADV_DOFORK: an engine that is awake gives the advice for the program (dontfork.rs).
+fn advise_children(range: Range<usize>, advice: u32, call: impl Fn() -> i32) -> i32 {
+    is_own_memory();
+    if CONTROL.state() == State::Asleep {
+        if advice == MADV_DONTFORK {
+            CONTROL.early_advice.store(1, SeqCst);
+        }
+        let result = call();
+        // If it has awoken meanwhile it may not know of this.
+        if CONTROL.state() == State::Asleep {
+            return result;
+        }
+    }
+    let wish = if advice == MADV_DONTFORK { Wish::KeepOut } else { Wish::LetIn };
+    let outcome = with_bell(|| {
+        CONTROL.outcome.store(UNANSWERED, SeqCst);
+        ask(wish, range);
+        CONTROL.outcome.load(SeqCst)
+    });
+    match outcome {
+        // The engine can manage nothing after all.
+        UNANSWERED => call(),
+        errno => settle(-(errno as isize)) as i32,
+    }
+}
+
+/// mremap has made a mapping of `before` bytes one of `after` bytes, at `at`: what was advised on it goes along, which
+/// events tell in part only (dontfork.rs).
+pub fn has_moved(at: usize, before: usize, after: usize) {
+    let [before, after] = [before, after].map(|bytes| bytes.next_multiple_of(PAGE));
+    if CONTROL.state() == State::Awake {
+        let wish = if before < after { Wish::Grow } else { Wish::Move };
+        with_bell(|| ask(wish, at..at + after));
+    }
+}
+
+/// mremap(2), where the program itself calls it: of a process with small mappings libc's own call is not hooked yet.
+pub extern "C" fn mremap(at: usize, bytes: usize, new_bytes: usize, flags: i32, to: usize) -> usize {
+    grow::before_mremap();
+    // SAFETY: the type of mremap(2), whose last argument is there or not.
+    let real = unsafe { real::<extern "C" fn(usize, usize, usize, i32, usize) -> usize>(Call::Mremap) };
+    real.map_or(usize::MAX, |f| f(at, bytes, new_bytes, flags, to))
+}
