@@ -36,18 +36,6 @@ pub enum Stage {
     Left = 3,
 }
 
-/// What came of it: known to crates/zfolio/src/attach.rs by these numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-pub enum Outcome {
-    /// There is an engine, or it is known that there will be none.
-    Settled = 1,
-    /// The memory is another process's, as in a child of vfork.
-    Foreign = 2,
-    /// Somebody forks, or the loader has not come to the library yet.
-    Busy = 3,
-}
-
 /// For how long a thread waits to be fetched, in nanoseconds.
 const FETCHED_NS: u64 = 3_000_000_000;
 
@@ -58,7 +46,7 @@ const STACK: usize = 48 << 10;
 struct Attachment {
     /// A [`Stage`].
     stage: AtomicU32,
-    /// An [`Outcome`].
+    /// An [`Outcome`](grow::Outcome).
     outcome: AtomicU32,
     /// The signal mask that the thread came with.
     mask: AtomicU64,

@@ -1,11 +1,4 @@
-//! The system calls by which a process makes a copy of itself: clone inside libc's fork (patch.rs), libc's `clone` without CLONE_VM, and fork, clone and clone3 by
-//! `syscall`. All of them end in [`fork::pass`], whatever flags they have.
-//!
-//! ```text
-//!   fork ──────────── a site in libc ──┐
-//!   clone(f, stack) ── its symbol ─────┼─> fork::pass ─> takes over ─┬─> comes back, as its parent does
-//!   syscall(SYS_clone) ─ its symbol ───┘                             └─> goes to its own stack
-//! ```
+//! A system call by which a process makes a copy of itself, as it is made while the engine stands still (fork.rs). clone_calls.rs says who makes them.
 //!
 //! While the engine stands still for the call the kernel must touch none of the program's memory, since nobody could bring it in; nor may it touch any in the copy
 //! before that has taken over, or a page would be there that is out. So
@@ -15,10 +8,6 @@
 //! 3. CLONE_CHILD_CLEARTID is asked for always, with a word of the library's, which is the engine's alarm (watch.rs). The program's own word is not cleared, nor
 //!    would it be without an engine: for a process that ends the kernel does so only where another has its memory.
 
-use crate::fork;
-use crate::libc::{Call, NO_SUCH_CALL, real, settle};
-use crate::run::is_in_run;
-use core::arch::asm;
 use core::sync::atomic::{AtomicU32, Ordering::*};
 use linux_raw_sys::general as g;
 use uffd::PAGE;
@@ -83,7 +72,7 @@ impl Clone {
     }
 
     /// As the program makes it, by clone(2). Its stack is the caller's business.
-    fn of_program(arguments: [usize; 6]) -> Result<Clone, Errno> {
+    pub fn of_program(arguments: [usize; 6]) -> Result<Clone, Errno> {
         let (mut arguments, flags) = (arguments, arguments[FLAGS]);
         let at =
             |flag: u32, argument: usize| if flags & flag as usize != 0 { arguments[argument] } else { 0 };
@@ -103,7 +92,7 @@ impl Clone {
     }
 
     /// As the program makes it, by clone3(2), with `bytes` of arguments at `at`; and the end of the stack that the copy is to have, or 0.
-    fn of_program_3(at: usize, bytes: usize) -> Result<(Clone, usize), Errno> {
+    pub fn of_program_3(at: usize, bytes: usize) -> Result<(Clone, usize), Errno> {
         let mut args = Arguments::read(at, bytes)?;
         let given = args.args;
         let at = |flag: u32, at: u64| if given.flags & flag as u64 != 0 { at as usize } else { 0 };
@@ -233,7 +222,7 @@ impl Arguments {
 }
 
 /// Reads the program's memory, which may not be there.
-fn read(at: usize, to: &mut [u8]) -> Result<(), Errno> {
+pub fn read(at: usize, to: &mut [u8]) -> Result<(), Errno> {
     let own = sys::getpid().unwrap_or(0) as u32;
     match sys::peek(own, at, to) {
         Ok(bytes) if bytes == to.len() => Ok(()),
@@ -247,159 +236,10 @@ fn read(at: usize, to: &mut [u8]) -> Result<(), Errno> {
     }
 }
 
-/// True for a system call that makes a process with a copy of the memory. Of clone3 the arguments must be looked at: false where they cannot be read, and where
-/// the kernel will say so.
-fn copies(number: usize, first: usize) -> bool {
-    const VM: usize = CLONE_VM as usize;
-    match number as u32 {
-        g::__NR_fork => true,
-        g::__NR_clone => first & VM == 0,
-        g::__NR_clone3 => {
-            let mut flags = [0; 8];
-            read(first, &mut flags).is_ok() && usize::from_ne_bytes(flags) & VM == 0
-        }
-        _ => false,
-    }
-}
-
-/// True when `syscall` is to go on with [`by_syscall`].
-pub fn is_ours(number: usize, first: usize) -> bool {
-    is_in_run() && copies(number, first)
-}
-
-/// A copying call by `syscall`, whose arguments are `call`, its number first. In a copy that is to be on a stack of its own `stack` is set to where that is.
-extern "C" fn on_syscall(call: &[usize; 6], stack: &mut usize) -> isize {
-    let [number, a, b, c, d, e] = *call;
-    let asked = match number as u32 {
-        g::__NR_clone => Clone::of_program([a, b, c, d, e, 0]).map(|clone| (clone, b)),
-        g::__NR_clone3 => Clone::of_program_3(a, b),
-        _ => Clone::of_program([SIGCHLD as usize, 0, 0, 0, 0, 0]).map(|clone| (clone, 0)),
-    };
-    match asked {
-        Ok((clone, own_stack)) => {
-            let result = fork::pass(&clone);
-            if result == 0 {
-                *stack = own_stack;
-            }
-            settle(result)
-        }
-        Err(errno) => settle(-(errno.0 as isize)),
-    }
-}
-
-/// What `syscall` jumps to for a call that copies the process: with its arguments, and its caller's stack. A copy with a stack of its own returns to what is on top of
-/// that, as from libc's `syscall`.
-#[unsafe(naked)]
-pub extern "C" fn by_syscall() {
-    core::arch::naked_asm!(
-        "push r9",
-        "push r8",
-        "push rcx",
-        "push rdx",
-        "push rsi",
-        "push rdi",
-        "push 0",
-        "lea rdi, [rsp + 8]",
-        "mov rsi, rsp",
-        "call {on_syscall}",
-        "pop rcx",
-        "add rsp, 48",
-        "test rcx, rcx",
-        "jz 2f",
-        "mov rsp, rcx",
-        "2:",
-        "ret",
-        on_syscall = sym on_syscall,
-    )
-}
-
-/// The arguments of clone(3), in its order.
-type Libc = extern "C" fn(usize, usize, i32, usize, usize, usize, usize) -> i32;
-
-fn on_libc_clone(
-    (function, stack, flags, argument): (usize, usize, i32, usize),
-    (parent_tid, tls, child_tid): (usize, usize, usize),
-) -> i32 {
-    if !is_in_run() || flags as u32 & CLONE_VM != 0 || function == 0 || stack == 0 {
-        // SAFETY: the type of clone(3); the rest is its caller's business.
-        let real = unsafe { real::<Libc>(Call::Clone) };
-        return real
-            .map_or(NO_SUCH_CALL, |f| f(function, stack, flags, argument, parent_tid, tls, child_tid));
-    }
-    let arguments = [flags as u32 as usize, 0, parent_tid, child_tid, tls, 0];
-    let result = match Clone::of_program(arguments) {
-        Ok(clone) => fork::pass(&clone),
-        Err(errno) => -(errno.0 as isize),
-    };
-    if result != 0 {
-        return settle(result) as i32;
-    }
-    // SAFETY: a copy, as libc would begin it: the stack is the program's, and nothing here is needed any more.
-    unsafe {
-        asm!(
-            "mov rsp, {stack}",
-            "xor ebp, ebp",
-            "call {function}",
-            "mov edi, eax",
-            "mov eax, {exit}",
-            "syscall",
-            "ud2",
-            stack = in(reg) stack & !15,
-            function = in(reg) function,
-            exit = const g::__NR_exit,
-            in("rdi") argument,
-            options(noreturn),
-        )
-    }
-}
-
-/// clone(3): what copies the memory is ours; libc itself never does so by this function.
-pub extern "C" fn clone(
-    function: usize,
-    stack: usize,
-    flags: i32,
-    argument: usize,
-    parent_tid: usize,
-    tls: usize,
-    child_tid: usize,
-) -> i32 {
-    on_libc_clone((function, stack, flags, argument), (parent_tid, tls, child_tid))
-}
-
-/// Its other name.
-pub extern "C" fn __clone(
-    function: usize,
-    stack: usize,
-    flags: i32,
-    argument: usize,
-    parent_tid: usize,
-    tls: usize,
-    child_tid: usize,
-) -> i32 {
-    on_libc_clone((function, stack, flags, argument), (parent_tid, tls, child_tid))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use core::sync::atomic::AtomicU64;
-
-    #[test]
-    fn only_calls_that_copy_the_memory_are_ours() {
-        let (vm, fork) = ([CLONE_VM as u64 | 0x8000_0000, 0], [SIGCHLD as u64, 0]);
-        for (number, first, expected) in [
-            (g::__NR_fork, 0, true),
-            (g::__NR_vfork, 0, false),
-            (g::__NR_clone, SIGCHLD as usize, true),
-            (g::__NR_clone, (CLONE_VM | CLONE_VFORK) as usize, false),
-            (g::__NR_clone3, fork.as_ptr() as usize, true),
-            (g::__NR_clone3, vm.as_ptr() as usize, false),
-            (g::__NR_clone3, 16, false),
-            (g::__NR_getpid, 0, false),
-        ] {
-            assert_eq!(copies(number as usize, first), expected, "{number} {first:x}");
-        }
-    }
 
     #[test]
     fn what_the_kernel_would_write_to_the_program_it_writes_to_us() {

@@ -5,6 +5,7 @@ use crate::page;
 use crate::relocate;
 use crate::run;
 use crate::start::{self, Entry};
+use crate::stubs;
 use uffd::Errno;
 use uffd::sys;
 
@@ -18,6 +19,7 @@ pub unsafe fn start(envp: *const *const u8, engine: Entry) {
     let Some(path) = (unsafe { variable(envp, memcg::ENV.as_bytes()) }) else { return };
     run::enter(path);
     start::set_engine(engine);
+    stubs::set();
     // SAFETY: as above.
     let waits = unsafe { grow::begin(envp, path) };
     if waits {

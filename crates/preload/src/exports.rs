@@ -78,10 +78,11 @@ exports! {
     libc_fork: fork _Fork daemon forkpty;
     advice: madvise mremap;
     ioctl: ioctl;
-    clone: clone __clone;
+    clone_calls: clone __clone;
     wait: wait wait3 wait4 waitpid waitid;
     loan: vmsplice setsockopt;
-    rights: unshare setuid seteuid setreuid setresuid setfsuid setfsgid setgid setegid setregid setresgid setgroups initgroups capset chroot setns prctl syscall;
+    rights: unshare setuid seteuid setreuid setresuid setfsuid setfsgid setgid setegid setregid setresgid setgroups initgroups capset chroot setns prctl;
+    syscall: syscall;
     exec: execve execv execvp execvpe execl execlp execle fexecve execveat posix_spawn posix_spawnp pidfd_spawn pidfd_spawnp;
 }
 

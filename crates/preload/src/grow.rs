@@ -13,7 +13,6 @@
 //! mapped without access (stacks of threads, the reserve of malloc's arenas) is not in the kernel's figure and can be used later without
 //! our being told: it counts for good. What a library's own data takes, or a mapping that libc did not make, is noticed at the next look, or by `zfolio run` (attach.rs).
 
-use crate::attach::Outcome;
 use crate::bell;
 use crate::control::{CONTROL, State, Wish};
 use crate::footprint;
@@ -293,6 +292,18 @@ pub fn before_it_cannot() {
         start();
         sys::signal_mask(mask);
     }
+}
+
+/// What came of a start from outside: known to crates/zfolio/src/attach.rs by these numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Outcome {
+    /// There is an engine, or it is known that there will be none.
+    Settled = 1,
+    /// The memory is another process's, as in a child of vfork.
+    Foreign = 2,
+    /// Somebody forks, or the loader has not come to the library yet.
+    Busy = 3,
 }
 
 /// The process has grown past every hook, and `zfolio run` has noticed: gives it an engine now. All signals are blocked (attach.rs).

@@ -21,18 +21,18 @@
 //! - [`crawl`]: whether the program crawls, and what of it cannot go out
 //! - [`detach`]: how memory goes out that cannot be written to; [`relro`]: the executable's constants are such memory
 //! - [`page`]: how the run's page is mapped; [`handover`]: what `zfolio run` opens for who may not
-//! - [`grow`]: when an engine is started; [`attach`]: how it is from outside; [`patch`]: libc's system calls that pass us, [`hooked`]: which; [`loaded`]: what the loader has loaded
+//! - [`grow`]: when an engine is started; [`attach`]: how it is from outside; [`patch`]: libc's system calls that pass us, by [`stubs`], [`hooked`]: which; [`loaded`]: what the loader has loaded
 //! - [`engine`], [`worker`]: the processes; [`watch`]: the program as the engine sees it; [`aside`], [`processes`], [`crew`]: how they are made, on which [`stack`]s; [`seat`]: on which CPU they run; [`nap`]: how long they sleep;
 //!   [`share`]: what of the limit is theirs
 //! - [`pager`]: the pager as it is in an engine
-//! - [`fork`]: how a child takes over, [`engine_fork`]: with its engine, [`fork_channel`]: what they tell each other; [`clone`]: the calls that make one; [`unseen`]: those that nobody saw; [`smaps`]: what it finds empty;
+//! - [`fork`]: how a child takes over, [`engine_fork`]: with its engine, [`fork_channel`]: what they tell each other; [`clone`], [`clone_calls`]: the calls that make one; [`unseen`]: those that nobody saw; [`smaps`]: what it finds empty;
 //!   [`heritage`]: what a family stores once, in [`log`]s; [`telling`]: how that comes to be
 //! - [`library`]: where the library lies
 //! - [`exports`]: the functions of libc that it stands before; [`relocate`]: what is to be done before any of them
 //! - [`sanitizer`]: what AddressSanitizer is told
 //! - [`constructor`]: what runs first; [`start`]: how an engine is started; [`own`]: in whose memory; [`child`]: what a child of fork begins anew
 //! - [`libc`]: its own functions; [`bell`]: what the engine is asked by; [`libc_fork`]: the functions that fork; [`advice`]: those that advise; [`wait`]: those for children; [`dontfork`]: what it keeps out of them;
-//!   [`loan`]: what it lends to the kernel; [`ioctl`]: what it has the kernel take or look at; [`looks`]: what it reads of its page tables, [`page_tables`]: what it is told of them; [`rights`]: what it gives up;
+//!   [`loan`]: what it lends to the kernel; [`ioctl`]: what it has the kernel take or look at; [`looks`]: what it reads of its page tables, [`page_tables`]: what it is told of them; [`rights`]: what it gives up; [`syscall`]: what it asks for by number;
 //!   [`visible`]: how much memory it is told that there is
 //! - [`exec`]: the calls that start a program; [`image`]: which it is; [`environment`]: what it needs there to be managed;
 //!   [`run`]: where the run has its files
@@ -53,6 +53,7 @@ pub mod blocks;
 pub mod board;
 pub mod child;
 pub mod clone;
+pub mod clone_calls;
 pub mod constructor;
 pub mod control;
 pub mod crawl;
@@ -113,6 +114,8 @@ pub mod smaps;
 pub mod stack;
 pub mod start;
 pub mod store;
+pub mod stubs;
+pub mod syscall;
 pub mod tasks;
 pub mod telling;
 pub mod unseen;

@@ -2,19 +2,13 @@
 //! page is, or the system calls that a start takes (seccomp, which may kill for them). A process that is about to do so gets its engine
 //! before, however small it is: the engine opens what it needs, and then gives up the same (follow.rs).
 
-use crate::advice;
 use crate::bell;
-use crate::clone;
 use crate::control::{CONTROL, State};
 use crate::grow;
-use crate::ioctl;
 use crate::libc::{Call, NO_SUCH_CALL, real};
 use crate::log;
-use crate::looks;
 use crate::page_tables;
 use crate::run;
-use crate::visible;
-use crate::wait;
 use core::sync::atomic::Ordering::*;
 use linux_raw_sys::general as g;
 use uffd::sys::{self, consts::*};
@@ -161,7 +155,7 @@ pub extern "C" fn unshare(flags: i32) -> i32 {
 }
 
 /// True for the system calls that the functions above make, and for those of the same kind that libc has no function for.
-fn gives_up(number: u32) -> bool {
+pub fn gives_up(number: u32) -> bool {
     matches!(
         number,
         g::__NR_seccomp
@@ -182,42 +176,8 @@ fn gives_up(number: u32) -> bool {
     )
 }
 
-/// What `syscall` goes on with: the address of libc's, of [`no_such_call`], or of what copies the process.
-#[cfg_attr(not(panic = "abort"), allow(dead_code))]
-extern "C" fn before_syscall(number: i64, first: usize) -> usize {
-    if clone::is_ours(number as usize, first) {
-        return clone::by_syscall as *const () as usize;
-    }
-    match u32::try_from(number) {
-        Ok(g::__NR_prctl) => return prctl_by_syscall as *const () as usize,
-        Ok(g::__NR_madvise) => return madvise_by_syscall as *const () as usize,
-        Ok(g::__NR_ioctl) => return ioctl::by_syscall as *const () as usize,
-        Ok(g::__NR_wait4) => return wait::wait4_by_syscall as *const () as usize,
-        Ok(g::__NR_waitid) => return wait::waitid_by_syscall as *const () as usize,
-        Ok(number) if gives_up(number) => return followed as *const () as usize,
-        Ok(number) => {
-            if let Some(other) = looks::by_syscall(number).or_else(|| visible::by_syscall(number)) {
-                return other;
-            }
-        }
-        Err(_) => {}
-    }
-    // SAFETY: only its address is wanted.
-    unsafe { real::<usize>(Call::Syscall) }.unwrap_or(no_such_call as *const () as usize)
-}
-
-/// prctl by `syscall`. libc's has the same result and error, and none of its options has more arguments.
-extern "C" fn prctl_by_syscall(_number: i64, option: i32, a: usize, b: usize, c: usize, d: usize) -> i64 {
-    prctl(option, a, b, c, d) as i64
-}
-
-/// madvise by `syscall`.
-extern "C" fn madvise_by_syscall(_number: i64, at: usize, bytes: usize, advice: i32) -> i64 {
-    advice::madvise(at, bytes, advice) as i64
-}
-
-/// A call that gives something up, by `syscall`. None of them has more than five arguments.
-extern "C" fn followed(number: i64, a: usize, b: usize, c: usize, d: usize, e: usize) -> i64 {
+/// A call that [`gives_up`] something, by `syscall`. None of them has more than five arguments.
+pub extern "C" fn followed(number: i64, a: usize, b: usize, c: usize, d: usize, e: usize) -> i64 {
     // What a thread gives up by itself changes nothing of what the process may do by others: the engine goes by the main thread.
     let is_main = sys::gettid() == sys::getpid();
     if is_main {
@@ -236,35 +196,6 @@ extern "C" fn followed(number: i64, a: usize, b: usize, c: usize, d: usize, e: u
         ask();
     }
     result
-}
-
-extern "C" fn no_such_call() -> i64 {
-    NO_SUCH_CALL as i64
-}
-
-/// syscall(2): libseccomp and others make their calls by it. Its last argument may lie on the stack, and so it is jumped to.
-#[cfg(panic = "abort")]
-#[unsafe(naked)]
-pub extern "C" fn syscall() {
-    core::arch::naked_asm!(
-        "push rdi",
-        "push rsi",
-        "push rdx",
-        "push rcx",
-        "push r8",
-        "push r9",
-        "sub rsp, 8",
-        "call {before}",
-        "add rsp, 8",
-        "pop r9",
-        "pop r8",
-        "pop rcx",
-        "pop rdx",
-        "pop rsi",
-        "pop rdi",
-        "jmp rax",
-        before = sym before_syscall,
-    )
 }
 
 #[cfg(test)]
