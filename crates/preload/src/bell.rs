@@ -1,11 +1,10 @@
 //! The doorbell: how a thread of the program asks the engine for something, and waits until that is done. It touches a page that is never there.
 
-use crate::control::{CONTROL, State, Wish};
+use crate::control::{CONTROL, DOORBELL_BYTES, State, Wish};
 use core::ops::Range;
 use core::sync::atomic::Ordering::*;
 use uffd::sys;
 use uffd::{Mutex, PAGE};
-use vmscan::WINDOW;
 
 /// One request to the engine at a time.
 #[unsafe(link_section = ".data.zfolio")]
@@ -15,7 +14,7 @@ static BELL: Mutex<()> = Mutex::new(());
 pub fn ring() {
     let bell = CONTROL.doorbell.load(Acquire);
     if bell != 0 {
-        let at = bell + CONTROL.rings.fetch_add(1, Relaxed) * PAGE % WINDOW;
+        let at = bell + CONTROL.rings.fetch_add(1, Relaxed) * PAGE % DOORBELL_BYTES;
         // SAFETY: the engine's own page, mapped as long as the process lives; the read waits until the engine answers.
         unsafe { (at as *const u8).read_volatile() };
     }

@@ -27,7 +27,7 @@ pub struct Control {
     pub home: AtomicU32,
     /// 1 when the program has ever made a guard region, which a copy would overwrite.
     pub guards: AtomicU32,
-    /// The window of which a page is to be touched for an answer; 0 before there is one.
+    /// [`DOORBELL_BYTES`] of which a page is to be touched for an answer; 0 before there are any.
     pub doorbell: AtomicUsize,
     /// How often that was done: each time it is the next page.
     pub rings: AtomicUsize,
@@ -102,6 +102,9 @@ pub struct Control {
     /// What libc says of its threads.
     pub blocks: Layout,
 }
+
+/// Bytes of the doorbell, whose pages are touched by turns.
+pub const DOORBELL_BYTES: usize = 64 << 10;
 
 /// See [`Control::taking`].
 pub struct Taking<'a>(&'a Control);

@@ -3,7 +3,7 @@
 use crate::answer::stand_by;
 use crate::arena;
 use crate::board::{Board, WORKERS_MAX};
-use crate::control::{Birth, CONTROL, State};
+use crate::control::{Birth, CONTROL, DOORBELL_BYTES, State};
 use crate::crew::{self, Crew};
 use crate::dontfork;
 use crate::engine_fork;
@@ -156,6 +156,9 @@ const FAMILY_NS: u64 = 10_000_000;
 
 /// How much fresh memory goes to the program at a time, at most.
 const FRESH_BYTES: usize = 512 << 10;
+
+// The pager has a window for it.
+const _: () = assert!(DOORBELL_BYTES == WINDOW);
 
 /// The engine's memory for the pager; stage and doorbell, registered, lie one behind the other.
 struct Ground {
