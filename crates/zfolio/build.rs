@@ -14,7 +14,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, exit};
 
 /// The crates whose code is in the library.
-const CRATES: [&str; 9] = ["acomp", "iaa", "memcg", "mm", "preload", "uffd", "vmscan", "zsmalloc", "zswap"];
+const CRATES: [&str; 10] =
+    ["acomp", "control", "iaa", "memcg", "mm", "preload", "uffd", "vmscan", "zsmalloc", "zswap"];
 
 fn main() {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));

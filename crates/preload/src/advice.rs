@@ -1,11 +1,11 @@
 //! What the program advises the kernel about its memory, and where mremap takes that.
 
 use crate::bell::ask;
-use crate::control::{CONTROL, State, UNANSWERED, Wish};
 use crate::grow;
 use crate::libc::{Call, NO_SUCH_CALL, real, settle};
 use crate::own::{is_own_memory, with_bell};
-use crate::run;
+use control::run;
+use control::{CONTROL, State, UNANSWERED, Wish};
 use core::ops::Range;
 use core::sync::atomic::Ordering::*;
 use uffd::PAGE;

@@ -1,12 +1,12 @@
 //! What threads of the program ask the engine for, by the doorbell.
 
-use crate::control::{CONTROL, Wish};
 use crate::engine_fork;
 use crate::follow::Follower;
-use crate::hull::Hull;
-use crate::page_tables::{self, LOOK_PAGES};
 use crate::pager::Engine;
 use crate::watch::Watch;
+use control::hull::Hull;
+use control::page_tables::{self, LOOK_PAGES};
+use control::{CONTROL, Wish};
 use core::ops::Range;
 use core::sync::atomic::Ordering::*;
 use uffd::PAGE;

@@ -11,11 +11,11 @@
 //!
 //! The same way serves for anything that must leave the program's own descriptors alone ([`aside`]).
 
-use crate::footprint;
-use crate::handover;
 use crate::loaded;
-use crate::stack;
 use crate::wait;
+use control::footprint;
+use control::handover;
+use control::stack;
 use core::cell::UnsafeCell;
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicBool, Ordering::*};

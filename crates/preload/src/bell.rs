@@ -1,6 +1,6 @@
 //! The doorbell: how a thread of the program asks the engine for something, and waits until that is done. It touches a page that is never there.
 
-use crate::control::{CONTROL, DOORBELL_BYTES, State, Wish};
+use control::{CONTROL, DOORBELL_BYTES, State, Wish};
 use core::ops::Range;
 use core::sync::atomic::Ordering::*;
 use uffd::sys;

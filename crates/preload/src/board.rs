@@ -21,7 +21,7 @@
 //! 5. no slot is in a ring twice, so that there is always room, and the pager, on whom workers wait for parcels, never waits for them to make
 //!    some: who has posted finds either that the slot is not listed, or that a worker will look at its cell after this.
 
-use crate::arena;
+use control::arena;
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::ops::Range;

@@ -1,12 +1,12 @@
 //! What a child of fork begins anew, in its only thread, before it does anything else.
 
-use crate::arena;
 use crate::aside;
 use crate::bell;
-use crate::control::CONTROL;
-use crate::page_tables;
-use crate::run;
 use crate::start::start_engine;
+use control::CONTROL;
+use control::arena;
+use control::page_tables;
+use control::run;
 use core::sync::atomic::Ordering::*;
 use uffd::sys;
 

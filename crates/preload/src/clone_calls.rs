@@ -10,7 +10,7 @@
 use crate::clone::{self, Clone};
 use crate::fork;
 use crate::libc::{Call, NO_SUCH_CALL, real, settle};
-use crate::run::is_in_run;
+use control::run::is_in_run;
 use core::arch::asm;
 use linux_raw_sys::general as g;
 use uffd::sys::consts::*;

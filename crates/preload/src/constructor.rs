@@ -3,9 +3,9 @@
 use crate::grow;
 use crate::page;
 use crate::relocate;
-use crate::run;
 use crate::start::{self, Entry};
 use crate::stubs;
+use control::run;
 use uffd::Errno;
 use uffd::sys;
 

@@ -4,10 +4,10 @@
 //! few mappings at a time: a fault waits for a millisecond. Engines open the file before their program gives its
 //! rights up.
 
-use crate::arena;
-use crate::line::Line;
 use crate::pager::Engine;
 use crate::watch::Watch;
+use control::arena;
+use control::line::Line;
 use core::fmt::{self, Write};
 use core::sync::atomic::Ordering::Relaxed;
 use memcg::Memcg;

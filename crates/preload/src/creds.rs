@@ -3,8 +3,8 @@
 //! Nothing is ever gained but ids: those become the other's, since signals between the two go by them. Of groups and capabilities is kept what both have. Securebits
 //! are not shown anywhere, and say only what a process may gain, by its ids or by executing a program; engines do neither.
 
-use crate::line::Line;
-use crate::tasks::parse_tid;
+use control::line::Line;
+use control::tasks::parse_tid;
 use core::fmt::Write;
 use linux_raw_sys::general as g;
 use uffd::sys::{self, Errno, Fd, consts::*};

@@ -25,9 +25,9 @@
 //!    landing (live/protections.rs). A page that was lent for good ([`lends_pages`]) is not taken at all, and
 //!    nobody can begin to lend a page for writing that cannot be written to.
 
-use crate::arena;
-use crate::hooked;
 use crate::processes;
+use control::arena;
+use control::hooked;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU32, Ordering::*};
 use uffd::PAGE;

@@ -21,10 +21,10 @@
 //!    a clone that passes no hook either makes a child that reads zeros where pages are out. MADV_DONTFORK by such an
 //!    instruction is lost at the next fork.
 
-use crate::arena;
-use crate::control::CONTROL;
 use crate::smaps;
 use alloc::vec::Vec;
+use control::CONTROL;
+use control::arena;
 use core::ops::Range;
 use core::sync::atomic::Ordering::*;
 use uffd::maps::Maps;

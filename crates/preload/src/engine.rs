@@ -1,28 +1,28 @@
 //! The engine's process: asleep while the program is far from its limit, then awake, or from birth in a forked child, with the pager's loop (rounds.rs) until the program is gone.
 
 use crate::answer::stand_by;
-use crate::arena;
 use crate::board::{Board, WORKERS_MAX};
-use crate::control::{Birth, CONTROL, DOORBELL_BYTES, State};
 use crate::crew::{self, Crew};
 use crate::dontfork;
 use crate::engine_fork;
 use crate::filter::Stage;
-use crate::footprint::data;
-use crate::handover;
 use crate::heap;
 use crate::heritage;
 use crate::keys;
-use crate::library::library;
 use crate::live::{self, Live};
-use crate::page_tables;
 use crate::pager::Engine;
 use crate::pool::Mover;
 use crate::rounds::{self, AHEAD_LEAST};
 use crate::store::PageStore;
 use crate::watch::Watch;
-use crate::words::{self, unmanaged};
 use alloc::boxed::Box;
+use control::arena;
+use control::footprint::data;
+use control::handover;
+use control::library::library;
+use control::page_tables;
+use control::words::{self, unmanaged};
+use control::{Birth, CONTROL, DOORBELL_BYTES, State};
 use core::fmt;
 use core::sync::atomic::Ordering::*;
 use mm::fork::Misfit;

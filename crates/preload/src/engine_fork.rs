@@ -1,15 +1,15 @@
 //! The engine's side of a fork (fork.rs): in the parent it stands still for the clone, and tells the child what was late; in
 //! the child it hears that, and lets the thread run on.
 
-use crate::arena;
-use crate::control::{Birth, CONTROL};
-use crate::fork_channel::{Cradle, PAYLOAD_BYTES, cradle};
 use crate::heritage;
 use crate::live;
 use crate::pager::Engine;
 use crate::watch::Watch;
-use crate::words;
 use alloc::vec::Vec;
+use control::arena;
+use control::fork_channel::{Cradle, PAYLOAD_BYTES, cradle};
+use control::words;
+use control::{Birth, CONTROL};
 use core::fmt;
 use core::sync::atomic::Ordering::*;
 use memcg::Slot;

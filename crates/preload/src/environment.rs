@@ -2,7 +2,7 @@
 //!
 //! All of it may run in a child of vfork and in a signal handler: it calls nothing, allocates nothing, and writes only where it is told to.
 
-use crate::run::{Name, Run};
+use control::run::{Name, Run};
 use core::ffi::CStr;
 
 /// An array of strings that ends with NULL, as exec takes it.

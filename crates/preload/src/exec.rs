@@ -13,7 +13,7 @@ use crate::environment::{Plan, Vector};
 use crate::image::Image;
 use crate::libc::{Call, real, set_errno};
 use crate::loaded;
-use crate::run::{Name, run};
+use control::run::{Name, run};
 use core::arch::naked_asm;
 use core::ffi::c_void;
 use uffd::sys;

@@ -52,7 +52,7 @@ macro_rules! exports {
                         "mov eax, {call}",
                         "call {find}",
                         "jmp rax",
-                        is_awake = sym crate::page_tables::IS_AWAKE,
+                        is_awake = sym control::page_tables::IS_AWAKE,
                         here = sym crate::looks::$frequent,
                         real = sym crate::looks::REAL,
                         offset = const crate::looks::Call::$call as usize * size_of::<usize>(),

@@ -11,9 +11,9 @@
 //! What remains after that is enough: descriptors that are open stay what they are, signals go between processes of one user, and where robust lists are is in libc's
 //! control blocks (heads.rs), of which the kernel says nothing any more.
 
-use crate::control::CONTROL;
 use crate::creds::{self, CAP_SYS_NICE, Rights};
-use crate::line::Line;
+use control::CONTROL;
+use control::line::Line;
 use core::fmt::Write;
 use core::sync::atomic::Ordering::*;
 use uffd::sys::{self, Fd, consts::*};

@@ -19,17 +19,17 @@
 //! Where a child could not have an engine (no right to userfaultfd, no slot), or other threads leave no moment without an event, memory is brought home
 //! first instead, as hook.rs does.
 
-use crate::arena;
 use crate::aside;
 use crate::bell;
 use crate::child;
 use crate::clone::Clone;
-use crate::control::{Birth, CONTROL, Order, State, Wish};
-use crate::fork_channel::{CRADLE, LOOK_NS, Stage, cradle};
 use crate::own;
-use crate::run;
 use crate::start;
-use crate::words;
+use control::arena;
+use control::fork_channel::{CRADLE, LOOK_NS, Stage, cradle};
+use control::run;
+use control::words;
+use control::{Birth, CONTROL, Order, State, Wish};
 use core::cell::UnsafeCell;
 use core::iter::once;
 use core::sync::atomic::Ordering::*;

@@ -14,17 +14,17 @@
 //! our being told: it counts for good. What a library's own data takes, or a mapping that libc did not make, is noticed at the next look, or by `zfolio run` (attach.rs).
 
 use crate::bell;
-use crate::control::{CONTROL, State, Wish};
-use crate::footprint;
-use crate::hooked;
 use crate::loaded::Program;
 use crate::own::{self, is_own_memory};
 use crate::page::{self, PATH_BYTES};
 use crate::patch;
 use crate::relocate;
 use crate::relro;
-use crate::run;
 use crate::start;
+use control::footprint;
+use control::hooked;
+use control::run;
+use control::{CONTROL, State, Wish};
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::*};
 use uffd::PAGE;

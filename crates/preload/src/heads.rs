@@ -4,10 +4,10 @@
 //! Other threads change libc's list meanwhile, under a lock of libc's: who is missed is looked for again, and nothing here is believed but that a block has the thread's
 //! number. Everything is read by a glance, since it may be gone.
 
-use crate::blocks::Layout;
-use crate::control::CONTROL;
-use crate::tasks::parse_tid;
 use alloc::vec::Vec;
+use control::CONTROL;
+use control::blocks::Layout;
+use control::tasks::parse_tid;
 use core::ops::Range;
 use core::sync::atomic::Ordering::*;
 use uffd::sys;

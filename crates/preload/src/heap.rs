@@ -1,7 +1,7 @@
 //! The engine's heap, for `alloc`: dlmalloc under a lock, and mappings.
 
-use crate::arena::{self, map, unmap};
 use alloc::alloc::{GlobalAlloc, Layout};
+use control::arena::{self, map, unmap};
 use core::ptr::null_mut;
 use uffd::{Mutex, PAGE};
 

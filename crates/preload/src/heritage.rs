@@ -15,9 +15,9 @@
 //! 2. whoever is born of a fork belongs to the family before it is cloned; only who is so small that it has no slot does not. It reads nothing before it has one,
 //!    and looks then whether the log was emptied since its birth ([`begin`]): `Head::emptied` is counted before it is looked for the family once more.
 
-use crate::arena;
-use crate::line::Line;
-use crate::log::{self, Head, LOG, Log, Record, stride, writing};
+use control::arena;
+use control::line::Line;
+use control::log::{self, Head, LOG, Log, Record, stride, writing};
 use core::fmt::Write;
 use core::sync::atomic::Ordering::*;
 use memcg::{Memcg, Slot};

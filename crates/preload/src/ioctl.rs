@@ -5,11 +5,11 @@
 //! is home, as the program itself may make it: both calls say how far they have come.
 
 use crate::bell::ask;
-use crate::control::{CONTROL, State, Wish};
 use crate::libc::{Call, NO_SUCH_CALL, real, set_errno};
 use crate::looks;
 use crate::own::with_bell;
-use crate::run::is_managed;
+use control::run::is_managed;
+use control::{CONTROL, State, Wish};
 use core::ops::Range;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use uffd::pagemap;

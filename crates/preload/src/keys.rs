@@ -1,8 +1,8 @@
 //! What an engine opens while it may: descriptors stay what they are when rights have gone. An engine that sleeps has nothing open of this until its program is about to
 //! give something up, or until it awakes.
 
-use crate::handover::{NEED_NS, Opener};
 use crate::pool::Mover;
+use control::handover::{NEED_NS, Opener};
 use uffd::maps::Maps;
 use uffd::pagemap::Pagemap;
 use uffd::sys::{self, Errno, Fd, Result, consts::O_RDONLY};

@@ -45,17 +45,14 @@ extern crate alloc;
 
 pub mod advice;
 pub mod answer;
-pub mod arena;
 pub mod aside;
 pub mod attach;
 pub mod bell;
-pub mod blocks;
 pub mod board;
 pub mod child;
 pub mod clone;
 pub mod clone_calls;
 pub mod constructor;
-pub mod control;
 pub mod crawl;
 pub mod creds;
 pub mod crew;
@@ -68,61 +65,47 @@ pub mod exec;
 pub mod exports;
 pub mod filter;
 pub mod follow;
-pub mod footprint;
 pub mod fork;
-pub mod fork_channel;
 pub mod grow;
-pub mod handover;
 pub mod heads;
 pub mod heap;
 pub mod heritage;
-pub mod hooked;
-pub mod hull;
 pub mod image;
 pub mod ioctl;
 pub mod keys;
 pub mod libc;
 pub mod libc_fork;
 pub mod libc_threads;
-pub mod library;
-pub mod line;
 pub mod live;
 pub mod loaded;
 pub mod loan;
 pub mod locked;
-pub mod log;
 pub mod looks;
 pub mod meter;
 pub mod nap;
 pub mod own;
 pub mod page;
-pub mod page_tables;
 pub mod pager;
 pub mod patch;
 pub mod pool;
 pub mod processes;
 pub mod relocate;
 pub mod relro;
-pub mod reservation;
 pub mod rights;
 pub mod rounds;
-pub mod run;
 pub mod sanitizer;
 pub mod seat;
 pub mod share;
 pub mod smaps;
-pub mod stack;
 pub mod start;
 pub mod store;
 pub mod stubs;
 pub mod syscall;
-pub mod tasks;
 pub mod telling;
 pub mod unseen;
 pub mod visible;
 pub mod wait;
 pub mod watch;
-pub mod words;
 pub mod worker;
 
 #[cfg(panic = "abort")]
@@ -137,11 +120,11 @@ mod bare {
     #[panic_handler]
     fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
         crate::relocate::finish();
-        let mut line = crate::line::Line::default();
+        let mut line = control::line::Line::default();
         let _ = write!(line, "internal error: {info}");
-        crate::words::last_words(line.as_str());
+        control::words::last_words(line.as_str());
         // What is out cannot be restored any more: the program must not go on and read zeros there.
-        crate::words::stop_program();
+        control::words::stop_program();
         // SAFETY: an undefined instruction ends the process by a signal; nothing runs after it.
         unsafe { core::arch::asm!("ud2", options(noreturn)) }
     }

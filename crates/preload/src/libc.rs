@@ -81,7 +81,7 @@ fn next_symbol(name: &[u8]) -> usize {
     {
         // Without the loader's help if it can be: a hook may be called where dlsym may not.
         if let Some(address) =
-            crate::loaded::symbol_after(crate::library::library().start, &name[..name.len() - 1])
+            crate::loaded::symbol_after(control::library::library().start, &name[..name.len() - 1])
         {
             return address;
         }

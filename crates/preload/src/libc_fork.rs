@@ -4,11 +4,11 @@
 
 use crate::bell;
 use crate::child;
-use crate::control::CONTROL;
-use crate::hooked;
 use crate::libc::{Call, NO_SUCH_CALL, find_for_child, real};
 use crate::own;
-use crate::run;
+use control::CONTROL;
+use control::hooked;
+use control::run;
 use core::sync::atomic::Ordering::*;
 use uffd::sites::Site;
 

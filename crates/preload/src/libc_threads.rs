@@ -1,7 +1,7 @@
 //! What libc tells debuggers of its threads: where it lists them, and how a control block is laid out.
 
-use crate::blocks::Layout;
 use crate::loaded::Object;
+use control::blocks::Layout;
 use core::sync::atomic::Ordering::*;
 use uffd::{PAGE, sys};
 

@@ -4,7 +4,7 @@
 //! a kernel that does not know it.
 
 use crate::libc::{Call, NO_SUCH_CALL, real};
-use crate::run::is_in_run;
+use control::run::is_in_run;
 use core::ffi::c_void;
 
 const EAGAIN: i32 = 11;

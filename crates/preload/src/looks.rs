@@ -24,12 +24,12 @@
 //! part each of them has got.
 
 use crate::bell::ask;
-use crate::control::{CONTROL, State, Wish};
 use crate::libc::NO_SUCH_CALL;
-use crate::line::Line;
 use crate::loaded;
 use crate::own::with_bell;
-use crate::page_tables::{self, LOOK_PAGES};
+use control::line::Line;
+use control::page_tables::{self, LOOK_PAGES};
+use control::{CONTROL, State, Wish};
 use core::ffi::c_void;
 use core::fmt::Write;
 use core::ops::Range;

@@ -4,7 +4,7 @@
 use crate::bell;
 use crate::child;
 use crate::relocate;
-use crate::run;
+use control::run;
 use core::sync::atomic::{AtomicU32, Ordering::*};
 use uffd::sys;
 

@@ -1,8 +1,8 @@
 //! The run's page in the program's memory.
 
-use crate::arena;
 use crate::aside;
-use crate::handover;
+use control::arena;
+use control::handover;
 use core::ffi::CStr;
 use linux_raw_sys::general as g;
 use memcg::Memcg;

@@ -9,8 +9,8 @@
 //!
 //! What runs in every process lies together (`.text.startup`, `.data.zfolio`): most of what a start costs is page faults.
 
-use crate::hooked::{BACK, is_active};
 use crate::loaded::{self, Object};
+use control::hooked::{BACK, is_active};
 use core::sync::atomic::{AtomicUsize, Ordering::*};
 use uffd::PAGE;
 use uffd::sites::{self, SITE_BYTES, Site};

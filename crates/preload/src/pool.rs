@@ -3,8 +3,8 @@
 //! Where a program writes more than it may have, pages that were emptied and memory that the pool needs come at about the same rate. To give the
 //! former back and to have the latter made costs several times what a move does: the kernel clears each page, and each call is one more.
 
-use crate::arena;
 use alloc::vec::Vec;
+use control::arena;
 use core::cell::{Cell, RefCell};
 use core::ptr::NonNull;
 use mm::kernel::Spare;

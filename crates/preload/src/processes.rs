@@ -1,10 +1,10 @@
 //! The processes that an engine makes: workers, which share its descriptors and have an address space of their own; and helpers, which share its memory and
 //! make one system call.
 
-use crate::arena;
 use crate::heap;
-use crate::library::library;
-use crate::stack::{self, STACK};
+use control::arena;
+use control::library::library;
+use control::stack::{self, STACK};
 use core::mem::ManuallyDrop;
 use core::ops::Range;
 use memcg::{Memcg, Slot};

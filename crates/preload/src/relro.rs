@@ -9,8 +9,8 @@
 //! This is safe because the process has one thread, which is here, and the loader is done with what it has made
 //! read-only.
 
-use crate::control::CONTROL;
 use crate::loaded;
+use control::CONTROL;
 use core::ops::Range;
 use core::sync::atomic::Ordering::*;
 use uffd::maps::Maps;

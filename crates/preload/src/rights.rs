@@ -3,12 +3,12 @@
 //! before, however small it is: the engine opens what it needs, and then gives up the same (follow.rs).
 
 use crate::bell;
-use crate::control::{CONTROL, State};
 use crate::grow;
 use crate::libc::{Call, NO_SUCH_CALL, real};
-use crate::log;
-use crate::page_tables;
-use crate::run;
+use control::log;
+use control::page_tables;
+use control::run;
+use control::{CONTROL, State};
 use core::sync::atomic::Ordering::*;
 use linux_raw_sys::general as g;
 use uffd::sys::{self, consts::*};

@@ -1,14 +1,10 @@
 //! The pager's loop, one round after the other, from when memory is managed until the program is gone.
 
 use crate::answer::{answer, enroll};
-use crate::arena;
 use crate::board::Board;
-use crate::control::CONTROL;
 use crate::crawl::Crawling;
 use crate::crew;
-use crate::footprint::sizes;
 use crate::heritage;
-use crate::line::Line;
 use crate::nap::{self, Nap};
 use crate::pager::Engine;
 use crate::seat::{Faults, Seat};
@@ -16,6 +12,10 @@ use crate::store::PageStore;
 use crate::telling::Teller;
 use crate::unseen::Unseen;
 use crate::watch::Watch;
+use control::CONTROL;
+use control::arena;
+use control::footprint::sizes;
+use control::line::Line;
 use core::fmt::Write;
 use core::sync::atomic::Ordering::*;
 use memcg::Memcg;

@@ -4,8 +4,8 @@
 //! the pot. What it goes by, its limit, is the share and its part of the pot: with the pot full a process is far from its limit however small
 //! its share is, and with the pot empty the share is all.
 
-use crate::control::Order;
-use crate::line::Line;
+use control::Order;
+use control::line::Line;
 use core::fmt::Write;
 use core::sync::atomic::Ordering::*;
 use uffd::PAGE;

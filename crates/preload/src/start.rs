@@ -1,10 +1,10 @@
 //! How a process gets its engine: a slot of the run's page, what the engine is to know, and a process of its own.
 
 use crate::aside::{self, Born};
-use crate::control::{CONTROL, Order};
 use crate::libc_threads;
-use crate::run;
-use crate::words;
+use control::run;
+use control::words;
+use control::{CONTROL, Order};
 use core::sync::atomic::{AtomicUsize, Ordering::*};
 use memcg::{Memcg, Slot};
 use uffd::sys::{self, Errno, consts::*};

@@ -5,8 +5,9 @@
 use crate::board::{Answer, Board, Work};
 use crate::crew::Crew;
 use crate::pool::{Mover, PoolMemory};
-use crate::{crew, heritage, words};
+use crate::{crew, heritage};
 use alloc::collections::VecDeque;
+use control::words;
 use core::sync::atomic::Ordering::Relaxed;
 use memcg::{Memcg, Stat};
 use mm::kernel::{Body, Damaged, Done, Fetch, Job, Prior, Spare, Store, WINDOW_PAGES};

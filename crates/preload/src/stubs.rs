@@ -6,12 +6,12 @@
 
 use crate::advice;
 use crate::clone::Clone;
-use crate::control::CONTROL;
 use crate::fork;
 use crate::grow::{self, Growth};
-use crate::hooked::BACK;
 use crate::patch;
 use crate::relocate;
+use control::CONTROL;
+use control::hooked::BACK;
 use uffd::sites::Site;
 use uffd::sys::{self, consts::*};
 

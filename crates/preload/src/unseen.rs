@@ -5,7 +5,7 @@
 //! was the process's own is a fault after that, however short the copy lived. So the engine writes to a page of its own now and then, and counts its faults. Where
 //! one came, and no copy that was seen has been made since the last look, there was another.
 
-use crate::control::CONTROL;
+use control::CONTROL;
 use core::sync::atomic::{AtomicU32, Ordering::*};
 use memcg::Memcg;
 use uffd::PAGE;

@@ -20,10 +20,10 @@ mod group;
 mod lines;
 
 use crate::libc::{self, Call, NO_SUCH_CALL};
-use crate::line::Line;
 use crate::loaded;
-use crate::page_tables;
-use crate::run;
+use control::line::Line;
+use control::page_tables;
+use control::run;
 use core::fmt::Write;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
 use figures::Kind;

@@ -14,9 +14,9 @@
 //! Its own engine such a process has as a child without an exit signal (aside.rs), of which a wait knows nothing but with `__WALL` or `__WCLONE`: so also who waits past libc is not kept waiting.
 
 use crate::libc::{Call, NO_SUCH_CALL, errno, real, set_errno};
-use crate::line::Line;
-use crate::run::is_in_run;
-use crate::tasks;
+use control::line::Line;
+use control::run::is_in_run;
+use control::tasks;
 use core::ffi::c_void;
 use core::fmt::Write;
 use core::ptr::null_mut;

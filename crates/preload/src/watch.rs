@@ -1,14 +1,14 @@
 //! The program, as its engine watches it: whether it is gone, what it holds and may hold, how it calls itself.
 
-use crate::control::{CONTROL, Order};
 use crate::creds;
 use crate::filter::{self, Company, Stage};
 use crate::follow::{self, Follower};
-use crate::footprint::{Swapped, footprint};
 use crate::keys::Keys;
-use crate::line::Line;
 use crate::share::{self, Coordinator, Copies};
-use crate::tasks;
+use control::footprint::{Swapped, footprint};
+use control::line::Line;
+use control::tasks;
+use control::{CONTROL, Order};
 use core::fmt::Write;
 use core::sync::atomic::Ordering::*;
 use uffd::sys::{self, Errno, Fd, consts::*};

@@ -7,9 +7,9 @@
 //!
 //! Processes that share the memory (children of vfork, and of clone with CLONE_VM) are in no list of the program's threads: they are found as its children, and theirs.
 
-use crate::line::Line;
-use crate::tasks::{TaskStat, parse_tid};
 use alloc::vec::Vec;
+use control::line::Line;
+use control::tasks::{TaskStat, parse_tid};
 use core::fmt::Write;
 use uffd::sys::{self, consts::*};
 use uffd::{Errno, Fd, PAGE};

@@ -6,8 +6,8 @@
 //! all have been.
 
 use super::{Live, TOP};
-use crate::arena;
 use crate::dontfork;
+use control::arena;
 use core::ops::Range;
 use uffd::maps::Mapping;
 use uffd::sys::{self, consts::*};

@@ -11,10 +11,10 @@
 //! itself.
 
 use super::{Copying, DROP_ZONE, Live};
-use crate::control::CONTROL;
 use crate::detach::{self, Landing, Removed};
 use crate::locked;
-use crate::words;
+use control::CONTROL;
+use control::words;
 use core::ops::Range;
 use core::sync::atomic::Ordering::SeqCst;
 use mm::kernel::{Kernel, Message, Moved};

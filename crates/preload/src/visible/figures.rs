@@ -3,7 +3,7 @@
 
 use super::Shown;
 use super::lines::Lines;
-use crate::line::Line;
+use control::line::Line;
 use core::fmt::Write;
 use core::ops::Range;
 use uffd::file::FileSystem;

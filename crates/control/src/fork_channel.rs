@@ -1,7 +1,7 @@
 //! What a thread that forks, its engine, and the child's engine tell each other: a shared page for each fork. See fork.rs.
 
+use crate::CONTROL;
 use crate::arena;
-use crate::control::CONTROL;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU32, Ordering::*};
 use uffd::PAGE;

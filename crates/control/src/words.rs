@@ -1,7 +1,7 @@
 //! What is said to the user: through the process's slot of the run's page.
 
-use crate::control::{CONTROL, Order};
 use crate::line::Line;
+use crate::{CONTROL, Order};
 use core::fmt::{self, Write};
 use core::sync::atomic::Ordering::*;
 use memcg::Slot;

@@ -60,8 +60,10 @@ pub struct Control {
     /// Calls of mremap under way, during which nothing is taken so.
     remaps: AtomicU32,
     memcg: AtomicPtr<Memcg>,
-    pub(crate) slot: AtomicPtr<Slot>,
-    pub(crate) pid: AtomicU32,
+    /// This process's slot of the run's page; null where it has none.
+    pub slot: AtomicPtr<Slot>,
+    /// The process that the engine is for.
+    pub pid: AtomicU32,
     /// Address of the main thread's exit word and what it says while the thread lives; 0 where it is not known.
     exit_word: AtomicUsize,
     exit_value: AtomicU32,
@@ -69,7 +71,7 @@ pub struct Control {
     pub looked: AtomicU32,
     /// 1 when the engine may become SCHED_IDLE and leave that again.
     pub may_yield: AtomicU32,
-    /// Address of the [`crate::fork::Cradle`] of the fork that a thread has asked for; 0 where there can be none.
+    /// Address of the [`crate::fork_channel::Cradle`] of the fork that a thread has asked for; 0 where there can be none.
     pub cradle: AtomicUsize,
     /// How many of thread and engine still use it.
     pub cradle_users: AtomicU32,

@@ -53,6 +53,6 @@ mod tests {
     fn the_library_reaches_from_its_header_past_its_data() {
         let library = library();
         assert!(library.contains(&(super::library as *const () as usize)));
-        assert!(library.contains(&(&raw const crate::control::CONTROL as usize)));
+        assert!(library.contains(&(&raw const crate::CONTROL as usize)));
     }
 }
