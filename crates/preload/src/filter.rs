@@ -292,7 +292,7 @@ pub fn enter(stage: Stage, company: Company) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::aside;
+    use interpose::aside;
     use uffd::Errno;
     use uffd::sys::CpuSet;
 

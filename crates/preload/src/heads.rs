@@ -191,7 +191,7 @@ mod tests {
     #[test]
     fn libc_s_list_has_every_thread_s_robust_list() {
         let layout = &Layout::unknown();
-        crate::libc_threads::learn(layout);
+        interpose::libc_threads::learn(layout);
         if layout.head.load(Relaxed) == 0 {
             println!("skipped: this libc does not describe its threads");
             return;

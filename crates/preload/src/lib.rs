@@ -43,16 +43,8 @@
 
 extern crate alloc;
 
-pub mod advice;
 pub mod answer;
-pub mod aside;
-pub mod attach;
-pub mod bell;
 pub mod board;
-pub mod child;
-pub mod clone;
-pub mod clone_calls;
-pub mod constructor;
 pub mod crawl;
 pub mod creds;
 pub mod crew;
@@ -60,51 +52,26 @@ pub mod detach;
 pub mod dontfork;
 pub mod engine;
 pub mod engine_fork;
-pub mod environment;
-pub mod exec;
-pub mod exports;
 pub mod filter;
 pub mod follow;
-pub mod fork;
-pub mod grow;
 pub mod heads;
 pub mod heap;
 pub mod heritage;
-pub mod image;
-pub mod ioctl;
 pub mod keys;
-pub mod libc;
-pub mod libc_fork;
-pub mod libc_threads;
 pub mod live;
-pub mod loaded;
-pub mod loan;
 pub mod locked;
-pub mod looks;
 pub mod meter;
 pub mod nap;
-pub mod own;
-pub mod page;
 pub mod pager;
-pub mod patch;
 pub mod pool;
 pub mod processes;
-pub mod relocate;
-pub mod relro;
-pub mod rights;
 pub mod rounds;
-pub mod sanitizer;
 pub mod seat;
 pub mod share;
 pub mod smaps;
-pub mod start;
 pub mod store;
-pub mod stubs;
-pub mod syscall;
 pub mod telling;
 pub mod unseen;
-pub mod visible;
-pub mod wait;
 pub mod watch;
 pub mod worker;
 
@@ -119,7 +86,7 @@ mod bare {
     /// A bug of ours: it is said on stderr with its place, and the process that met it dies by a trap.
     #[panic_handler]
     fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
-        crate::relocate::finish();
+        interpose::relocate::finish();
         let mut line = control::line::Line::default();
         let _ = write!(line, "internal error: {info}");
         control::words::last_words(line.as_str());
@@ -133,8 +100,8 @@ mod bare {
     #[unsafe(link_section = ".text.startup.zfolio")]
     extern "C" fn constructor(_argc: i32, _argv: *const *const u8, envp: *const *const u8) {
         // SAFETY: the dynamic linker passes a NULL-terminated array of NUL-terminated strings.
-        unsafe { crate::constructor::start(envp, crate::engine::main) };
-        crate::grow::end_begin();
+        unsafe { interpose::constructor::start(envp, crate::engine::main) };
+        interpose::grow::end_begin();
     }
 
     #[used]
