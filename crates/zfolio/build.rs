@@ -14,8 +14,20 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, exit};
 
 /// The crates whose code is in the library.
-const CRATES: [&str; 10] =
-    ["acomp", "control", "iaa", "memcg", "mm", "preload", "uffd", "vmscan", "zsmalloc", "zswap"];
+const CRATES: [&str; 12] = [
+    "acomp",
+    "control",
+    "engine",
+    "iaa",
+    "interpose",
+    "memcg",
+    "mm",
+    "preload",
+    "uffd",
+    "vmscan",
+    "zsmalloc",
+    "zswap",
+];
 
 fn main() {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));

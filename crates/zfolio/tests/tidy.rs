@@ -16,8 +16,20 @@ const EMPTY_NAMES: [&str; 7] = ["utils", "util", "helpers", "common", "misc", "t
 const SAFE: [&str; 3] = ["mm", "vmscan", "zswap"];
 
 /// Crates that run inside other programs, where there is no std.
-const IN_PROCESS: [&str; 11] =
-    ["acomp", "control", "iaa", "interpose", "memcg", "mm", "preload", "uffd", "vmscan", "zsmalloc", "zswap"];
+const IN_PROCESS: [&str; 12] = [
+    "acomp",
+    "control",
+    "engine",
+    "iaa",
+    "interpose",
+    "memcg",
+    "mm",
+    "preload",
+    "uffd",
+    "vmscan",
+    "zsmalloc",
+    "zswap",
+];
 
 /// Directories that are not ours to read.
 const SKIPPED: [&str; 4] = ["target", ".git", "build", "__pycache__"];

@@ -1,7 +1,7 @@
 //! What threads of the program ask the engine for, by the doorbell.
 
-use crate::engine_fork;
 use crate::follow::Follower;
+use crate::fork;
 use crate::pager::Engine;
 use crate::watch::Watch;
 use control::hull::Hull;
@@ -17,7 +17,7 @@ pub fn answer(watch: &Watch, pager: &mut Engine) {
     let wish = CONTROL.wish.load(Acquire);
     let range = CONTROL.range.0.load(Relaxed)..CONTROL.range.1.load(Relaxed);
     if wish == Wish::Fork as u32 {
-        return engine_fork::stand_still(watch, pager);
+        return fork::stand_still(watch, pager);
     } else if wish == Wish::Forget as u32 {
         pager.disown(range);
     } else if wish == Wish::LetGo as u32 {

@@ -4,8 +4,8 @@ use crate::answer::stand_by;
 use crate::board::{Board, WORKERS_MAX};
 use crate::crew::{self, Crew};
 use crate::dontfork;
-use crate::engine_fork;
 use crate::filter::Stage;
+use crate::fork;
 use crate::heap;
 use crate::heritage;
 use crate::keys;
@@ -271,11 +271,11 @@ fn inherit(watch: &mut Watch) {
     match take_over(watch) {
         Ok((mut pager, board, crew)) => {
             announce(watch, &mut pager);
-            engine_fork::deliver(Birth::Done);
+            fork::deliver(Birth::Done);
             work(watch, board, &crew, &mut pager);
         }
         Err(_) if watch.gone() => {}
-        Err(why) => engine_fork::fail(slot, format_args!("{why}")),
+        Err(why) => fork::fail(slot, format_args!("{why}")),
     }
 }
 
@@ -306,7 +306,7 @@ fn take_over(watch: &mut Watch) -> Result<(Box<Engine>, Board, Crew), Miscarriag
     let parts = Parts::open(watch, CONTROL.seed.load(Relaxed));
     let Parts { live, config, mover, board, crew, limit } =
         parts.map_err(|(what, e)| Miscarriage::Refused(what, e))?;
-    let late = engine_fork::told().ok_or(Miscarriage::Untold)?;
+    let late = fork::told().ok_or(Miscarriage::Untold)?;
     let parents = CONTROL.pager.load(Acquire) as *mut Engine;
     // SAFETY: the parent's pager, in the child's copy of its heap, as it was when its engine stood still; it is used here, and never again.
     let (store, estate) = unsafe {
