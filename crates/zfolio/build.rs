@@ -1,4 +1,4 @@
-//! Builds libzfolio.so from the crate `preload`, for `rundir.rs` to embed.
+//! Builds libzfolio.so from the crate `libzfolio`, for `rundir.rs` to embed.
 //!
 //! The library goes into foreign processes: it is built by a profile of its own (no unwinding), and linked without libc, so
 //! that loading it loads nothing else.
@@ -20,9 +20,9 @@ const CRATES: [&str; 12] = [
     "engine",
     "iaa",
     "interpose",
+    "libzfolio",
     "memcg",
     "mm",
-    "preload",
     "uffd",
     "vmscan",
     "zsmalloc",
@@ -38,7 +38,7 @@ fn main() {
         }
     }
     let script = |name: &str| {
-        let path = crates.join("preload").join(name);
+        let path = crates.join("libzfolio").join(name);
         println!("cargo::rerun-if-changed={}", path.display());
         path
     };
@@ -46,7 +46,7 @@ fn main() {
     println!("cargo::rerun-if-changed={}", crates.join("../Cargo.lock").display());
     println!("cargo::rerun-if-changed=build.rs");
 
-    let archive = compile(&out.join("preload"));
+    let archive = compile(&out.join("libzfolio"));
     let library = out.join("libzfolio.so");
     link(&archive, &map, &order, &library);
     defer(&library);
@@ -55,7 +55,7 @@ fn main() {
     println!("cargo::rustc-env=ZFOLIO_LIBRARY={}", library.display());
 }
 
-/// Compiles the crate `preload` to an archive, with a cargo and a target folder of its own: the outer cargo holds the lock of
+/// Compiles the crate `libzfolio` to an archive, with a cargo and a target folder of its own: the outer cargo holds the lock of
 /// its own.
 fn compile(target: &Path) -> PathBuf {
     let mut cargo = Command::new(env::var_os("CARGO").expect("cargo sets CARGO"));
@@ -65,13 +65,13 @@ fn compile(target: &Path) -> PathBuf {
             "--quiet",
             "--locked",
             "--package",
-            "preload",
+            "libzfolio",
             "--lib",
             // Alone: where a library for Rust is made as well nothing is optimised across crates, whatever the profile says.
             "--crate-type",
             "staticlib",
             "--profile",
-            "preload",
+            "libzfolio",
             "--target-dir",
         ])
         .arg(target);
@@ -113,7 +113,7 @@ fn compile(target: &Path) -> PathBuf {
         "-fno-stack-protector -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=0 -fPIC -O3 -ffunction-sections -fdata-sections -DLZ4HC_HEAPMODE=0 -DZSTD_TRACE=0",
     );
     succeed(&mut cargo);
-    target.join("preload/libpreload.a")
+    target.join("libzfolio/liblibzfolio.a")
 }
 
 fn link(archive: &Path, map: &Path, order: &Path, library: &Path) {
@@ -160,7 +160,7 @@ const PAGE: usize = 4096;
 const FAULT_BYTES: usize = 64 << 10;
 
 /// Takes the relocations of constants out of the loader's sight, and says in their header where they are: the library does them itself when they are needed
-/// (preload/src/relocate.rs).
+/// (interpose/src/relocate.rs).
 fn defer(library: &Path) {
     let mut file = fs::read(library).expect("it was just linked");
     let [later, relocations, dynamic] = [LATER, RELOCATIONS, DYNAMIC].map(|name| Section::find(&file, name));

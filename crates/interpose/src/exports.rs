@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn the_linker_exports_them_all_and_nothing_else() {
-        let map = include_str!("../../preload/zfolio.map");
+        let map = include_str!("../../libzfolio/zfolio.map");
         let (_, global) = map.split_once("global:").unwrap();
         let (global, _) = global.split_once("local:").unwrap();
         let mut exported: Vec<&str> =

@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn a_name_is_looked_for_where_execvp_looks_for_it() {
-        let dir = std::env::temp_dir().join(format!("preload-image-{}", std::process::id()));
+        let dir = std::env::temp_dir().join(format!("interpose-image-{}", std::process::id()));
         for sub in ["first", "second", "plain"] {
             fs::create_dir_all(dir.join(sub)).unwrap();
         }

@@ -1,7 +1,7 @@
 //! Where libc makes its system calls: the seven bytes `mov $NN,%eax; syscall` in the machine code of glibc's functions. libc calls its own
 //! functions without the symbols that a preloaded library can take, and all of these calls pass such a site.
 //!
-//! This says where a site is and changes nothing: libzfolio.so patches what it finds (preload/src/patch.rs), `zfolio doctor` looks into the
+//! This says where a site is and changes nothing: libzfolio.so patches what it finds (interpose/src/patch.rs), `zfolio doctor` looks into the
 //! file. Versions of glibc differ in what stands around the seven bytes, and so do compilers; what is not found for certain is not a site.
 
 use core::ops::Range;

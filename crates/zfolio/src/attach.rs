@@ -1,4 +1,4 @@
-//! Starts an engine in a process from outside: one of its threads is made to call a function of libzfolio.so (preload/src/attach.rs), by ptrace.
+//! Starts an engine in a process from outside: one of its threads is made to call a function of libzfolio.so (interpose/src/attach.rs), by ptrace.
 //!
 //! ```text
 //!   seize, interrupt ──> Stopping ── its stop: save, set ──> Running ── says Done, interrupt ──> Ending ── its stop: restore, let go
@@ -29,7 +29,7 @@ const TO_END: Duration = Duration::from_secs(2);
 /// How often it is asked how far it is.
 pub const STEP: Duration = Duration::from_micros(300);
 
-/// What preload/src/attach.rs says: its stages, and what came of it.
+/// What interpose/src/attach.rs says: its stages, and what came of it.
 const RUNNING: u32 = 1;
 const DONE: u32 = 2;
 const SETTLED: u32 = 1;
@@ -271,7 +271,7 @@ impl Attempt {
         let frame = own_return(&registers);
         let at = top - frame.len() as u64;
         let head = [(RUNNING as u64).to_le_bytes(), mask.to_le_bytes()].concat();
-        // SAFETY: the library's own page and stack for this (preload/src/attach.rs), which nobody uses.
+        // SAFETY: the library's own page and stack for this (interpose/src/attach.rs), which nobody uses.
         unsafe {
             ptrace::write(tracee.0, self.at(&library.attachment), &head)?;
             ptrace::write(tracee.0, at, &frame)?;

@@ -1,4 +1,4 @@
-//! Processes that have grown and have no engine: their memory passed no hook of the library's (preload/src/grow.rs), since the program maps it by system calls of its
+//! Processes that have grown and have no engine: their memory passed no hook of the library's (interpose/src/grow.rs), since the program maps it by system calls of its
 //! own. They are found by looks at /proc, and given an engine from outside (attach.rs).
 //!
 //! A process fills memory at some 4 bytes in a nanosecond, and so looks are the more frequent the less room is left of the limit: no more than a quarter of it is filled between two.

@@ -12,7 +12,7 @@
 //!
 //! The library is for every user, since processes of the run may change theirs. The page is this user's alone, and the directory cannot be listed.
 //!
-//! **Whose run is over.** `zfolio run` has a lock on the directory for as long as it lives, and each process that has mapped the page has a shared one on that (preload's page.rs). The
+//! **Whose run is over.** `zfolio run` has a lock on the directory for as long as it lives, and each process that has mapped the page has a shared one on that (interpose's page.rs). The
 //! kernel takes a lock away with the last descriptor or mapping of its file, however that goes, and shows it in all namespaces. A run removes the directories that have neither lock, and that no
 //! process has in its environment. It may take the lock of one that is just being made: whose lock was taken, or whose directory is gone, makes another one.
 //!
@@ -33,7 +33,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use uffd::PAGE;
 
-/// The library, built by build.rs from the crate `preload`.
+/// The library, built by build.rs from the crate `libzfolio`.
 pub static LIBRARY: &[u8] = include_bytes!(env!("ZFOLIO_LIBRARY"));
 
 const PREFIX: &str = "zfolio-";

@@ -3,7 +3,7 @@
 //! The engine registers with userfaultfd all that it manages, and the kernel says so of each mapping (VmFlags: `um`). Anonymous pages elsewhere stay.
 //! Which files it has mapped tells besides whether it goes by the memory that it sees (askers.rs).
 //!
-//! While an engine sleeps nothing is registered, and nothing has to go out. Its own memory lies in addresses of its own (reservation.rs of the preload crate) or,
+//! While an engine sleeps nothing is registered, and nothing has to go out. Its own memory lies in addresses of its own (reservation.rs of the crate control) or,
 //! where these are taken, is kept out of children (`dc`).
 
 use crate::askers;

@@ -1,5 +1,5 @@
 //! Pages that leave a mapping that cannot be written to: no move takes them, so the real kernel's side (`detach` in
-//! the preload crate) takes them out in one step, looks whether an event came meanwhile, and puts them back if so.
+//! the engine crate) takes them out in one step, looks whether an event came meanwhile, and puts them back if so.
 //! The program runs on all the while.
 
 use super::World;
