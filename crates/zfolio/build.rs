@@ -6,7 +6,7 @@
 use object::elf::{DT_RELA, DT_RELACOUNT, DT_RELASZ, Dyn64, R_X86_64_RELATIVE, Rela64, SHN_UNDEF, Sym64};
 use object::pod::{slice_from_all_bytes, slice_from_all_bytes_mut};
 use object::read::elf::ElfFile64;
-use object::{LittleEndian, Object, ObjectSection};
+use object::{LittleEndian, Object, ObjectSection, ObjectSymbol};
 use std::env;
 use std::fs;
 use std::ops::Range;
@@ -29,6 +29,26 @@ const CRATES: [&str; 12] = [
     "zswap",
 ];
 
+/// The functions that the library exports, by name.
+macro_rules! functions {
+    (
+        frequent { $($frequent:ident => $call:ident;)* }
+        visible { $($visible:ident;)* }
+        answers { $($answer:ident;)* }
+        hooks { $($module:ident { $($hook:ident $(=> $hook_call:ident)?;)* })* }
+        unhooked { $($other:tt)* }
+    ) => {
+        const EXPORTS: &[&str] = &[
+            $(stringify!($frequent),)*
+            $(stringify!($visible),)*
+            $(stringify!($answer),)*
+            $($(stringify!($hook),)*)*
+        ];
+    };
+}
+
+include!("../interpose/src/functions.in");
+
 fn main() {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     let crates = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it")).join("..");
@@ -37,18 +57,17 @@ fn main() {
             println!("cargo::rerun-if-changed={}", crates.join(name).join(part).display());
         }
     }
-    let script = |name: &str| {
-        let path = crates.join("libzfolio").join(name);
-        println!("cargo::rerun-if-changed={}", path.display());
-        path
-    };
-    let (map, order) = (script("zfolio.map"), script("zfolio.ld"));
+    let order = crates.join("libzfolio/zfolio.ld");
+    println!("cargo::rerun-if-changed={}", order.display());
+    let map = out.join("zfolio.map");
+    fs::write(&map, format!("{{ global: {}; local: *; }};\n", EXPORTS.join("; "))).expect("OUT_DIR is ours");
     println!("cargo::rerun-if-changed={}", crates.join("../Cargo.lock").display());
     println!("cargo::rerun-if-changed=build.rs");
 
     let archive = compile(&out.join("libzfolio"));
     let library = out.join("libzfolio.so");
     link(&archive, &map, &order, &library);
+    expect_exports(&library);
     defer(&library);
     hide(&library);
     inspect(&library);
@@ -145,6 +164,18 @@ fn link(archive: &Path, map: &Path, order: &Path, library: &Path) {
     // The constructor's table entry and the exports are what --gc-sections starts from.
     cc.arg("-Wl,--whole-archive").arg(archive).arg("-Wl,--no-whole-archive").arg("-o").arg(library);
     succeed(&mut cc);
+}
+
+/// What the library exports is what the table says, and nothing else.
+fn expect_exports(library: &Path) {
+    let file = fs::read(library).expect("it was just linked");
+    let elf = ElfFile64::<LittleEndian>::parse(&*file).expect("the linker writes ELF");
+    let defined = elf.dynamic_symbols().filter(|symbol| symbol.is_definition());
+    let mut exported: Vec<&str> = defined.map(|symbol| symbol.name().expect("names are text")).collect();
+    let mut expected = EXPORTS.to_vec();
+    exported.sort_unstable();
+    expected.sort_unstable();
+    assert_eq!(exported, expected, "not what interpose/src/functions.in says");
 }
 
 /// The constants that hold addresses (zfolio.ld), of which the first two words are a header, the table of relocations, and the loader's table of tables.

@@ -1,4 +1,4 @@
-//! The functions of libc that the library stands before (zfolio.map): each jumps to the function of that name in one of our modules, which does what is to be
+//! The functions of libc that the library stands before (functions.in): each jumps to the function of that name in one of our modules, which does what is to be
 //! done around libc's own. Any of them may be the first of ours that a process calls: before it, all addresses are filled in (relocate.rs).
 
 /// A function of this name that goes to the one of that module, in a section.
@@ -26,14 +26,17 @@ macro_rules! before {
 
 /// Defines them, by modules; those that are too frequent for that, which go to libc's own at once while there is nothing to do around them; and those that the
 /// loader sees only where the user asks for it (visible.rs), in a section of their own by which the command knows them.
-macro_rules! exports {
-    (frequent { $($frequent:ident => $call:ident)* } visible { $($visible:ident)* } $($module:ident: $($name:ident)*;)*) => {
-        /// The functions that the library stands before.
-        pub const NAMES: &[&str] = &[$($(stringify!($name)),*),*, $(stringify!($frequent)),*, $(stringify!($visible)),*];
-
-        #[cfg(panic = "abort")]
+#[cfg(panic = "abort")]
+macro_rules! functions {
+    (
+        frequent { $($frequent:ident => $call:ident;)* }
+        visible { $($visible:ident;)* }
+        answers { $($answers:ident;)* }
+        hooks { $($module:ident { $($hook:ident $(=> $hook_call:ident)?;)* })* }
+        unhooked { $($other:tt)* }
+    ) => {
         mod bare {
-            $($(before!($module $name ".text.startup.zfolio");)*)*
+            $($(before!($module $hook ".text.startup.zfolio");)*)*
             $(before!(visible $visible ".text.visible.zfolio");)*
             $(
                 #[allow(non_snake_case)]
@@ -65,29 +68,8 @@ macro_rules! exports {
     };
 }
 
-exports! {
-    frequent {
-        read => Read __read_chk => ReadChk
-        pread => Pread pread64 => Pread64 __pread_chk => PreadChk __pread64_chk => Pread64Chk
-        readv => Readv preadv => Preadv preadv64 => Preadv64 preadv2 => Preadv2 preadv64v2 => Preadv64v2
-    }
-    visible {
-        open open64 openat openat64 __open_2 __open64_2 __openat_2 __openat64_2 fopen fopen64 freopen freopen64
-        sysinfo sysconf __sysconf get_phys_pages get_avphys_pages
-    }
-    libc_fork: fork _Fork daemon forkpty;
-    advice: madvise mremap;
-    ioctl: ioctl;
-    clone_calls: clone __clone;
-    wait: wait wait3 wait4 waitpid waitid;
-    loan: vmsplice setsockopt;
-    rights: unshare setuid seteuid setreuid setresuid setfsuid setfsgid setgid setegid setregid setresgid setgroups initgroups capset chroot setns prctl;
-    syscall: syscall;
-    exec: execve execv execvp execvpe execl execlp execle fexecve execveat posix_spawn posix_spawnp pidfd_spawn pidfd_spawnp;
-}
-
-/// What the library answers itself, with nothing of libc's behind it.
-pub const ANSWERS: &[&str] = &["__asan_default_options"];
+#[cfg(panic = "abort")]
+include!("functions.in");
 
 /// Fills in the addresses. All registers that hold arguments stay, of functions with any number of them too.
 #[cfg(panic = "abort")]
@@ -140,22 +122,4 @@ extern "C" fn find() {
         "ret",
         resolve = sym crate::looks::resolve,
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{ANSWERS, NAMES};
-
-    #[test]
-    fn the_linker_exports_them_all_and_nothing_else() {
-        let map = include_str!("../../libzfolio/zfolio.map");
-        let (_, global) = map.split_once("global:").unwrap();
-        let (global, _) = global.split_once("local:").unwrap();
-        let mut exported: Vec<&str> =
-            global.split(';').map(str::trim).filter(|name| !name.is_empty()).collect();
-        let mut names = [NAMES, ANSWERS].concat();
-        exported.sort_unstable();
-        names.sort_unstable();
-        assert_eq!(exported, names);
-    }
 }

@@ -3,70 +3,35 @@
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicUsize, Ordering::*};
 
-/// Defines the functions and their names.
-macro_rules! calls {
-    ($($call:ident = $name:literal,)*) => {
+/// The functions and their names.
+macro_rules! functions {
+    (
+        frequent { $($frequent:tt)* }
+        visible { $($visible:tt)* }
+        answers { $($answers:tt)* }
+        hooks { $($module:ident { $($hook:ident $(=> $call:ident)?;)* })* }
+        unhooked { $($other:ident => $other_call:ident;)* }
+    ) => {
         /// A function of libc's.
         #[allow(missing_docs, reason = "their names say it")]
         #[derive(Clone, Copy)]
         pub enum Call {
-            $($call),*
+            $($($($call,)?)*)*
+            $($other_call),*
         }
 
         /// Their names, with NUL, by [`Call`].
-        const NAMES: &[&str] = &[$(concat!($name, "\0")),*];
+        const NAMES: &[&str] = &[
+            $($($({
+                let _ = Call::$call;
+                concat!(stringify!($hook), "\0")
+            },)?)*)*
+            $(concat!(stringify!($other), "\0")),*
+        ];
     };
 }
 
-calls! {
-    Fork = "fork",
-    Daemon = "daemon",
-    Forkpty = "forkpty",
-    Madvise = "madvise",
-    Mremap = "mremap",
-    Unshare = "unshare",
-    Ioctl = "ioctl",
-    Wait = "wait",
-    Wait3 = "wait3",
-    Wait4 = "wait4",
-    Waitpid = "waitpid",
-    Waitid = "waitid",
-    Vmsplice = "vmsplice",
-    Setsockopt = "setsockopt",
-    Setuid = "setuid",
-    Seteuid = "seteuid",
-    Setreuid = "setreuid",
-    Setresuid = "setresuid",
-    Setfsuid = "setfsuid",
-    Setfsgid = "setfsgid",
-    Setgid = "setgid",
-    Setegid = "setegid",
-    Setregid = "setregid",
-    Setresgid = "setresgid",
-    Setgroups = "setgroups",
-    Initgroups = "initgroups",
-    Capset = "capset",
-    Chroot = "chroot",
-    Setns = "setns",
-    Prctl = "prctl",
-    Syscall = "syscall",
-    Clone = "clone",
-    Execve = "execve",
-    Execvpe = "execvpe",
-    Fexecve = "fexecve",
-    PosixSpawn = "posix_spawn",
-    PosixSpawnp = "posix_spawnp",
-    // Not hooked: libc's own, for what the others do.
-    Fcntl = "fcntl",
-    Pwritev2 = "pwritev2",
-    Poll = "poll",
-    ErrnoLocation = "__errno_location",
-    // Not in every libc of those that we meet.
-    RawFork = "_Fork",
-    Execveat = "execveat",
-    PidfdSpawn = "pidfd_spawn",
-    PidfdSpawnp = "pidfd_spawnp",
-}
+include!("functions.in");
 
 /// Where they are; 0 for what was not looked for yet, or is not there.
 #[unsafe(link_section = ".data.zfolio")]

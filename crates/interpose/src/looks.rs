@@ -42,39 +42,24 @@ use uffd::{PAGE, sys};
 #[unsafe(link_section = ".data.zfolio")]
 pub static REAL: [AtomicUsize; NAMES.len()] = [const { AtomicUsize::new(0) }; NAMES.len()];
 
-/// The calls that read, by the names of their functions.
-#[allow(missing_docs, reason = "their names say it")]
-#[derive(Clone, Copy)]
-#[repr(usize)]
-pub enum Call {
-    Read,
-    ReadChk,
-    Pread,
-    Pread64,
-    PreadChk,
-    Pread64Chk,
-    Readv,
-    Preadv,
-    Preadv64,
-    Preadv2,
-    Preadv64v2,
+/// The calls that read, and their names.
+macro_rules! functions {
+    (frequent { $($name:ident => $call:ident;)* } $($rest:tt)*) => {
+        /// The calls that read, by the names of their functions.
+        #[allow(missing_docs, reason = "their names say it")]
+        #[derive(Clone, Copy)]
+        #[repr(usize)]
+        pub enum Call {
+            $($call),*
+        }
+
+        /// Their names, without addresses: they are needed before those are filled in (relocate.rs).
+        #[unsafe(link_section = ".text.startup.zfolio")]
+        static NAMES: [[u8; 16]; [$(stringify!($name)),*].len()] = [$(name(stringify!($name))),*];
+    };
 }
 
-/// Their names, without addresses: they are needed before those are filled in (relocate.rs).
-#[unsafe(link_section = ".text.startup.zfolio")]
-static NAMES: [[u8; 16]; 11] = [
-    name("read"),
-    name("__read_chk"),
-    name("pread"),
-    name("pread64"),
-    name("__pread_chk"),
-    name("__pread64_chk"),
-    name("readv"),
-    name("preadv"),
-    name("preadv64"),
-    name("preadv2"),
-    name("preadv64v2"),
-];
+include!("functions.in");
 
 const fn name(text: &str) -> [u8; 16] {
     let (mut padded, mut at) = ([0; 16], 0);
