@@ -1,7 +1,7 @@
 //! Builds libzfolio.so from the crate `libzfolio`, for `rundir.rs` to embed.
 //!
-//! The library goes into foreign processes: it is built by a profile of its own (no unwinding), and linked without libc, so
-//! that loading it loads nothing else.
+//! The library goes into foreign processes: it is built by a profile of its own (no unwinding), and linked without
+//! libc, so that loading it loads nothing else.
 
 use object::elf::{DT_RELA, DT_RELACOUNT, DT_RELASZ, Dyn64, R_X86_64_RELATIVE, Rela64, SHN_UNDEF, Sym64};
 use object::pod::{slice_from_all_bytes, slice_from_all_bytes_mut};
@@ -74,8 +74,8 @@ fn main() {
     println!("cargo::rustc-env=ZFOLIO_LIBRARY={}", library.display());
 }
 
-/// Compiles the crate `libzfolio` to an archive, with a cargo and a target folder of its own: the outer cargo holds the lock of
-/// its own.
+/// Compiles the crate `libzfolio` to an archive, with a cargo and a target folder of its own: the outer cargo holds the
+/// lock of its own.
 fn compile(target: &Path) -> PathBuf {
     let mut cargo = Command::new(env::var_os("CARGO").expect("cargo sets CARGO"));
     cargo
@@ -86,7 +86,8 @@ fn compile(target: &Path) -> PathBuf {
             "--package",
             "libzfolio",
             "--lib",
-            // Alone: where a library for Rust is made as well nothing is optimised across crates, whatever the profile says.
+            // Alone: where a library for Rust is made as well nothing is optimised across crates, whatever the profile
+            // says.
             "--crate-type",
             "staticlib",
             "--profile",
@@ -94,7 +95,8 @@ fn compile(target: &Path) -> PathBuf {
             "--target-dir",
         ])
         .arg(target);
-    // What the outer build was told is about the command: another target's flags, clippy in the compiler's place, a profile.
+    // What the outer build was told is about the command: another target's flags, clippy in the compiler's place, a
+    // profile.
     for (name, _) in env::vars_os() {
         let name = name.to_string_lossy();
         let about_outer = name.starts_with("CARGO_PROFILE_")
@@ -122,11 +124,12 @@ fn compile(target: &Path) -> PathBuf {
         cargo.env_remove(name);
     }
     cargo.env("ZFOLIO_BARE", "1");
-    // Nothing of the library's is another's to replace, and so nothing of its own is called by the table of addresses, of which the loader would fill
-    // every entry at every start.
+    // Nothing of the library's is another's to replace, and so nothing of its own is called by the table of addresses,
+    // of which the loader would fill every entry at every start.
     cargo.env("RUSTFLAGS", "-C relocation-model=pie");
-    // C code in the library must not call what only libc has: no canary (it lives in thread-local storage), no checked copies, no malloc
-    // (lz4hc's densest levels then work in 64 KiB of the stack). Nor does zstd look for a tracer: the loader would, at every start, in all that is loaded.
+    // C code in the library must not call what only libc has: no canary (it lives in thread-local storage), no checked
+    // copies, no malloc (lz4hc's densest levels then work in 64 KiB of the stack). Nor does zstd look for a tracer: the
+    // loader would, at every start, in all that is loaded.
     cargo.env(
         "CFLAGS",
         "-fno-stack-protector -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=0 -fPIC -O3 -ffunction-sections -fdata-sections -DLZ4HC_HEAPMODE=0 -DZSTD_TRACE=0",
@@ -138,7 +141,8 @@ fn compile(target: &Path) -> PathBuf {
 fn link(archive: &Path, map: &Path, order: &Path, library: &Path) {
     let mut cc = Command::new(env::var_os("CC").unwrap_or("cc".into()));
     cc.args(["-shared", "-nostdlib", "-nostartfiles"]);
-    // Nothing of ours may be bound to a symbol of the program's, nothing may be left to bind at run time, and nothing undefined.
+    // Nothing of ours may be bound to a symbol of the program's, nothing may be left to bind at run time, and nothing
+    // undefined.
     for option in [
         "-Bsymbolic",
         "-znow",
@@ -178,7 +182,8 @@ fn expect_exports(library: &Path) {
     assert_eq!(exported, expected, "not what interpose/src/functions.in says");
 }
 
-/// The constants that hold addresses (zfolio.ld), of which the first two words are a header, the table of relocations, and the loader's table of tables.
+/// The constants that hold addresses (zfolio.ld), of which the first two words are a header, the table of relocations,
+/// and the loader's table of tables.
 const LATER: &str = ".data.rel.ro";
 const RELOCATIONS: &str = ".rela.dyn";
 const DYNAMIC: &str = ".dynamic";
@@ -190,8 +195,8 @@ const DATA: &str = ".data";
 const PAGE: usize = 4096;
 const FAULT_BYTES: usize = 64 << 10;
 
-/// Takes the relocations of constants out of the loader's sight, and says in their header where they are: the library does them itself when they are needed
-/// (interpose/src/relocate.rs).
+/// Takes the relocations of constants out of the loader's sight, and says in their header where they are: the library
+/// does them itself when they are needed (interpose/src/relocate.rs).
 fn defer(library: &Path) {
     let mut file = fs::read(library).expect("it was just linked");
     let [later, relocations, dynamic] = [LATER, RELOCATIONS, DYNAMIC].map(|name| Section::find(&file, name));
@@ -204,7 +209,8 @@ fn defer(library: &Path) {
         table.iter().all(|entry| is_relative(entry) || !is_later(entry)),
         "a constant with a foreign address"
     );
-    // The loader's last, beside the other tables that it reads, and of these the relative ones first, as it expects them.
+    // The loader's last, beside the other tables that it reads, and of these the relative ones first, as it expects
+    // them.
     table.sort_by_key(|entry| (!is_later(entry), !is_relative(entry)));
     let later_count = table.iter().filter(|entry| is_later(entry)).count();
     let loaders = &table[later_count..];
@@ -234,8 +240,8 @@ fn defer(library: &Path) {
 const VISIBLE: &str = ".visible";
 const SYMBOLS: &str = ".dynsym";
 
-/// Takes these functions out of the loader's table of symbols, as if the library had asked for them and nobody had them: programs are bound to libc's.
-/// crates/zfolio/src/visible.rs puts them in again.
+/// Takes these functions out of the loader's table of symbols, as if the library had asked for them and nobody had
+/// them: programs are bound to libc's. crates/zfolio/src/visible.rs puts them in again.
 fn hide(library: &Path) {
     let mut file = fs::read(library).expect("it was just linked");
     let [visible, symbols] = [VISIBLE, SYMBOLS].map(|name| Section::find(&file, name));
@@ -299,7 +305,8 @@ fn inspect(library: &Path) {
     assert!(count > 0, "objdump does not say to what instructions refer");
 }
 
-/// True for the place of a panic, which is only looked at after all addresses were filled in: the path of a source file, its length, line and column.
+/// True for the place of a panic, which is only looked at after all addresses were filled in: the path of a source
+/// file, its length, line and column.
 fn is_place(file: &[u8], at: u64) -> bool {
     let relocations = Section::find(file, RELOCATIONS);
     let later = Section::find(file, LATER);

@@ -122,7 +122,8 @@ impl Table {
     }
 }
 
-/// Maps `bytes` of zeroed memory for the engine, aligned to `align` (a power of two, at least a page). `None` when there is none.
+/// Maps `bytes` of zeroed memory for the engine, aligned to `align` (a power of two, at least a page). `None` when
+/// there is none.
 pub fn map(bytes: usize, align: usize) -> Option<usize> {
     map_private(bytes, align, Children::LetIn)
 }

@@ -1,5 +1,5 @@
-//! How much memory a process holds: what is there, from /proc/PID/statm, and what the machine's own swap has of it, from
-//! /proc/PID/status.
+//! How much memory a process holds: what is there, from /proc/PID/statm, and what the machine's own swap has of it,
+//! from /proc/PID/status.
 //!
 //! Both count: what the kernel has swapped comes back when it is used, and the limit is to hold then, too.
 
@@ -37,7 +37,8 @@ pub struct Swapped {
     due_ns: u64,
 }
 
-/// How often the kernel is asked: to write the file takes it some 10 us, and in the meantime no fast device swaps more than some MiB.
+/// How often the kernel is asked: to write the file takes it some 10 us, and in the meantime no fast device swaps more
+/// than some MiB.
 const SWAPPED_NS: u64 = 10_000_000;
 
 impl Swapped {
@@ -67,8 +68,8 @@ fn swapped(status: &[u8]) -> usize {
     digits.fold(0usize, |n, digit| n * 10 + (digit - b'0') as usize) * 1024
 }
 
-/// Bytes of private mappings that can be written to, there or not: what the process can hold without mapping more. What is mapped without access does
-/// not count.
+/// Bytes of private mappings that can be written to, there or not: what the process can hold without mapping more. What
+/// is mapped without access does not count.
 pub fn data(statm: &Fd) -> usize {
     figures(statm)[5]
 }

@@ -1,4 +1,5 @@
-//! What a thread that forks, its engine, and the child's engine tell each other: a shared page for each fork. See fork.rs.
+//! What a thread that forks, its engine, and the child's engine tell each other: a shared page for each fork. See
+//! fork.rs.
 
 use crate::CONTROL;
 use crate::arena;
@@ -106,7 +107,8 @@ impl Cradle {
         sys::futex_wake(self.stage.as_ptr(), u32::MAX >> 1, true);
     }
 
-    /// For the thread, and its copy in the child: it is behind the clone. The other of the two may have said so already, and the engine have gone on.
+    /// For the thread, and its copy in the child: it is behind the clone. The other of the two may have said so
+    /// already, and the engine have gone on.
     pub fn pass(&self, stage: Stage) {
         let _ = self.stage.compare_exchange(Stage::Ready as u32, stage as u32, AcqRel, Relaxed);
         sys::futex_wake(self.stage.as_ptr(), u32::MAX >> 1, true);
@@ -154,14 +156,16 @@ impl Cradle {
         self.payload.get().cast()
     }
 
-    /// For the engine, which has written so many events to the payload: tells the child, and is through with it. `None`: they are too many.
+    /// For the engine, which has written so many events to the payload: tells the child, and is through with it.
+    /// `None`: they are too many.
     pub fn tell(&'static self, len: Option<usize>) {
         self.len.store(len.unwrap_or(0) as u32, Relaxed);
         self.reach(if len.is_some() { Stage::Told } else { Stage::Untold });
         self.give_up();
     }
 
-    /// For the child's engine: calls `read` with how many events there are in the payload, and is through with the cradle. `None` when it will never know.
+    /// For the child's engine: calls `read` with how many events there are in the payload, and is through with the
+    /// cradle. `None` when it will never know.
     pub fn told<R>(&'static self, read: impl FnOnce(usize) -> R) -> Option<R> {
         let began = sys::now_ns();
         self.wait_while(&[Stage::Ready, Stage::Cloned], || sys::now_ns() - began < TOLD_NS);

@@ -1,7 +1,8 @@
-//! What this process may not open and `zfolio run` may: it is asked for it by a socket in the run's directory, and sends descriptors to processes of its tree.
+//! What this process may not open and `zfolio run` may: it is asked for it by a socket in the run's directory, and
+//! sends descriptors to processes of its tree.
 //!
-//! Who asks has descriptors of its own, not the program's: an engine, or a process beside the program (`aside::aside`). It asks only where it was refused before, since a
-//! filter of system calls may end it for that.
+//! Who asks has descriptors of its own, not the program's: an engine, or a process beside the program (`aside::aside`).
+//! It asks only where it was refused before, since a filter of system calls may end it for that.
 
 use crate::run;
 use core::sync::atomic::{AtomicU32, Ordering::*};
@@ -26,7 +27,8 @@ pub struct Handed {
     pub own: Option<Own>,
 }
 
-/// What each process may open of itself, but one that has given up root, or is not dumpable: these files are root's then. Each is there until it is taken.
+/// What each process may open of itself, but one that has given up root, or is not dumpable: these files are root's
+/// then. Each is there until it is taken.
 pub struct Own {
     /// /proc/self/pagemap, once and once more.
     pub pagemaps: [Option<Fd>; 2],
@@ -34,7 +36,8 @@ pub struct Own {
     pub memory: Option<Fd>,
 }
 
-/// How often who is sent nothing, or is interrupted, asks at most, and the pause between: a child that is refused once is lost.
+/// How often who is sent nothing, or is interrupted, asks at most, and the pause between: a child that is refused once
+/// is lost.
 const TRIES: usize = 5;
 const PAUSE_NS: u64 = 5_000_000;
 
@@ -76,7 +79,8 @@ fn ask_once(ns: u64) -> Result<Handed> {
     Ok(Handed { page, settings, device, own })
 }
 
-/// Opens with the process's own right, or has what `zfolio run` hands over. Each error is what the process was refused with.
+/// Opens with the process's own right, or has what `zfolio run` hands over. Each error is what the process was refused
+/// with.
 pub struct Opener {
     ns: u64,
     /// `zfolio run` is asked for it once.

@@ -1,4 +1,5 @@
-//! Which of the system calls inside libc pass the library (patch.rs): the program's threads go by it, and so does the engine.
+//! Which of the system calls inside libc pass the library (patch.rs): the program's threads go by it, and so does the
+//! engine.
 
 use core::sync::atomic::{AtomicUsize, Ordering::*};
 use uffd::sites::Site;

@@ -1,8 +1,9 @@
-//! The logs of what a family stores once, as they lie in a process: where they are mapped, what is in them, and who may write.
+//! The logs of what a family stores once, as they lie in a process: where they are mapped, what is in them, and who may
+//! write.
 //!
-//! The engine writes to the process's own log. A thread of the program that gives up rights ends that ([`seal`]), without
-//! waiting for the engine, and without a lock: each of the two says first what it is about to do, and then looks at the
-//! other.
+//! The engine writes to the process's own log. A thread of the program that gives up rights ends that ([`seal`]),
+//! without waiting for the engine, and without a lock: each of the two says first what it is about to do, and then
+//! looks at the other.
 
 use crate::arena;
 use core::ops::Range;
@@ -67,8 +68,8 @@ static WRITABLE: AtomicUsize = AtomicUsize::new(0);
 static WRITING: AtomicBool = AtomicBool::new(false);
 static SEALED: AtomicBool = AtomicBool::new(false);
 
-/// Where the engine has mapped its log to write to it, address and bytes, address 0 for nowhere; and whether a thread of the program's has closed that, so that its
-/// place is all that is left.
+/// Where the engine has mapped its log to write to it, address and bytes, address 0 for nowhere; and whether a thread
+/// of the program's has closed that, so that its place is all that is left.
 static WRITER: (AtomicUsize, AtomicUsize) = (AtomicUsize::new(0), AtomicUsize::new(0));
 static CLOSED: AtomicBool = AtomicBool::new(false);
 
@@ -208,8 +209,8 @@ pub fn open(place: usize, write: Range<usize>) {
     }
 }
 
-/// For a thread of the process `pid` that is about to give up rights: what children can read is not written to any more. In a child of vfork, which has its parent's memory,
-/// nothing is done.
+/// For a thread of the process `pid` that is about to give up rights: what children can read is not written to any
+/// more. In a child of vfork, which has its parent's memory, nothing is done.
 pub fn seal(pid: u32) {
     if sys::getpid() != Ok(pid as usize) {
         return;
@@ -238,7 +239,8 @@ fn close() {
     }
 }
 
-/// Puts an empty mapping in another's place, by a call that hardly a filter of system calls refuses. (A child that inherits it has an empty mapping more.)
+/// Puts an empty mapping in another's place, by a call that hardly a filter of system calls refuses. (A child that
+/// inherits it has an empty mapping more.)
 ///
 /// # Safety
 /// As for unmapping it.
@@ -262,7 +264,8 @@ pub fn forget_writer() -> bool {
     true
 }
 
-/// Calls `write` with the address of this process's log, and its list entry; `None` where it has none that it may write to.
+/// Calls `write` with the address of this process's log, and its list entry; `None` where it has none that it may write
+/// to.
 pub fn writing<T>(write: impl FnOnce(usize, &'static Log) -> T) -> Option<T> {
     WRITING.store(true, SeqCst);
     let (at, place) = (WRITABLE.load(SeqCst), OWN.load(SeqCst));

@@ -1,8 +1,9 @@
-//! The run that a process belongs to: the directory that `zfolio run` has made for it, with the run's page and the library.
+//! The run that a process belongs to: the directory that `zfolio run` has made for it, with the run's page and the
+//! library.
 //!
-//! The library has two names. The shorter one is for programs of which it is known that glibc's 64-bit loader starts them.
-//! The other one does for all, and costs that loader some 30 µs: it asks /proc for the program's own path before it puts
-//! something in the place of `$PLATFORM`.
+//! The library has two names. The shorter one is for programs of which it is known that glibc's 64-bit loader starts
+//! them. The other one does for all, and costs that loader some 30 µs: it asks /proc for the program's own path before
+//! it puts something in the place of `$PLATFORM`.
 
 use crate::log;
 use core::cell::UnsafeCell;
@@ -103,13 +104,15 @@ impl Run {
 /// The run, written once before the program runs.
 struct OneRun(UnsafeCell<Run>, AtomicBool);
 
-// SAFETY: `remember` is the only one to write, and is called once, by the constructor; others read when the flag says so.
+// SAFETY: `remember` is the only one to write, and is called once, by the constructor; others read when the flag says
+// so.
 unsafe impl Sync for OneRun {}
 
 #[unsafe(link_section = ".data.zfolio")]
 static RUN: OneRun = OneRun(UnsafeCell::new(Run::NONE), AtomicBool::new(false));
 
-/// Notes that this process belongs to a run, and the path of its page, which may end with NUL: what this process starts gets it too. For the constructor.
+/// Notes that this process belongs to a run, and the path of its page, which may end with NUL: what this process starts
+/// gets it too. For the constructor.
 pub fn enter(page: &[u8]) {
     IN_RUN.store(true, Relaxed);
     if let Some(run) = Run::new(page.strip_suffix(b"\0").unwrap_or(page)) {
@@ -125,7 +128,8 @@ pub fn run() -> Option<&'static Run> {
     RUN.1.load(Acquire).then(|| unsafe { &*RUN.0.get() })
 }
 
-/// The path, with NUL, of a file in the directory of the run's library. None without a run, or where there is no room for it.
+/// The path, with NUL, of a file in the directory of the run's library. None without a run, or where there is no room
+/// for it.
 pub fn beside_library<'a>(name: &str, room: &'a mut [u8]) -> Option<&'a [u8]> {
     let library = run()?.file();
     let dir = &library[..library.iter().rposition(|&byte| byte == b'/')? + 1];

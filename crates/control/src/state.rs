@@ -31,8 +31,8 @@ pub struct Control {
     pub doorbell: AtomicUsize,
     /// How often that was done: each time it is the next page.
     pub rings: AtomicUsize,
-    /// How much the program has mapped, as far as that passes the library, in bytes, ever; and how much it had when all there was had been registered, or an engine that
-    /// sleeps had looked.
+    /// How much the program has mapped, as far as that passes the library, in bytes, ever; and how much it had when all
+    /// there was had been registered, or an engine that sleeps had looked.
     pub mapped_bytes: AtomicUsize,
     /// Where that is which was mapped since the engine has registered what was asked for: on the heap of brk, and
     /// elsewhere.
@@ -71,7 +71,8 @@ pub struct Control {
     pub looked: AtomicU32,
     /// 1 when the engine may become SCHED_IDLE and leave that again.
     pub may_yield: AtomicU32,
-    /// Address of the [`crate::fork_channel::Cradle`] of the fork that a thread has asked for; 0 where there can be none.
+    /// Address of the [`crate::fork_channel::Cradle`] of the fork that a thread has asked for; 0 where there can be
+    /// none.
     pub cradle: AtomicUsize,
     /// How many of thread and engine still use it.
     pub cradle_users: AtomicU32,
@@ -99,7 +100,8 @@ pub struct Control {
     pub rights_asked: AtomicU32,
     /// See `rights_asked`.
     pub rights_done: AtomicU32,
-    /// Where the executable's constants are that have been given anonymous memory (relro.rs); (0, 0) where there are none.
+    /// Where the executable's constants are that have been given anonymous memory (relro.rs); (0, 0) where there are
+    /// none.
     pub constants: (AtomicUsize, AtomicUsize),
     /// What libc says of its threads.
     pub blocks: Layout,
@@ -159,8 +161,8 @@ pub enum Wish {
     Move = 7,
     /// mremap has enlarged something, which is this range now.
     Grow = 8,
-    /// The kernel is about to look at a range, or to take it: what is out there is to come home, in the order of addresses. Where the end of the range was is then
-    /// up to where it has.
+    /// The kernel is about to look at a range, or to take it: what is out there is to come home, in the order of
+    /// addresses. Where the end of the range was is then up to where it has.
     Hold = 9,
     /// How the pages of a range stand is to be told (looks.rs).
     Look = 10,
@@ -292,7 +294,8 @@ impl Control {
 
     /// In a child of fork: nobody's yet. What an engine finds is its parent's too if it `inherits` that.
     ///
-    /// What is so already is not written: where there was no engine that is all, and the child goes on sharing the page with its parent.
+    /// What is so already is not written: where there was no engine that is all, and the child goes on sharing the page
+    /// with its parent.
     pub fn reset(&self, inherits: bool) {
         macro_rules! put {
             ($($cell:expr, $value:expr;)*) => {
@@ -433,7 +436,8 @@ impl Control {
         }
     }
 
-    /// More has been mapped than an engine that sleeps allows: has it look, and waits until it has, but no longer than a second.
+    /// More has been mapped than an engine that sleeps allows: has it look, and waits until it has, but no longer than
+    /// a second.
     pub fn rouse(&self) {
         let end = sys::now_ns() + ROUSED_NS;
         while self.is_ahead() && sys::now_ns() < end {

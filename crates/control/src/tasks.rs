@@ -44,7 +44,8 @@ impl TaskStat {
     }
 }
 
-/// True when /proc has this process by the number that it has itself: not in a PID namespace with another's /proc. There its own number is another process's.
+/// True when /proc has this process by the number that it has itself: not in a PID namespace with another's /proc.
+/// There its own number is another process's.
 pub fn is_shown() -> bool {
     let mut name = [0; 16];
     let len = sys::readlink(b"/proc/self\0", &mut name).unwrap_or(0);

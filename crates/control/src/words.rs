@@ -23,7 +23,8 @@ pub fn stop_program() {
     }
 }
 
-/// Hands in the slot of a process that has ended, or goes on without an engine. It may be another's at once: nobody here uses it again.
+/// Hands in the slot of a process that has ended, or goes on without an engine. It may be another's at once: nobody
+/// here uses it again.
 pub fn leave(order: &Order) {
     CONTROL.slot.store(core::ptr::null_mut(), Release);
     order.memcg.release(order.slot, sys::now_ns());

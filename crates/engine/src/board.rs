@@ -1,5 +1,5 @@
-//! The board: where the pager puts up jobs and workers take them. It is a mapping of its own, shared with the workers, which have none of the
-//! program's memory.
+//! The board: where the pager puts up jobs and workers take them. It is a mapping of its own, shared with the workers,
+//! which have none of the program's memory.
 //!
 //! Each slot of the stage has a cell, and a cell's state says whose it is:
 //!
@@ -8,18 +8,24 @@
 //!                    └──── withdraw ──────────────────────────────────^
 //! ```
 //!
-//! The objects that a worker makes lie in a parcel, of which there are a few. A worker has one before it takes a job, and gives it away with the
-//! result; the pager gives it back when it has taken the objects into the pool. Where a device works on several at a time a worker takes as many
-//! jobs of a kind at once, but no more than are its part of what is put up: all of them are BUSY then, and each has its parcel. While it waits for the device it
-//! takes the loads that are put up meanwhile, one after the other.
+//! The objects that a worker makes lie in a parcel, of which there are a few. A worker has one before it takes a job,
+//! and gives it away with the result; the pager gives it back when it has taken the objects into the pool. Where a
+//! device works on several at a time a worker takes as many jobs of a kind at once, but no more than are its part of
+//! what is put up: all of them are BUSY then, and each has its parcel. While it waits for the device it takes the loads
+//! that are put up meanwhile, one after the other.
 //!
 //! This is safe because
-//! 1. a cell's work is written by the pager before QUEUED is stored, and read by the one worker that exchanges QUEUED for BUSY;
-//! 2. its result, and the parcel that this names, are written by that worker before DONE is stored, and read by the pager after it;
-//! 3. a parcel has one owner: whoever takes its bit out of `free`, then who reads the result that names it, until it puts the bit back;
-//! 4. a ring entry is only a hint where to look: one that is stale finds no QUEUED, or finds a newer job of the same slot, which is as good;
-//! 5. no slot is in a ring twice, so that there is always room, and the pager, on whom workers wait for parcels, never waits for them to make
-//!    some: who has posted finds either that the slot is not listed, or that a worker will look at its cell after this.
+//! 1. a cell's work is written by the pager before QUEUED is stored, and read by the one worker that exchanges QUEUED
+//!    for BUSY;
+//! 2. its result, and the parcel that this names, are written by that worker before DONE is stored, and read by the
+//!    pager after it;
+//! 3. a parcel has one owner: whoever takes its bit out of `free`, then who reads the result that names it, until it
+//!    puts the bit back;
+//! 4. a ring entry is only a hint where to look: one that is stale finds no QUEUED, or finds a newer job of the same
+//!    slot, which is as good;
+//! 5. no slot is in a ring twice, so that there is always room, and the pager, on whom workers wait for parcels, never
+//!    waits for them to make some: who has posted finds either that the slot is not listed, or that a worker will look
+//!    at its cell after this.
 
 use control::arena;
 use core::cell::UnsafeCell;
@@ -186,7 +192,8 @@ impl Ring {
 
 /// The head of the mapping.
 pub struct Head {
-    /// Workers that sleep, or are about to, and that nobody has called yet, by bit; and those of them that want a parcel.
+    /// Workers that sleep, or are about to, and that nobody has called yet, by bit; and those of them that want a
+    /// parcel.
     asleep: AtomicU32,
     starving: AtomicU32,
     /// How often each was called. It sleeps on this.
@@ -202,7 +209,8 @@ pub struct Head {
     pub pager_wants: AtomicU32,
     /// Set to end the workers.
     pub stop: AtomicU32,
-    /// Above 0 while the engine runs only when nobody else wants to (seat.rs): a footprint in bytes at which a worker calls it.
+    /// Above 0 while the engine runs only when nobody else wants to (seat.rs): a footprint in bytes at which a worker
+    /// calls it.
     pub alarm: AtomicUsize,
     /// Set when a worker has called the engine.
     pub called: AtomicU32,
@@ -279,8 +287,8 @@ impl Board {
             fetches: Ends::default(),
             stores: Ends::default(),
         };
-        // SAFETY: the mapping is new, zeroed, as long as the layout says, and stays; the parts lie apart in it, each aligned, and zeros are
-        // a value of atomics and of what is not read before it is written.
+        // SAFETY: the mapping is new, zeroed, as long as the layout says, and stays; the parts lie apart in it, each
+        // aligned, and zeros are a value of atomics and of what is not read before it is written.
         unsafe {
             (at as *mut Head).write(head);
             let head = &*(at as *const Head);
@@ -416,7 +424,8 @@ impl Board {
         Some(Task { work, parcel: unsafe { self.parcel(own) }, reply: Reply::Unpacked(false), slot, own })
     }
 
-    /// A worker's turn: takes a job, or several of a kind where it works on several at a time, and has `act` do them. False when there was none, or no parcel.
+    /// A worker's turn: takes a job, or several of a kind where it works on several at a time, and has `act` do them.
+    /// False when there was none, or no parcel.
     pub fn serve(&self, hand: &mut Hand, act: impl FnOnce(&mut [Option<Task<'_>>])) -> bool {
         hand.parcel = hand.parcel.or_else(|| self.take_parcel(hand.most));
         let Some(own) = hand.parcel else { return false };
@@ -449,8 +458,8 @@ impl Board {
         true
     }
 
-    /// A worker's turn in the middle of another one: takes a load that was put up meanwhile, for which a thread may wait, and has `act` do it. `most` is its hand's. False when
-    /// there was none, or no parcel.
+    /// A worker's turn in the middle of another one: takes a load that was put up meanwhile, for which a thread may
+    /// wait, and has `act` do it. `most` is its hand's. False when there was none, or no parcel.
     pub fn serve_load(&self, most: usize, act: impl FnOnce(&mut [Option<Task<'_>>])) -> bool {
         if self.fetches.is_empty() {
             return false;
@@ -513,7 +522,8 @@ impl Board {
         self.head.ready.load(SeqCst) >= workers
     }
 
-    /// Worker `number` sleeps until there is work, or a parcel has come back for it if it has none, at most `timeout_ns`.
+    /// Worker `number` sleeps until there is work, or a parcel has come back for it if it has none, at most
+    /// `timeout_ns`.
     pub fn wait(&self, number: usize, hand: &Hand, timeout_ns: u64) {
         let (own, calls) = (1 << number, &self.head.calls[number]);
         let seen = calls.load(SeqCst);
@@ -550,7 +560,8 @@ impl Board {
         }
     }
 
-    /// Has the workers give up what the program has given up, and waits until they have, but not for long: what they wait for may be the pager.
+    /// Has the workers give up what the program has given up, and waits until they have, but not for long: what they
+    /// wait for may be the pager.
     pub fn have_followed(&self) {
         let wanted = self.head.rights.fetch_add(1, SeqCst) + 1;
         let until = sys::now_ns() + FOLLOW_NS;

@@ -1,7 +1,9 @@
-//! What a process may do, as /proc/PID/status has it, and how the calling process gives up what another one has given up.
+//! What a process may do, as /proc/PID/status has it, and how the calling process gives up what another one has given
+//! up.
 //!
-//! Nothing is ever gained but ids: those become the other's, since signals between the two go by them. Of groups and capabilities is kept what both have. Securebits
-//! are not shown anywhere, and say only what a process may gain, by its ids or by executing a program; engines do neither.
+//! Nothing is ever gained but ids: those become the other's, since signals between the two go by them. Of groups and
+//! capabilities is kept what both have. Securebits are not shown anywhere, and say only what a process may gain, by its
+//! ids or by executing a program; engines do neither.
 
 use control::line::Line;
 use control::tasks::parse_tid;
@@ -105,7 +107,8 @@ impl Rights {
         if lines == KEYS { Ok(rights) } else { Err(Errno::EINVAL) }
     }
 
-    /// Of a process's main thread, by its open /proc/PID/status; of another thread where that has ended: what that may do nobody changes any more.
+    /// Of a process's main thread, by its open /proc/PID/status; of another thread where that has ended: what that may
+    /// do nobody changes any more.
     pub fn of_process(pid: u32, status: &Fd) -> Result<Rights, Errno> {
         let rights = Rights::read(status)?;
         if !rights.is_zombie {
@@ -183,7 +186,8 @@ impl Rights {
 /// How many lines of the file are needed.
 const KEYS: usize = 11;
 
-/// Calls `each` with every line of a file of the kernel's; of one that is longer than a few KiB (groups) with its beginning.
+/// Calls `each` with every line of a file of the kernel's; of one that is longer than a few KiB (groups) with its
+/// beginning.
 fn each_line(file: &Fd, mut each: impl FnMut(&[u8])) -> Result<(), Errno> {
     let (mut buffer, mut kept, mut at, mut is_cut) = ([0; 4096], 0, 0, false);
     loop {
@@ -270,8 +274,8 @@ pub fn forbid_looks() {
     let _ = prctl(options::SET_DUMPABLE, 0, 0);
 }
 
-/// Gives up what a process with the rights `own`, which is the calling one, has beyond `model`; `is_kin`: both are in one user namespace, else capabilities are
-/// about different things. What the kernel refuses stays.
+/// Gives up what a process with the rights `own`, which is the calling one, has beyond `model`; `is_kin`: both are in
+/// one user namespace, else capabilities are about different things. What the kernel refuses stays.
 pub fn reduce(own: &Rights, model: &Rights, is_kin: bool) {
     if model.no_new_privs && !own.no_new_privs {
         let _ = set_no_new_privs();
@@ -331,8 +335,8 @@ fn change_ids(own: &Rights, model: &Rights, groups: &Groups, permitted: u64) {
     }
 }
 
-/// Calls `act`, which changes rights of the calling process, and leaves as it was who may look into the memory that it has in common with the program: a change of ids
-/// forbids it, and a program may have allowed it again since its own.
+/// Calls `act`, which changes rights of the calling process, and leaves as it was who may look into the memory that it
+/// has in common with the program: a change of ids forbids it, and a program may have allowed it again since its own.
 pub fn with_looks_as_they_are(act: impl FnOnce()) {
     let looks = || prctl(options::GET_DUMPABLE, 0, 0);
     let before = looks();

@@ -33,12 +33,13 @@ pub struct Crew {
 const READY_LOOKS: usize = 1000;
 const READY_LOOK_NS: u64 = 10_000_000;
 
-/// Where there are so many processes for each CPU, one worker is enough for each of them: more would share the CPUs, and each has half a MiB.
+/// Where there are so many processes for each CPU, one worker is enough for each of them: more would share the CPUs,
+/// and each has half a MiB.
 const CROWD: usize = 3;
 
 impl Crew {
-    /// Starts the workers: each apart, or here where that is refused. Meanwhile the caller sees to it that what is registered stays out of
-    /// children, and nobody is served; `memory` is the program's.
+    /// Starts the workers: each apart, or here where that is refused. Meanwhile the caller sees to it that what is
+    /// registered stays out of children, and nobody is served; `memory` is the program's.
     pub fn start(&self, memory: &Memory) -> Result<Vec<u32>, (&'static str, Errno)> {
         let is_crowded = self.memcg.division.processes_per_cpu() >= CROWD;
         let most = if is_crowded { 1 } else { WORKERS_MAX };
@@ -69,8 +70,8 @@ impl Crew {
             program,
             lookout,
         };
-        // SAFETY: `worker::main` is made to run beside the program, and takes the duty over. A child of the program's that comes meanwhile may
-        // get the stack and the board too, and uses neither.
+        // SAFETY: `worker::main` is made to run beside the program, and takes the duty over. A child of the program's
+        // that comes meanwhile may get the stack and the board too, and uses neither.
         let pid = unsafe { processes::worker(worker::main, place, board.range(), duty) };
         let pid = pid.map_err(|e| ("clone", e))?;
         for _ in 0..READY_LOOKS {

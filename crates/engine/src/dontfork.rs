@@ -6,9 +6,9 @@
 //! (`advice::advise_children`). This is safe because
 //! 1. one thread, the engine's, applies advice, registers, gives back, and lets children have memory for a fork: none
 //!    of these is half done when another begins;
-//! 2. a thread that finds the engine asleep notes that there is advice (`Control::early_advice`), advises the kernel itself,
-//!    and looks again. The engine first says that it is awake, then asks the kernel what is kept out ([`ask_kernel`]),
-//!    and then registers. So either it finds the flag, or the thread finds it awake and asks it;
+//! 2. a thread that finds the engine asleep notes that there is advice (`Control::early_advice`), advises the kernel
+//!    itself, and looks again. The engine first says that it is awake, then asks the kernel what is kept out
+//!    ([`ask_kernel`]), and then registers. So either it finds the flag, or the thread finds it awake and asks it;
 //! 3. events tell where a registered mapping goes, and that it is gone ([`follow`]); of what mremap adds to one, and
 //!    of a mapping that is not registered, the hook of mremap tells (`Live::follow_mremap`). Advice is applied with no
 //!    event under way (`Pager::await_quiet`): an event that is read later is of something that came after the advice;
@@ -178,7 +178,8 @@ mod tests {
         note(&(45..47), false);
         assert_eq!(inherited(0..60), [0..10, 20..40, 45..47, 50..60]);
         assert_eq!(inherited(12..18), []);
-        // A mapping that takes the place of one that was kept out is inherited: it was not, and the child had a hole there.
+        // A mapping that takes the place of one that was kept out is inherited: it was not, and the child had a hole
+        // there.
         follow(&Message::Unmap(0..45));
         assert_eq!(inherited(0..60), [0..47, 50..60]);
         follow(&Message::Remap { from: 46..49, to: 6 });

@@ -1,14 +1,16 @@
-//! Which system calls engine and workers can make: their own, and no other. Whatever is in the program can write to the engine's memory, and a program that has put itself into
-//! a cage (seccomp, chroot, namespaces) would leave it by having the engine make a call for it.
+//! Which system calls engine and workers can make: their own, and no other. Whatever is in the program can write to the
+//! engine's memory, and a program that has put itself into a cage (seccomp, chroot, namespaces) would leave it by
+//! having the engine make a call for it.
 //!
 //! ```text
 //!   engine: Born ──> asleep ──> (Bound, when the program gives something up) ──> awakes, makes workers ──> Manages
 //!                                                                                     └─> worker: ──> Works
 //! ```
 //!
-//! Each filter is one more, and what one of them refuses is refused: with EPERM, since what there is no need of can also be done without. The kernel keeps a list of what is
-//! allowed whatever its arguments are, and so the frequent calls cost next to nothing. Where a filter was there before nobody knows what it does to who asks for
-//! another; so there it is asked for as late as can be, and where it is refused it is not had.
+//! Each filter is one more, and what one of them refuses is refused: with EPERM, since what there is no need of can
+//! also be done without. The kernel keeps a list of what is allowed whatever its arguments are, and so the frequent
+//! calls cost next to nothing. Where a filter was there before nobody knows what it does to who asks for another; so
+//! there it is asked for as late as can be, and where it is refused it is not had.
 
 use crate::creds;
 use acomp::doors::{BYTES, STEP_BYTES};
@@ -189,7 +191,8 @@ impl Writer {
         numbers.iter().for_each(|&number| self.allow_one(number));
     }
 
-    /// Allows a call where the lower half of an argument is one of these. The calls for which this is used take no more than that half.
+    /// Allows a call where the lower half of an argument is one of these. The calls for which this is used take no more
+    /// than that half.
     fn allow_where(
         &mut self,
         number: u32,
@@ -204,7 +207,8 @@ impl Writer {
         self.push(code::RETURN, REFUSE, [0, 0]);
     }
 
-    /// Allows openat to read, and to read and write where the path's address is one of `doors`' names: what is there nobody can change.
+    /// Allows openat to read, and to read and write where the path's address is one of `doors`' names: what is there
+    /// nobody can change.
     fn allow_opening(&mut self, doors: usize) {
         const WRITES: u32 = O_RDWR | O_CLOEXEC;
         const PATH: u32 = ARGUMENTS + 8;
@@ -416,7 +420,8 @@ mod tests {
         }
     }
 
-    /// The same by the kernel: a file that its name in the page opens, and that no copy of the name opens; nor can the page be changed.
+    /// The same by the kernel: a file that its name in the page opens, and that no copy of the name opens; nor can the
+    /// page be changed.
     #[test]
     fn the_kernel_takes_a_filter_with_doors() {
         extern "C" fn attempt(at: usize) -> ! {
@@ -476,7 +481,8 @@ mod tests {
             sys::exit(0)
         }
         let mut said = [false; 6];
-        // SAFETY: `attempt` makes system calls, and uses the heap of this crate's arena or, in tests, std's, which it does not leave locked.
+        // SAFETY: `attempt` makes system calls, and uses the heap of this crate's arena or, in tests, std's, which it
+        // does not leave locked.
         unsafe { aside::aside(attempt, &raw mut said as usize) }.unwrap();
         assert_eq!(said, [true; 6]);
     }

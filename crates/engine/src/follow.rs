@@ -5,11 +5,11 @@
 //!                        └─ waits until all have ─────────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! Anything in the program can write to the engine's memory, its stack included, and so could do whatever the engine may do. A call that passes no hook is found by a look,
-//! a few times a second.
+//! Anything in the program can write to the engine's memory, its stack included, and so could do whatever the engine
+//! may do. A call that passes no hook is found by a look, a few times a second.
 //!
-//! What remains after that is enough: descriptors that are open stay what they are, signals go between processes of one user, and where robust lists are is in libc's
-//! control blocks (heads.rs), of which the kernel says nothing any more.
+//! What remains after that is enough: descriptors that are open stay what they are, signals go between processes of one
+//! user, and where robust lists are is in libc's control blocks (heads.rs), of which the kernel says nothing any more.
 
 use crate::creds::{self, CAP_SYS_NICE, Rights};
 use control::CONTROL;

@@ -1,5 +1,5 @@
-//! The engine's side of a fork (fork.rs): in the parent it stands still for the clone, and tells the child what was late; in
-//! the child it hears that, and lets the thread run on.
+//! The engine's side of a fork (fork.rs): in the parent it stands still for the clone, and tells the child what was
+//! late; in the child it hears that, and lets the thread run on.
 
 use crate::heritage;
 use crate::live;
@@ -67,8 +67,8 @@ const BIRTH_PART: usize = 4;
 /// How long a fork waits for that, at most.
 const BIRTH_NS: u64 = 200_000_000;
 
-/// Before a fork: what the pot does not have is made free here. What is out is one copy for both; of what goes out afterwards each has its own, so that next to
-/// nothing is free by it.
+/// Before a fork: what the pot does not have is made free here. What is out is one copy for both; of what goes out
+/// afterwards each has its own, so that next to nothing is free by it.
 fn make_room(watch: &Watch, pager: &mut Engine) {
     let (memcg, share) = (watch.order.memcg, &watch.order.slot.share);
     let (own, pool) = (pager.usage().footprint, pager.store.pool_bytes());

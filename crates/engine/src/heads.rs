@@ -1,8 +1,10 @@
-//! The threads' control blocks and robust lists: what must stay. Where they are the kernel tells only who may trace the program (get_robust_list). Who may not finds them by libc's own list of its
-//! threads: libc describes its control blocks to debuggers, and in each the head lies as far from the beginning as in that of a thread which has asked for its own.
+//! The threads' control blocks and robust lists: what must stay. Where they are the kernel tells only who may trace the
+//! program (get_robust_list). Who may not finds them by libc's own list of its threads: libc describes its control
+//! blocks to debuggers, and in each the head lies as far from the beginning as in that of a thread which has asked for
+//! its own.
 //!
-//! Other threads change libc's list meanwhile, under a lock of libc's: who is missed is looked for again, and nothing here is believed but that a block has the thread's
-//! number. Everything is read by a glance, since it may be gone.
+//! Other threads change libc's list meanwhile, under a lock of libc's: who is missed is looked for again, and nothing
+//! here is believed but that a block has the thread's number. Everything is read by a glance, since it may be gone.
 
 use alloc::vec::Vec;
 use control::CONTROL;
@@ -44,7 +46,8 @@ fn find(layout: &Layout, memory: &Memory, wanted: &mut Vec<u32>, mut each: impl 
     }
 }
 
-/// Calls `each` with the blocks of a list and their threads' numbers, or with the address where it is out and ends for now, until it says false.
+/// Calls `each` with the blocks of a list and their threads' numbers, or with the address where it is out and ends for
+/// now, until it says false.
 fn walk(
     layout: &Layout,
     memory: &Memory,
@@ -88,8 +91,8 @@ const LOOKS: usize = 3;
 /// As many as the kernel has at a time.
 const THREADS_MAX: usize = 1 << 22;
 
-/// How far the words lie from a robust list head that the kernel writes or reads without a fault: glibc's `struct pthread` around it. No farther do they lie from
-/// its exit word, before or behind.
+/// How far the words lie from a robust list head that the kernel writes or reads without a fault: glibc's `struct
+/// pthread` around it. No farther do they lie from its exit word, before or behind.
 const BEFORE_HEAD: usize = 0x310;
 const AFTER_HEAD: usize = 0x710;
 
@@ -107,7 +110,8 @@ pub struct Heads {
 impl Heads {
     /// The pages of control blocks and robust locks of all threads in `tasks`, an open /proc/PID/task.
     pub fn pins(&mut self, memory: &Memory, tasks: &Fd, pins: &mut Vec<usize>) {
-        // The main thread's, which the engine reads itself: the thread of a forked child has no robust list before it has run.
+        // The main thread's, which the engine reads itself: the thread of a forked child has no robust list before it
+        // has run.
         if let Some((word, _)) = CONTROL.order().main_thread {
             pins.extend(pages(word - AFTER_HEAD..word + AFTER_HEAD));
         }

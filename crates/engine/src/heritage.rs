@@ -1,4 +1,5 @@
-//! What a family has in common on purpose: logs of compressed pages, each written by one engine and read by those of all its descendants.
+//! What a family has in common on purpose: logs of compressed pages, each written by one engine and read by those of
+//! all its descendants.
 //!
 //! ```text
 //!   the owner's memory                       a child's memory
@@ -7,13 +8,16 @@
 //!            the same file without a name
 //! ```
 //!
-//! The mapping that can be written to is kept out of children. Theirs is of a descriptor that was opened for reading alone, so that no mprotect makes it more; and no
-//! descriptor is left. Before a process gives up rights it gives up the mapping ([`log::seal`]): children that keep them read nothing that was written without.
+//! The mapping that can be written to is kept out of children. Theirs is of a descriptor that was opened for reading
+//! alone, so that no mprotect makes it more; and no descriptor is left. Before a process gives up rights it gives up
+//! the mapping ([`log::seal`]): children that keep them read nothing that was written without.
 //!
 //! A record is never changed, and stays as long as one of the family may need it. This is safe because
-//! 1. an owner empties its log only where no other process of the family lives, and nothing of its own depends on it ([`empty`]);
-//! 2. whoever is born of a fork belongs to the family before it is cloned; only who is so small that it has no slot does not. It reads nothing before it has one,
-//!    and looks then whether the log was emptied since its birth ([`begin`]): `Head::emptied` is counted before it is looked for the family once more.
+//! 1. an owner empties its log only where no other process of the family lives, and nothing of its own depends on it
+//!    ([`empty`]);
+//! 2. whoever is born of a fork belongs to the family before it is cloned; only who is so small that it has no slot
+//!    does not. It reads nothing before it has one, and looks then whether the log was emptied since its birth
+//!    ([`begin`]): `Head::emptied` is counted before it is looked for the family once more.
 
 use control::arena;
 use control::line::Line;
@@ -28,8 +32,9 @@ use uffd::sys::{self, Errno, consts::*};
 /// A log is this part of the limit, at most.
 const PART: usize = 4;
 
-/// For the engine, as it starts: what this process has of its forebears is read from the beginning, unless it is an heir, whose parent's engine was copied with all that it
-/// had read; and it gets a log of its own, if that is to be had. Who does not belong to the family, since its parent had ended before it could, has no part in its logs.
+/// For the engine, as it starts: what this process has of its forebears is read from the beginning, unless it is an
+/// heir, whose parent's engine was copied with all that it had read; and it gets a log of its own, if that is to be
+/// had. Who does not belong to the family, since its parent had ended before it could, has no part in its logs.
 pub fn begin(memcg: &Memcg, slot: &Slot, is_heir: bool) {
     log::begin();
     let is_kin = is_heir || slot.family.load(SeqCst) != 0;
@@ -45,7 +50,8 @@ pub fn begin(memcg: &Memcg, slot: &Slot, is_heir: bool) {
     renew(memcg);
 }
 
-/// For the engine: a log of its own, where it has none that it can write to, and one is to be had. Who is born from now on has no more rights than this process.
+/// For the engine: a log of its own, where it has none that it can write to, and one is to be had. Who is born from now
+/// on has no more rights than this process.
 pub fn renew(memcg: &Memcg) {
     // What is being closed this moment is its thread's.
     if log::is_writable() || !log::forget_writer() {
@@ -90,7 +96,8 @@ fn create(size: usize) -> Result<(usize, usize), Errno> {
     }
 }
 
-/// Tells the family that these pages of a window, by bit, are in an object of this fingerprint. False when the log is full, or there is none.
+/// Tells the family that these pages of a window, by bit, are in an object of this fingerprint. False when the log is
+/// full, or there is none.
 pub fn tell(window: usize, pages: u16, fingerprint: u32, object: &[u8]) -> bool {
     writing(|at, log| {
         let len = object.len() as u32;
@@ -100,7 +107,8 @@ pub fn tell(window: usize, pages: u16, fingerprint: u32, object: &[u8]) -> bool 
     .unwrap_or(false)
 }
 
-/// Calls `heed` with window, pages, body, and whether it is a relative's, for records that were not read yet, up to `most` of them. True when there are more.
+/// Calls `heed` with window, pages, body, and whether it is a relative's, for records that were not read yet, up to
+/// `most` of them. True when there are more.
 pub fn listen(most: usize, mut heed: impl FnMut(usize, u16, Body, bool)) -> bool {
     let mut left = most;
     for (place, log) in LOG.iter().enumerate() {
@@ -140,7 +148,8 @@ pub fn bytes() -> (usize, usize) {
     })
 }
 
-/// True when logs take so much that it is worth to bring home what is still needed of them, once there is no family any more: one part in so many of what one can hold.
+/// True when logs take so much that it is worth to bring home what is still needed of them, once there is no family any
+/// more: one part in so many of what one can hold.
 pub fn is_worth_leaving() -> bool {
     const WORTH: usize = 8;
     let (mine, theirs) = bytes();
@@ -148,7 +157,8 @@ pub fn is_worth_leaving() -> bool {
     mine + theirs > size / WORTH
 }
 
-/// Nothing of this process depends on a log any more, and it had no family a moment ago: empties its own, and gives up the others.
+/// Nothing of this process depends on a log any more, and it had no family a moment ago: empties its own, and gives up
+/// the others.
 pub fn empty(memcg: &Memcg, slot: &Slot) {
     let own = log::own();
     for (place, log) in LOG.iter().enumerate() {

@@ -1,5 +1,5 @@
-//! What an engine opens while it may: descriptors stay what they are when rights have gone. An engine that sleeps has nothing open of this until its program is about to
-//! give something up, or until it awakes.
+//! What an engine opens while it may: descriptors stay what they are when rights have gone. An engine that sleeps has
+//! nothing open of this until its program is about to give something up, or until it awakes.
 
 use crate::pool::Mover;
 use control::handover::{NEED_NS, Opener};

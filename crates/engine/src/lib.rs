@@ -8,18 +8,20 @@
 //!           └──── board::Board <────────────────────────> compress, decompress (zswap::Codec)
 //! ```
 //!
-//! - [`process`]: the engine's process, asleep and awake; [`rounds`]: its loop; [`nap`]: how long it sleeps; [`seat`]: on which
-//!   CPU it runs
+//! - [`process`]: the engine's process, asleep and awake; [`rounds`]: its loop; [`nap`]: how long it sleeps; [`seat`]:
+//!   on which CPU it runs
 //! - [`answer`]: what threads of the program ask for; [`fork`]: to stand still while one of them forks
-//! - [`pager`]: the pager as it is in an engine; [`live`]: its kernel; [`store`]: its store; [`pool`]: the store's memory
-//! - [`heads`]: what of the program's threads must stay; [`dontfork`]: what the program keeps out of children; [`locked`]:
-//!   locked memory; [`detach`]: how memory goes out that cannot be written to; [`smaps`]: the flags of mappings
-//! - [`crew`]: the workers; [`worker`]: what one does; [`board`]: the jobs that they take; [`meter`]: what devices have done for
-//!   one; [`processes`]: how workers and helpers are made
-//! - [`watch`]: the program as the engine sees it; [`share`]: what of the limit is the process's; [`crawl`]: whether the program
-//!   crawls; [`unseen`]: copies of it that no hook saw
-//! - [`follow`]: the engine gives up what its program gives up; [`creds`]: what that is; [`keys`]: what is opened before;
-//!   [`filter`]: which system calls are left
+//! - [`pager`]: the pager as it is in an engine; [`live`]: its kernel; [`store`]: its store; [`pool`]: the store's
+//!   memory
+//! - [`heads`]: what of the program's threads must stay; [`dontfork`]: what the program keeps out of children;
+//!   [`locked`]: locked memory; [`detach`]: how memory goes out that cannot be written to; [`smaps`]: the flags of
+//!   mappings
+//! - [`crew`]: the workers; [`worker`]: what one does; [`board`]: the jobs that they take; [`meter`]: what devices have
+//!   done for one; [`processes`]: how workers and helpers are made
+//! - [`watch`]: the program as the engine sees it; [`share`]: what of the limit is the process's; [`crawl`]: whether
+//!   the program crawls; [`unseen`]: copies of it that no hook saw
+//! - [`follow`]: the engine gives up what its program gives up; [`creds`]: what that is; [`keys`]: what is opened
+//!   before; [`filter`]: which system calls are left
 //! - [`heritage`]: what relatives store once; [`telling`]: how that comes to be
 //! - [`heap`]: what allocates in the engine's memory
 

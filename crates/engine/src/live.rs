@@ -30,8 +30,8 @@ use uffd::sys::{self, consts::*};
 use uffd::vdso;
 use uffd::{Errno, Fd, Memory, PAGE, Userfault};
 
-/// The last pages of a mapping are left alone too. Where it is a thread's stack its control block lies there, which the kernel writes as the
-/// thread ends, and a thread may be born and end between two listings.
+/// The last pages of a mapping are left alone too. Where it is a thread's stack its control block lies there, which the
+/// kernel writes as the thread ends, and a thread may be born and end between two listings.
 const TAIL: usize = 2 * PAGE;
 
 /// The end of the address space that a program has without asking for more.
@@ -75,10 +75,12 @@ pub struct Live {
 }
 
 impl Live {
-    /// Begins with what was opened for the process `pid`, in whose address space the caller runs. The error names what was refused.
+    /// Begins with what was opened for the process `pid`, in whose address space the caller runs. The error names what
+    /// was refused.
     pub fn open(pid: u32, slot: &'static Slot, keys: Keys) -> Result<Live, (&'static str, Errno)> {
         let maps = keys.maps.map_err(|e| ("/proc/self/maps", e))?;
-        // SAFETY: a program that unmaps the vDSO has no use for it, and is one that nobody has met. Without it the clock is a system call.
+        // SAFETY: a program that unmaps the vDSO has no use for it, and is one that nobody has met. Without it the
+        // clock is a system call.
         let _ = unsafe { vdso::use_clock(&maps) };
         let quiet = keys.quiet.map_err(|e| ("userfaultfd", e))?;
         let drop_zone = arena::map_apart(DROP_ZONE, DROP_ZONE).ok_or(("mmap", Errno::ENOMEM))?;
@@ -129,7 +131,8 @@ impl Live {
         TaskStat::read(&self.tasks, tid).ok()??.number(39).map(|cpu| cpu as usize)
     }
 
-    /// Registers the engine's own stage, whose holes the kernel fills, and the doorbell after it, whose touch is a message.
+    /// Registers the engine's own stage, whose holes the kernel fills, and the doorbell after it, whose touch is a
+    /// message.
     pub fn register_own(&mut self, stage: Range<usize>, bell: Range<usize>) -> Result<(), Errno> {
         self.registered = stage.start..bell.end;
         self.uffd.register_silent(stage)?;
@@ -164,7 +167,8 @@ impl Live {
         (whole.start <= range.start && whole.end >= range.end).then_some(whole)
     }
 
-    /// False when a mapping is registered with another userfaultfd or none. Where the engine's own memory is part of it nothing is asked.
+    /// False when a mapping is registered with another userfaultfd or none. Where the engine's own memory is part of it
+    /// nothing is asked.
     fn has(&self, whole: Range<usize>) -> bool {
         // What is ours may not come there between the look and the question, which registers: a worker that shares the
         // memory maps some too.
@@ -200,8 +204,8 @@ impl Live {
     }
 }
 
-/// Until a child has registered what is out, khugepaged would take it for memory that nobody has touched, and could make a huge page of it and what lies around
-/// it, zeros where there were holes. So nobody makes huge pages meanwhile.
+/// Until a child has registered what is out, khugepaged would take it for memory that nobody has touched, and could
+/// make a huge page of it and what lies around it, zeros where there were holes. So nobody makes huge pages meanwhile.
 pub fn forbid_huge_pages() {
     if sys::thp_disable(PR_GET_THP_DISABLE, 0, 0, 0, 0) == Ok(0) {
         let forbidden = sys::thp_disable(PR_SET_THP_DISABLE, 1, 0, 0, 0);
@@ -216,8 +220,8 @@ pub fn allow_huge_pages() {
     }
 }
 
-/// The engine copies a page into the program, and no guard is made there meanwhile (`advice::install_guards`): each of the two says first what it is
-/// about to do, and then looks at the other.
+/// The engine copies a page into the program, and no guard is made there meanwhile (`advice::install_guards`): each of
+/// the two says first what it is about to do, and then looks at the other.
 struct Copying;
 
 impl Copying {
@@ -261,7 +265,8 @@ impl Kernel for Live {
         if CONTROL.may_keep_out() {
             self.learn_advice(&whole)?;
         }
-        // And the gap after it, where nothing of ours may come meanwhile, since the mapping may grow in place before we are done.
+        // And the gap after it, where nothing of ours may come meanwhile, since the mapping may grow in place before we
+        // are done.
         let still = arena::still();
         let next = self.maps.query(whole.end)?.map_or(whole.end, |m| m.range.start);
         if CONTROL.spares(&(whole.start..next)) {
@@ -287,8 +292,8 @@ impl Kernel for Live {
         }
         drop(still);
         self.leave_foreign(&part);
-        // What was unmapped before it was registered was so without an event, and what has come there since is not registered: of one
-        // mapping all is, or nothing.
+        // What was unmapped before it was registered was so without an event, and what has come there since is not
+        // registered: of one mapping all is, or nothing.
         self.mapping_of(&range)
             .map(|whole| whole.start.max(part.start)..whole.end.min(part.end))
             .ok_or(Errno::EAGAIN)
@@ -440,7 +445,8 @@ impl Kernel for Live {
     }
 
     fn copy(&mut self, dst: usize, src: usize, bytes: usize) -> Moved {
-        // While a guard is being made a move does instead, which stops at guards; the thread that makes it may be the one that waits.
+        // While a guard is being made a move does instead, which stops at guards; the thread that makes it may be the
+        // one that waits.
         let Some(_copying) = Copying::begin() else {
             let from_stage = self.registered.contains(&src);
             let moved = if from_stage { Moved::NOTHING_YET } else { self.move_pages(dst, src, bytes) };
@@ -448,7 +454,8 @@ impl Kernel for Live {
             let refused = !matches!(moved.stop, None | Some(Errno::EEXIST | Errno::ENOENT));
             return if moved.bytes == 0 && refused { Moved::NOTHING_YET } else { moved };
         };
-        // A thread that a signal interrupts in a fault sends its message again, and the second may be served when a guard is there already.
+        // A thread that a signal interrupts in a fault sends its message again, and the second may be served when a
+        // guard is there already.
         if CONTROL.guards.load(SeqCst) != 0 && self.has_guard(dst..dst + bytes) {
             return Moved { bytes: 0, stop: Some(Errno::EEXIST) };
         }
@@ -461,7 +468,8 @@ impl Kernel for Live {
     }
 
     fn protect(&mut self, range: Range<usize>) -> Result<(), Errno> {
-        // Mapping by mapping, since each has a tail that is left alone: where it is a stack, the kernel writes there as its thread ends.
+        // Mapping by mapping, since each has a tail that is left alone: where it is a stack, the kernel writes there as
+        // its thread ends.
         let (mut at, mut parts) = (range.start, Vec::new());
         while let Ok(Some(m)) = self.maps.query(at)
             && m.range.start < range.end
@@ -588,8 +596,8 @@ impl Kernel for Live {
     }
 }
 
-/// True when a whole mapping is registered with `uffd`. What `other` can have is nobody's; of the rest `uffd` has what it can register again,
-/// which changes nothing.
+/// True when a whole mapping is registered with `uffd`. What `other` can have is nobody's; of the rest `uffd` has what
+/// it can register again, which changes nothing.
 fn is_registered(uffd: &Userfault, other: &Userfault, range: Range<usize>) -> bool {
     if other.register_silent(range.clone()).is_ok() {
         let _ = other.unregister(range);

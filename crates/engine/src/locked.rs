@@ -1,9 +1,11 @@
 //! Locked mappings, and how one grows that was registered before it was locked.
 //!
-//! mremap that moves such a mapping fills what it adds (mm_populate) before it sends its event; each page of that is a fault of ours, and until the event is
-//! read nothing can be put there. So mremap is let fill it, as memory that is not registered, and then it is registered again. mremap has not returned by then,
-//! and what comes back has all that the rest of the mapping has: the same userfaultfd, the same flags (nothing else is touched here: not what is kept out of
-//! children, nor a fork's mark), and the pages' anon_vma, which both halves of a mapping share. So the kernel joins the two again.
+//! mremap that moves such a mapping fills what it adds (mm_populate) before it sends its event; each page of that is a
+//! fault of ours, and until the event is read nothing can be put there. So mremap is let fill it, as memory that is not
+//! registered, and then it is registered again. mremap has not returned by then, and what comes back has all that the
+//! rest of the mapping has: the same userfaultfd, the same flags (nothing else is touched here: not what is kept out of
+//! children, nor a fork's mark), and the pages' anon_vma, which both halves of a mapping share. So the kernel joins the
+//! two again.
 
 use crate::smaps;
 use core::ops::Range;
@@ -12,14 +14,14 @@ use uffd::pagemap::{Pagemap, Run};
 use uffd::sys::{self, consts::*};
 use uffd::{Errno, Userfault};
 
-/// True when the mapping at `at` is locked: the program wants it to stay. Of anonymous memory msync has nothing to write back, and only
-/// says EBUSY where a lock is (smaps says it too, and walks all page tables for it).
+/// True when the mapping at `at` is locked: the program wants it to stay. Of anonymous memory msync has nothing to
+/// write back, and only says EBUSY where a lock is (smaps says it too, and walks all page tables for it).
 pub fn is_locked(at: usize) -> bool {
     sys::msync(at, uffd::PAGE, MS_INVALIDATE) == Err(Errno::EBUSY)
 }
 
-/// True when the mapping at `at` is locked and filled, all of it, also as it grows: not where MLOCK_ONFAULT was asked for, which smaps alone tells. (Of kernels
-/// whose smaps does not know it, it is filled by us at worst.)
+/// True when the mapping at `at` is locked and filled, all of it, also as it grows: not where MLOCK_ONFAULT was asked
+/// for, which smaps alone tells. (Of kernels whose smaps does not know it, it is filled by us at worst.)
 pub fn is_filled(at: usize) -> bool {
     let mut on_fault = false;
     if is_locked(at) {
@@ -32,10 +34,11 @@ pub fn is_filled(at: usize) -> bool {
 /// How often it is looked at most whether more of a range has been filled, without seeing any.
 const LOOKS: usize = 30;
 
-/// Lets whoever waits at the start of a range fill it, which is part of a locked mapping that is registered with `uffd`. False when it is not registered any more.
+/// Lets whoever waits at the start of a range fill it, which is part of a locked mapping that is registered with
+/// `uffd`. False when it is not registered any more.
 ///
-/// Nothing is filled here: should the range be another mapping by now, the fault would be ours to serve. Nor does it matter whether all of it has been filled:
-/// who waits at the next page is let fill the rest.
+/// Nothing is filled here: should the range be another mapping by now, the fault would be ours to serve. Nor does it
+/// matter whether all of it has been filled: who waits at the next page is let fill the rest.
 pub fn fill(uffd: &Userfault, maps: &Maps, pagemap: &Pagemap, range: &Range<usize>) -> Result<bool, Errno> {
     // Whoever waits there goes on now.
     uffd.unregister(range.clone())?;

@@ -1,5 +1,5 @@
-//! How long the pager sleeps where nothing wakes it. Of memory that is registered each miss wakes it, and of mappings larger than what is left of the room it is told
-//! (grow.rs); what else comes it has to look for.
+//! How long the pager sleeps where nothing wakes it. Of memory that is registered each miss wakes it, and of mappings
+//! larger than what is left of the room it is told (grow.rs); what else comes it has to look for.
 
 /// How long it sleeps at least, in nanoseconds; and at most where all is still, unless there is much room.
 pub const LEAST_NS: u64 = 500_000;
@@ -20,8 +20,9 @@ pub struct Nap {
 }
 
 impl Nap {
-    /// How long it may sleep now, in nanoseconds: so long that the process, which holds `own` bytes and has missed `faults` times, could not have filled the `room` that it
-    /// has left; and twice as long each time as long as it neither grows nor misses. To look 2,000 times a second costs several percent of a CPU, for each process.
+    /// How long it may sleep now, in nanoseconds: so long that the process, which holds `own` bytes and has missed
+    /// `faults` times, could not have filled the `room` that it has left; and twice as long each time as long as it
+    /// neither grows nor misses. To look 2,000 times a second costs several percent of a CPU, for each process.
     pub fn next(&mut self, room: u64, own: usize, faults: u64) -> u64 {
         let least = (room / PACE).clamp(LEAST_NS, MOST_NS);
         let is_still = own <= self.own && faults == self.faults;

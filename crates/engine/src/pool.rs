@@ -1,7 +1,8 @@
 //! The pool's memory: mappings of the engine's own, which grow by pages of stock where there are any.
 //!
-//! Where a program writes more than it may have, pages that were emptied and memory that the pool needs come at about the same rate. To give the
-//! former back and to have the latter made costs several times what a move does: the kernel clears each page, and each call is one more.
+//! Where a program writes more than it may have, pages that were emptied and memory that the pool needs come at about
+//! the same rate. To give the former back and to have the latter made costs several times what a move does: the kernel
+//! clears each page, and each call is one more.
 
 use alloc::vec::Vec;
 use control::arena;
@@ -48,7 +49,8 @@ impl PoolMemory {
         self.spare.take();
     }
 
-    /// What the pool may grow into from now on, instead of what it might until now, which is returned as far as it is left.
+    /// What the pool may grow into from now on, instead of what it might until now, which is returned as far as it is
+    /// left.
     pub fn lend(&self, spare: Spare) -> Spare {
         self.spare.replace(spare)
     }
@@ -76,8 +78,8 @@ impl PoolMemory {
     }
 }
 
-// SAFETY: `map` hands out fresh zeroed mappings, aligned as asked; a range that is given back with MADV_DONTNEED reads as zeros, and one
-// to which pages were moved as what they held.
+// SAFETY: `map` hands out fresh zeroed mappings, aligned as asked; a range that is given back with MADV_DONTNEED reads
+// as zeros, and one to which pages were moved as what they held.
 unsafe impl Backing for PoolMemory {
     fn map(&self, bytes: usize) -> Option<NonNull<u8>> {
         let at = arena::map(bytes, 64 << 10)?;

@@ -1,4 +1,5 @@
-//! The engine's process: asleep while the program is far from its limit, then awake, or from birth in a forked child, with the pager's loop (rounds.rs) until the program is gone.
+//! The engine's process: asleep while the program is far from its limit, then awake, or from birth in a forked child,
+//! with the pager's loop (rounds.rs) until the program is gone.
 
 use crate::answer::stand_by;
 use crate::board::{Board, WORKERS_MAX};
@@ -79,9 +80,11 @@ pub extern "C" fn main(_argument: usize) -> ! {
     sys::exit(0)
 }
 
-/// What a new engine has of its own: a table of its parent's engine is about another process. An heir alone has its parent's heap.
+/// What a new engine has of its own: a table of its parent's engine is about another process. An heir alone has its
+/// parent's heap.
 fn begin_anew(is_heir: bool) {
-    // SAFETY: engine and workers alone allocate, and go by this table; this engine has done neither yet, and of its parent's nobody is here.
+    // SAFETY: engine and workers alone allocate, and go by this table; this engine has done neither yet, and of its
+    // parent's nobody is here.
     unsafe {
         if !is_heir {
             heap::reset();
@@ -136,7 +139,8 @@ fn asleep(watch: &mut Watch) -> bool {
         let marks = if evict_all { Watermarks::evict_all() } else { Watermarks::new(limit, 1, UNKNOWN) };
         let threshold = marks.wake;
         CONTROL.ahead_bytes.store(threshold.saturating_sub(own).max(AHEAD_LEAST), Relaxed);
-        // With little left, or much mapped since the last look, it must not come to more before the next one, whatever it has mapped.
+        // With little left, or much mapped since the last look, it must not come to more before the next one, whatever
+        // it has mapped.
         let may_burst = CONTROL.is_ahead() || watch.order.memcg.may_run_short(0);
         if own > threshold || may_burst && data(&watch.statm) > threshold {
             return true;
@@ -265,7 +269,8 @@ fn awake(watch: &mut Watch) -> Result<(), (&'static str, Errno)> {
     Ok(())
 }
 
-/// In a child of fork: takes over what its parent's engine had when it was cloned, and goes on with it until the program is gone.
+/// In a child of fork: takes over what its parent's engine had when it was cloned, and goes on with it until the
+/// program is gone.
 fn inherit(watch: &mut Watch) {
     let slot = watch.order.slot;
     match take_over(watch) {
@@ -308,7 +313,8 @@ fn take_over(watch: &mut Watch) -> Result<(Box<Engine>, Board, Crew), Miscarriag
         parts.map_err(|(what, e)| Miscarriage::Refused(what, e))?;
     let late = fork::told().ok_or(Miscarriage::Untold)?;
     let parents = CONTROL.pager.load(Acquire) as *mut Engine;
-    // SAFETY: the parent's pager, in the child's copy of its heap, as it was when its engine stood still; it is used here, and never again.
+    // SAFETY: the parent's pager, in the child's copy of its heap, as it was when its engine stood still; it is used
+    // here, and never again.
     let (store, estate) = unsafe {
         (PageStore::take_over(&raw const (*parents).store, mover, board, &slot.stat), (*parents).bequeath())
     };

@@ -1,5 +1,5 @@
-//! The processes that an engine makes: workers, which share its descriptors and have an address space of their own; and helpers, which share its memory and
-//! make one system call.
+//! The processes that an engine makes: workers, which share its descriptors and have an address space of their own; and
+//! helpers, which share its memory and make one system call.
 
 use crate::heap;
 use control::arena;
@@ -57,11 +57,12 @@ pub enum Place {
     Here,
 }
 
-/// Starts `entry` in a process that shares this one's descriptors, and is its child; its argument is the address of `duty`, which is never dropped. Who is made apart gets
-/// `shared` too, a mapping of the engine's.
+/// Starts `entry` in a process that shares this one's descriptors, and is its child; its argument is the address of
+/// `duty`, which is never dropped. Who is made apart gets `shared` too, a mapping of the engine's.
 ///
 /// # Safety
-/// `entry` must be fit to run beside the program: no libc, no thread-local storage. A child that somebody else makes meanwhile gets the stack and `shared` too.
+/// `entry` must be fit to run beside the program: no libc, no thread-local storage. A child that somebody else makes
+/// meanwhile gets the stack and `shared` too.
 pub unsafe fn worker<T>(
     entry: extern "C" fn(usize) -> !,
     place: Place,
@@ -95,7 +96,8 @@ pub unsafe fn worker<T>(
 pub struct Kept([usize; 3]);
 
 impl Kept {
-    /// The board at `board`, the run's page with `slot` in it, its beginning, and the stack of whoever calls [`Kept::leave_the_rest`].
+    /// The board at `board`, the run's page with `slot` in it, its beginning, and the stack of whoever calls
+    /// [`Kept::leave_the_rest`].
     pub fn new(board: usize, memcg: &Memcg, slot: &Slot) -> Kept {
         Kept([board, core::ptr::from_ref(memcg) as usize, core::ptr::from_ref(slot) as usize])
     }

@@ -24,7 +24,8 @@ use uffd::sys::{self, consts::*};
 use vmscan::growth::Growth;
 use vmscan::watermark::Watermarks;
 
-/// So much may be mapped and not be registered: one part in so many of what the process may still grow by, and this in any case.
+/// So much may be mapped and not be registered: one part in so many of what the process may still grow by, and this in
+/// any case.
 const AHEAD_PART: usize = 2;
 /// See `AHEAD_PART`.
 pub const AHEAD_LEAST: usize = 1 << 20;
@@ -37,9 +38,9 @@ fn is_crowded(memcg: &Memcg) -> bool {
     memcg.division.processes_per_cpu() > 0
 }
 
-/// How often the kernel is asked how much memory the process holds; in between the pager keeps count of what it does itself. What comes about without
-/// it, at 3 or 4 bytes in a nanosecond, must be found before it is an eighth of what lies between the high mark and the limit,
-/// where that takes 100 µs or more.
+/// How often the kernel is asked how much memory the process holds; in between the pager keeps count of what it does
+/// itself. What comes about without it, at 3 or 4 bytes in a nanosecond, must be found before it is an eighth of what
+/// lies between the high mark and the limit, where that takes 100 µs or more.
 fn look_ns(marks: &Watermarks) -> u64 {
     ((marks.limit - marks.high) as u64 / 32).clamp(100_000, 250_000)
 }
@@ -47,9 +48,9 @@ fn look_ns(marks: &Watermarks) -> u64 {
 /// How often figures are published.
 const PUBLISH_NS: u64 = 2_000_000;
 
-/// Test mode: the times between two rounds in which everything goes out. Most are short, so that pages go and come often; but a thread
-/// must come past its instruction or system call, with all the pages that this needs, however seldom it gets a processor: each time is half as
-/// frequent as one of half its length, up to 100 ms.
+/// Test mode: the times between two rounds in which everything goes out. Most are short, so that pages go and come
+/// often; but a thread must come past its instruction or system call, with all the pages that this needs, however
+/// seldom it gets a processor: each time is half as frequent as one of half its length, up to 100 ms.
 struct Rests {
     random: u64,
     until_ns: u64,
@@ -203,7 +204,8 @@ pub fn run(watch: &mut Watch, board: Board, workers: &[u32], pager: &mut Engine)
     }
 }
 
-/// Publishes what the process holds: `own` bytes, and `excess` that are counted with its relatives. A relative's log counts there, its own with what is in its pool.
+/// Publishes what the process holds: `own` bytes, and `excess` that are counted with its relatives. A relative's log
+/// counts there, its own with what is in its pool.
 fn publish(watch: &mut Watch, pager: &Engine, own: usize, excess: usize) {
     let (log, forebears) = heritage::bytes();
     let share = &watch.order.slot.share;

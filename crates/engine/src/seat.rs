@@ -1,21 +1,23 @@
 //! Where the engine runs: on the CPU of the thread that misses.
 //!
-//! A thread that touches a page here and a page there waits for the engine at each, and on another CPU that is two wake-ups across CPUs, dearer than
-//! all the engine does for it. On the same CPU they are two switches: the thread sleeps while it is served, so the CPU is free, and no other
-//! CPU has to be told which pages have gone.
+//! A thread that touches a page here and a page there waits for the engine at each, and on another CPU that is two
+//! wake-ups across CPUs, dearer than all the engine does for it. On the same CPU they are two switches: the thread
+//! sleeps while it is served, so the CPU is free, and no other CPU has to be told which pages have gone.
 //!
-//! To be bound to that CPU is not enough: the scheduler wakes the thread on any other CPU that is idle, since the engine is running on its own.
-//! Only a CPU that runs nothing but SCHED_IDLE counts as idle too, and so engine and workers are that as long as the seat is taken. (Linux
-//! 6.18 on two virtual CPUs: 10 us for a miss so, 50 us bound and not SCHED_IDLE, 20 to 30 us polling on another CPU.) Where it all the same wakes
-//! the thread elsewhere, which happens while a worker runs, the engine goes after it before it sleeps (`follow`).
+//! To be bound to that CPU is not enough: the scheduler wakes the thread on any other CPU that is idle, since the
+//! engine is running on its own. Only a CPU that runs nothing but SCHED_IDLE counts as idle too, and so engine and
+//! workers are that as long as the seat is taken. (Linux 6.18 on two virtual CPUs: 10 us for a miss so, 50 us bound and
+//! not SCHED_IDLE, 20 to 30 us polling on another CPU.) Where it all the same wakes the thread elsewhere, which happens
+//! while a worker runs, the engine goes after it before it sleeps (`follow`).
 //!
-//! SCHED_IDLE gets next to nothing where others want the CPU. A program that stops missing and writes fresh memory could so take more of it than there
-//! is: a worker looks out for that, and calls the engine (`Board::alarm`). And the seat is given up as soon as misses are no longer frequent, for
-//! whatever reason, and not taken again for a while, twice as long each time until it has proved good. Who may not leave SCHED_IDLE
-//! again (that takes CAP_SYS_NICE, or an RLIMIT_NICE of 20) never takes it.
+//! SCHED_IDLE gets next to nothing where others want the CPU. A program that stops missing and writes fresh memory
+//! could so take more of it than there is: a worker looks out for that, and calls the engine (`Board::alarm`). And the
+//! seat is given up as soon as misses are no longer frequent, for whatever reason, and not taken again for a while,
+//! twice as long each time until it has proved good. Who may not leave SCHED_IDLE again (that takes CAP_SYS_NICE, or an
+//! RLIMIT_NICE of 20) never takes it.
 //!
-//! Where misses are rare, come from several threads at a time, or come as a stream, which the engine works ahead of, it is better on a CPU of its
-//! own, and the scheduler says where.
+//! Where misses are rare, come from several threads at a time, or come as a stream, which the engine works ahead of, it
+//! is better on a CPU of its own, and the scheduler says where.
 
 use alloc::vec::Vec;
 use uffd::sys::{self, CpuSet, consts::*};

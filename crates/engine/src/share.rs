@@ -1,8 +1,8 @@
 //! The process's share of the limit, as its engine uses it; and what is left of that when the coordinator has died.
 //!
-//! The engine takes from the run's pot ahead of what the process grows by, so that the share is always above the footprint while there is anything in
-//! the pot. What it goes by, its limit, is the share and its part of the pot: with the pot full a process is far from its limit however small
-//! its share is, and with the pot empty the share is all.
+//! The engine takes from the run's pot ahead of what the process grows by, so that the share is always above the
+//! footprint while there is anything in the pot. What it goes by, its limit, is the share and its part of the pot: with
+//! the pot full a process is far from its limit however small its share is, and with the pot empty the share is all.
 
 use control::Order;
 use control::line::Line;
@@ -18,8 +18,9 @@ const AHEAD_PART: u64 = 32;
 /// With less no engine can work, whatever its share is.
 const LEAST: u64 = 2 << 20;
 
-/// What the process may hold, in bytes, besides what is counted with its relatives; it holds `own` now, and more is taken from the pot if that is near the
-/// share. Of the pot counts an equal part for each that may take from it at a time.
+/// What the process may hold, in bytes, besides what is counted with its relatives; it holds `own` now, and more is
+/// taken from the pot if that is near the share. Of the pot counts an equal part for each that may take from it at a
+/// time.
 pub fn limit(order: &Order, own: usize) -> usize {
     within(order, own, order.memcg.division.takers.load(Relaxed))
 }
@@ -49,8 +50,8 @@ pub fn excess(order: &Order, footprint: usize) -> usize {
     (order.slot.share.excess_bytes.load(Relaxed) as usize).min(footprint)
 }
 
-/// The part of its figures, in bytes, that a process of `footprint` bytes has to itself: what it shares with its relatives counts there. Of what is out it
-/// shares as much as of what is in, as far as anybody can tell.
+/// The part of its figures, in bytes, that a process of `footprint` bytes has to itself: what it shares with its
+/// relatives counts there. Of what is out it shares as much as of what is in, as far as anybody can tell.
 pub fn own_part(order: &Order, footprint: usize) -> impl Fn(usize) -> u64 + use<> {
     let own = footprint - excess(order, footprint);
     move |bytes| (bytes as u128 * own as u128 / footprint.max(1) as u128) as u64
@@ -82,7 +83,8 @@ impl Coordinator {
         Coordinator { process, said: 0, new_ns: sys::now_ns(), looked_ns: 0 }
     }
 
-    /// Looks now and then whether it has died, in which case one engine of the run says so on the standard error of `program`.
+    /// Looks now and then whether it has died, in which case one engine of the run says so on the standard error of
+    /// `program`.
     pub fn watch(&mut self, order: &Order, program: &Fd) {
         let now = sys::now_ns();
         if now < self.looked_ns + LOOK_NS {
@@ -116,8 +118,8 @@ impl Coordinator {
     }
 }
 
-/// What a process copies of what it has in common with its relatives, while nobody is told of its writes: each copy is a fault that the kernel serves
-/// alone, and those are counted. Those that brought fresh memory are taken off.
+/// What a process copies of what it has in common with its relatives, while nobody is told of its writes: each copy is
+/// a fault that the kernel serves alone, and those are counted. Those that brought fresh memory are taken off.
 pub struct Copies {
     stat: Option<Fd>,
     /// How many faults there were at the last look, and what the process held; none where nothing was shared then.

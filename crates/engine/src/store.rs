@@ -79,7 +79,8 @@ impl PageStore {
     /// In a child: what its parent's store held, without the jobs, of which there were none.
     ///
     /// # Safety
-    /// `parents` must be the copy of a store that the parent's engine had when it stood still for the fork, and never be used again.
+    /// `parents` must be the copy of a store that the parent's engine had when it stood still for the fork, and never
+    /// be used again.
     pub unsafe fn take_over(
         parents: *const PageStore,
         mover: Option<Mover>,
@@ -93,8 +94,8 @@ impl PageStore {
         PageStore { board, cache, codec, chooser, stat, given, in_vain, damage_every, stored, is_frozen }
     }
 
-    /// With nothing better to do, compacts the pool a little where holes take a thirty-second of it, or an eighth while a stream comes in, which leaves
-    /// many that the next objects fill. False when that was not needed.
+    /// With nothing better to do, compacts the pool a little where holes take a thirty-second of it, or an eighth while
+    /// a stream comes in, which leaves many that the next objects fill. False when that was not needed.
     pub fn tidy(&mut self) -> bool {
         let pool = self.cache.pool();
         let (held, stored) = (pool.pool_bytes(), pool.stored_bytes());
@@ -107,8 +108,9 @@ impl PageStore {
         compacted.objects_moved > 0
     }
 
-    /// Makes one object, which all of the family can read, of those pages of the window `bytes`, the program's at `from`, that `pages` names by bit, at the beginning of
-    /// `parcel`: its pages, fingerprint and bytes. `None` where that would save little.
+    /// Makes one object, which all of the family can read, of those pages of the window `bytes`, the program's at
+    /// `from`, that `pages` names by bit, at the beginning of `parcel`: its pages, fingerprint and bytes. `None` where
+    /// that would save little.
     pub fn pack(
         &mut self,
         from: usize,

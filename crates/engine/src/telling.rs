@@ -1,5 +1,5 @@
-//! What a process shares with its relatives, told to all of them: its engine, asked by the coordinator, compresses what others have too into its log; and everybody's
-//! reads what is in the logs.
+//! What a process shares with its relatives, told to all of them: its engine, asked by the coordinator, compresses what
+//! others have too into its log; and everybody's reads what is in the logs.
 
 use crate::heritage;
 use crate::live::Live;
@@ -51,7 +51,8 @@ impl Teller {
         has_more || asked > 0
     }
 
-    /// Tells what is found next, if anything is: how many bytes it was; `None` where there is nothing left, or no room for it.
+    /// Tells what is found next, if anything is: how many bytes it was; `None` where there is nothing left, or no room
+    /// for it.
     fn tell(&mut self, pager: &mut Pager<'_, Live, PageStore>) -> Option<usize> {
         let (at, pages) = match pager.untold() {
             Untold::Pages(at, pages) => (at, pages),

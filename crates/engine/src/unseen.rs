@@ -1,9 +1,11 @@
-//! Copies of the process that passed no hook: a system-call instruction of the program's own. What is out is missing there, since it is kept out of children, and a
-//! copy that touches it ends by SIGSEGV. Nobody else could say why: its parent reaps it.
+//! Copies of the process that passed no hook: a system-call instruction of the program's own. What is out is missing
+//! there, since it is kept out of children, and a copy that touches it ends by SIGSEGV. Nobody else could say why: its
+//! parent reaps it.
 //!
-//! No call tells of such a copy, and it may be gone before anybody looks. But the kernel write-protects each page as it copies the memory, and to write to one that
-//! was the process's own is a fault after that, however short the copy lived. So the engine writes to a page of its own now and then, and counts its faults. Where
-//! one came, and no copy that was seen has been made since the last look, there was another.
+//! No call tells of such a copy, and it may be gone before anybody looks. But the kernel write-protects each page as it
+//! copies the memory, and to write to one that was the process's own is a fault after that, however short the copy
+//! lived. So the engine writes to a page of its own now and then, and counts its faults. Where one came, and no copy
+//! that was seen has been made since the last look, there was another.
 
 use control::CONTROL;
 use core::sync::atomic::{AtomicU32, Ordering::*};
@@ -36,8 +38,9 @@ impl Unseen {
 
     /// True when a copy that was not seen has been made since the last look. One that was seen hides others.
     fn has_come(&mut self) -> bool {
-        // A copy that is seen counts before it is made and after it. In between the engine stands still, or `forks` is not 0. So where that is 0, and no more were counted from
-        // before the last look until after this one, none of those that are seen was made meanwhile.
+        // A copy that is seen counts before it is made and after it. In between the engine stands still, or `forks` is
+        // not 0. So where that is 0, and no more were counted from before the last look until after this one, none of
+        // those that are seen was made meanwhile.
         let seen = || (CONTROL.forks.load(SeqCst), CONTROL.copies.load(SeqCst));
         let (forks, copies) = seen();
         let faulted = sys::write_faults(&CANARY.word);

@@ -80,7 +80,8 @@ impl Watch {
         })
     }
 
-    /// Sees to it that the engine has no more rights than the program, now and then and when a thread asks for it: where there is something to give up, `act` does it.
+    /// Sees to it that the engine has no more rights than the program, now and then and when a thread asks for it:
+    /// where there is something to give up, `act` does it.
     pub fn follow(&mut self, now_ns: u64, act: impl FnOnce(&Follower)) {
         self.look_at_rights(now_ns, |watch| act(&watch.rights));
     }
@@ -114,7 +115,8 @@ impl Watch {
         }
     }
 
-    /// The engine makes the calls of this stage alone from now on. One that was born with a filter has another only when all else has been found to go.
+    /// The engine makes the calls of this stage alone from now on. One that was born with a filter has another only
+    /// when all else has been found to go.
     pub fn filter(&self, stage: Stage) {
         if !self.was_filtered || stage == Stage::Manages {
             filter::enter(stage, Company { program: self.order.pid, engine: self.own_pid, doors: None });
@@ -139,8 +141,9 @@ impl Watch {
         if unsafe { (word as *const u32).read_volatile() } == value {
             return false;
         }
-        // The main thread is gone, and has not got this memory any more. If others live on in it there is nothing else that it has got; if not, another
-        // program runs under this number. In this order: whoever leaves its memory between the two questions has none at the second.
+        // The main thread is gone, and has not got this memory any more. If others live on in it there is nothing else
+        // that it has got; if not, another program runs under this number. In this order: whoever leaves its memory
+        // between the two questions has none at the second.
         let has_another = match sys::same_vm(self.own_pid, self.order.pid) {
             Ok(same) => !same,
             Err(errno) => errno != Errno::ENOSYS,
@@ -148,8 +151,9 @@ impl Watch {
         has_another && !self.has_left_memory()
     }
 
-    /// True for a process whose main thread has ended, or is about to, and uses no memory any more. In a PID namespace with another's /proc, where its number is another process's, nothing
-    /// is managed, and so nothing is lost where it is taken to have executed a program.
+    /// True for a process whose main thread has ended, or is about to, and uses no memory any more. In a PID namespace
+    /// with another's /proc, where its number is another process's, nothing is managed, and so nothing is lost where it
+    /// is taken to have executed a program.
     fn has_left_memory(&self) -> bool {
         let (mut path, mut text) = (Line::default(), [0; 2]);
         let _ = write!(path, "/proc/{}/statm\0", self.order.pid);
@@ -195,7 +199,8 @@ impl Watch {
         share::limit_asleep(&self.order, own)
     }
 
-    /// Publishes what the process holds, would hold alone, has out, and has in the pool, in bytes; without what is counted with its relatives.
+    /// Publishes what the process holds, would hold alone, has out, and has in the pool, in bytes; without what is
+    /// counted with its relatives.
     pub fn publish(&mut self, footprint: usize, wanted: usize, stored: usize, pool: usize) {
         let own = share::own_part(&self.order, footprint);
         let [holds, wanted, stored, pool] = [footprint, wanted, stored, pool].map(own);
@@ -215,7 +220,8 @@ impl Watch {
         let Some(comm) = self.comm.as_ref().filter(|_| now_ns >= self.comm_due_ns) else { return };
         let mut name = [0; memcg::NAME_BYTES];
         let read = sys::pread(comm, &mut name, 0);
-        // A program that this process has begun to execute meanwhile is another one: it gets an engine and a slot of its own.
+        // A program that this process has begun to execute meanwhile is another one: it gets an engine and a slot of
+        // its own.
         if let Ok(len @ 1..) = read
             && !self.gone()
         {

@@ -1,11 +1,14 @@
-//! A worker's process: takes jobs from the board until the engine ends, and sees to it that the engine's death is not silent.
+//! A worker's process: takes jobs from the board until the engine ends, and sees to it that the engine's death is not
+//! silent.
 //!
-//! It has an address space of its own, without the program (processes.rs): while it runs, neither the engine that moves pages nor the program that maps
-//! and unmaps has to interrupt its CPU to make it forget addresses. (Linux 6.18 on two virtual CPUs: 11 us for the move of a page where a worker
-//! runs in the same address space, 0.8 us where it does not.) What it compresses it copies out of the program first.
+//! It has an address space of its own, without the program (processes.rs): while it runs, neither the engine that moves
+//! pages nor the program that maps and unmaps has to interrupt its CPU to make it forget addresses. (Linux 6.18 on two
+//! virtual CPUs: 11 us for the move of a page where a worker runs in the same address space, 0.8 us where it does not.)
+//! What it compresses it copies out of the program first.
 //!
-//! Workers share the engine's descriptors. While one of them lives the userfaultfd stays open, and memory that is out cannot turn into zeros: if
-//! the engine dies before the program, a worker stops the program with a message, and stays until it has gone.
+//! Workers share the engine's descriptors. While one of them lives the userfaultfd stays open, and memory that is out
+//! cannot turn into zeros: if the engine dies before the program, a worker stops the program with a message, and stays
+//! until it has gone.
 
 use crate::board::{Board, Hand, Reply, Task, Work};
 use crate::creds;
@@ -136,7 +139,8 @@ impl Watch<'_> {
                 slot.state.store(memcg::State::Stopped as u32, Release);
             }
             let _ = sys::pidfd_send_signal(&self.program, SIGKILL);
-            // The first process of a PID namespace does not heed that: `zfolio run` ends it, and until then whoever touches what is out waits.
+            // The first process of a PID namespace does not heed that: `zfolio run` ends it, and until then whoever
+            // touches what is out waits.
             while !ended(&self.program) {
                 sys::sleep_ns(AGAIN_NS);
             }
@@ -268,10 +272,11 @@ fn copy(watch: &mut Watch<'_>, at: usize, pages: u16, window: &mut [u8]) {
     }
 }
 
-/// Opens the device that the compressor is made for, if there is one and it is one that may be opened here, and has it do the work.
+/// Opens the device that the compressor is made for, if there is one and it is one that may be opened here, and has it
+/// do the work.
 ///
-/// Here and not in the engine: a device works in the address space of whoever opened it, which is to be neither the program's nor one that a child of
-/// fork takes over. What the engine reads back itself it reads in software.
+/// Here and not in the engine: a device works in the address space of whoever opened it, which is to be neither the
+/// program's nor one that a child of fork takes over. What the engine reads back itself it reads in software.
 fn attach_device(duty: &Duty, codec: &mut Codec) -> Option<Meter> {
     if !duty.choice.compressor.is_for_device() {
         return None;
@@ -303,7 +308,8 @@ pub extern "C" fn main(duty: usize) -> ! {
     let watched = (sys::pidfd_open(duty.engine), sys::pidfd_open(duty.program));
     let (true, Ok(mut codec), (Ok(engine), Ok(program))) = (is_alone, codec, watched) else { sys::exit(1) };
     if duty.kept.is_some() {
-        // It has pages of the program's, and descriptors by which to read the others: these are not for whoever may look at a process of this user.
+        // It has pages of the program's, and descriptors by which to read the others: these are not for whoever may
+        // look at a process of this user.
         creds::forbid_looks();
     }
     let meter = attach_device(duty, &mut codec);

@@ -11,8 +11,8 @@ use core::sync::atomic::Ordering::*;
 use uffd::PAGE;
 use uffd::sys::{self, consts::*};
 
-/// Installs guards by `call`, while the engine copies nothing: it looks for guards before each copy, and one that is made between the look and
-/// the copy would be overwritten. What was there before is forgotten.
+/// Installs guards by `call`, while the engine copies nothing: it looks for guards before each copy, and one that is
+/// made between the look and the copy would be overwritten. What was there before is forgotten.
 fn install_guards(range: Range<usize>, call: impl FnOnce() -> i32) -> i32 {
     with_bell(|| {
         CONTROL.guards.store(1, SeqCst);
@@ -36,8 +36,8 @@ pub extern "C" fn madvise(at: usize, bytes: usize, advice: i32) -> i32 {
     const GUARD_INSTALL: i32 = 102;
     // SAFETY: the type of madvise(2).
     let real = unsafe { real::<extern "C" fn(usize, usize, i32) -> i32>(Call::Madvise) };
-    // To give pages up at once is one of the two things that MADV_FREE allows, and the one that is seen at once: memory that is given up later
-    // would have to be watched until then.
+    // To give pages up at once is one of the two things that MADV_FREE allows, and the one that is seen at once: memory
+    // that is given up later would have to be watched until then.
     let managed = run::is_managed();
     let effective = if advice == FREE && managed { MADV_DONTNEED as i32 } else { advice };
     let call = || real.map_or(NO_SUCH_CALL, |f| f(at, bytes, effective));

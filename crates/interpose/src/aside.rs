@@ -1,13 +1,14 @@
-//! How a thread of the program makes the engine's process: clone with CLONE_VM and nothing else shared, so that the program sees neither a thread nor a
-//! child.
+//! How a thread of the program makes the engine's process: clone with CLONE_VM and nothing else shared, so that the
+//! program sees neither a thread nor a child.
 //!
 //! ```text
 //!   program ── clone(VM|VFORK) ──> midwife ── clone(VM) ──> engine
 //!        waits until the midwife has ended, and reaps it; the engine is now a child of the nearest subreaper (`zfolio run`) or of init
 //! ```
 //!
-//! Where that would be the program itself (wait.rs) the engine is its child from the start, by CLONE_PARENT, and has no exit signal: a wait does not know of such children unless it asks for
-//! them, while an orphan is one like any other, and an init that waits for all of them would wait for its own engine.
+//! Where that would be the program itself (wait.rs) the engine is its child from the start, by CLONE_PARENT, and has no
+//! exit signal: a wait does not know of such children unless it asks for them, while an orphan is one like any other,
+//! and an init that waits for all of them would wait for its own engine.
 //!
 //! The same way serves for anything that must leave the program's own descriptors alone ([`aside`]).
 
@@ -97,8 +98,8 @@ extern "C" fn midwife(order: usize) -> ! {
     sys::exit(0)
 }
 
-/// While it lives, a child that ends leaves no trace in the program's account of its children (RUSAGE_CHILDREN): the kernel
-/// reaps children whose signal is ignored without counting what they used.
+/// While it lives, a child that ends leaves no trace in the program's account of its children (RUSAGE_CHILDREN): the
+/// kernel reaps children whose signal is ignored without counting what they used.
 struct Unseen(sys::Disposition);
 
 impl Unseen {
@@ -127,7 +128,8 @@ impl Drop for Unseen {
     }
 }
 
-/// Runs `entry(argument)` in a process that shares this one's memory and nothing else, to its end. All signals must be blocked.
+/// Runs `entry(argument)` in a process that shares this one's memory and nothing else, to its end. All signals must be
+/// blocked.
 ///
 /// # Safety
 /// `entry` must be fit to run in the program's place: no libc, no thread-local storage.
@@ -160,7 +162,8 @@ unsafe fn aside_in(
     made.map(drop)
 }
 
-/// Starts `entry(argument)` in a process that shares this one's memory, and that no wait of the program's finds. All signals must be blocked.
+/// Starts `entry(argument)` in a process that shares this one's memory, and that no wait of the program's finds. All
+/// signals must be blocked.
 ///
 /// # Safety
 /// `entry` must be fit to run beside the program: no libc, no thread-local storage.
@@ -188,7 +191,8 @@ pub fn has_rights(namespaces: u32) -> bool {
         unsafe { *(result as *mut bool) = handover::can_be_had(handover::TRY_NS) && has_room() };
         sys::exit(0)
     }
-    // In another PID namespace /proc shows others (tasks.rs). And the first process there must be the program's: when that ends there can be no more.
+    // In another PID namespace /proc shows others (tasks.rs). And the first process there must be the program's: when
+    // that ends there can be no more.
     if namespaces & CLONE_NEWPID != 0 || !has_own_pid_namespace() {
         return false;
     }

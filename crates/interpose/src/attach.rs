@@ -1,5 +1,5 @@
-//! How an engine is started from outside, in a process whose memory came past every hook (grow.rs): by system calls of the program's own, as sanitizers make
-//! them, or by the loader.
+//! How an engine is started from outside, in a process whose memory came past every hook (grow.rs): by system calls of
+//! the program's own, as sanitizers make them, or by the loader.
 //!
 //! ```text
 //!   zfolio run (ptrace)                            a thread of the program
@@ -10,14 +10,18 @@
 //! ```
 //!
 //! This is safe at any instruction because
-//! 1. it is what a signal handler is that maps memory: whatever the hook at mmap may do there, `start_from_outside` may do here. No signal is heeded meanwhile;
-//! 2. where a lock of ours is held all signals are blocked, and `zfolio run` leaves a thread alone that blocks all of them;
+//! 1. it is what a signal handler is that maps memory: whatever the hook at mmap may do there, `start_from_outside` may
+//!    do here. No signal is heeded meanwhile;
+//! 2. where a lock of ours is held all signals are blocked, and `zfolio run` leaves a thread alone that blocks all of
+//!    them;
 //! 3. nothing is written to the program's stack, whose end, red zone or use nobody knows;
-//! 4. the registers are restored while the thread is stopped, and with them what the kernel returned of a system call that is to be made again: the
-//!    kernel itself then decides between that and EINTR, by the signals that have come by then;
+//! 4. the registers are restored while the thread is stopped, and with them what the kernel returned of a system call
+//!    that is to be made again: the kernel itself then decides between that and EINTR, by the signals that have come by
+//!    then;
 //! 5. one thread at a time is here, since one `zfolio run` has one at a time.
 //!
-//! `zfolio run` may die at any moment. A thread that nobody fetches goes on by itself, with the registers that it came with.
+//! `zfolio run` may die at any moment. A thread that nobody fetches goes on by itself, with the registers that it came
+//! with.
 
 use crate::grow;
 use core::cell::UnsafeCell;
@@ -41,7 +45,8 @@ const FETCHED_NS: u64 = 3_000_000_000;
 
 const STACK: usize = 48 << 10;
 
-/// What `zfolio run` reads and writes. The registers that the thread is to have if nobody fetches it lie at the stack's upper end, as iretq takes them.
+/// What `zfolio run` reads and writes. The registers that the thread is to have if nobody fetches it lie at the stack's
+/// upper end, as iretq takes them.
 #[repr(C, align(4096))]
 struct Attachment {
     /// A [`Stage`].

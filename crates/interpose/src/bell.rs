@@ -1,4 +1,5 @@
-//! The doorbell: how a thread of the program asks the engine for something, and waits until that is done. It touches a page that is never there.
+//! The doorbell: how a thread of the program asks the engine for something, and waits until that is done. It touches a
+//! page that is never there.
 
 use control::{CONTROL, DOORBELL_BYTES, State, Wish};
 use core::ops::Range;
@@ -10,7 +11,8 @@ use uffd::{Mutex, PAGE};
 #[unsafe(link_section = ".data.zfolio")]
 static BELL: Mutex<()> = Mutex::new(());
 
-/// Touches the doorbell: returns when the engine has answered, or at once where the bell is still full. Whoever asks looks himself whether it was done.
+/// Touches the doorbell: returns when the engine has answered, or at once where the bell is still full. Whoever asks
+/// looks himself whether it was done.
 pub fn ring() {
     let bell = CONTROL.doorbell.load(Acquire);
     if bell != 0 {

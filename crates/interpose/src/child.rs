@@ -10,7 +10,8 @@ use control::run;
 use core::sync::atomic::Ordering::*;
 use uffd::sys;
 
-/// After a fork in a process with an engine, which brought everything home: the engine, its memory and its locks have stayed behind. `word` is the address of its exit word if the kernel knows that already, or 0.
+/// After a fork in a process with an engine, which brought everything home: the engine, its memory and its locks have
+/// stayed behind. `word` is the address of its exit word if the kernel knows that already, or 0.
 pub fn begin(word: usize) {
     let parent = CONTROL.slot.load(Acquire);
     // SAFETY: a child of fork has one thread, and nothing of the engine's is left that could be in use.
@@ -35,8 +36,8 @@ pub unsafe fn forget_engine() {
     }
 }
 
-/// After a fork in a process without an engine, in the child: what another thread of the parent's was doing is not under way here. It is too small to be told
-/// apart: what an engine finds later is its own.
+/// After a fork in a process without an engine, in the child: what another thread of the parent's was doing is not
+/// under way here. It is too small to be told apart: what an engine finds later is its own.
 pub fn begin_small() {
     // SAFETY: a child of fork has one thread.
     unsafe { bell::reset() };

@@ -1,12 +1,16 @@
-//! A system call by which a process makes a copy of itself, as it is made while the engine stands still (fork.rs). clone_calls.rs says who makes them.
+//! A system call by which a process makes a copy of itself, as it is made while the engine stands still (fork.rs).
+//! clone_calls.rs says who makes them.
 //!
-//! While the engine stands still for the call the kernel must touch none of the program's memory, since nobody could bring it in; nor may it touch any in the copy
-//! before that has taken over, or a page would be there that is out. So
-//! 1. the copy begins on the stack of its parent, and goes to the one that the program has for it when all has been taken over;
-//! 2. what the kernel reads (clone3's arguments) was copied before, and what it writes (the copy's number, a pidfd) it writes to `TOLD`, from where it is
-//!    brought to the program's memory afterwards. Only who shares that memory can see that: the copy may run by then;
-//! 3. CLONE_CHILD_CLEARTID is asked for always, with a word of the library's, which is the engine's alarm (watch.rs). The program's own word is not cleared, nor
-//!    would it be without an engine: for a process that ends the kernel does so only where another has its memory.
+//! While the engine stands still for the call the kernel must touch none of the program's memory, since nobody could
+//! bring it in; nor may it touch any in the copy before that has taken over, or a page would be there that is out. So
+//! 1. the copy begins on the stack of its parent, and goes to the one that the program has for it when all has been
+//!    taken over;
+//! 2. what the kernel reads (clone3's arguments) was copied before, and what it writes (the copy's number, a pidfd) it
+//!    writes to `TOLD`, from where it is brought to the program's memory afterwards. Only who shares that memory can
+//!    see that: the copy may run by then;
+//! 3. CLONE_CHILD_CLEARTID is asked for always, with a word of the library's, which is the engine's alarm (watch.rs).
+//!    The program's own word is not cleared, nor would it be without an engine: for a process that ends the kernel does
+//!    so only where another has its memory.
 
 use core::sync::atomic::{AtomicU32, Ordering::*};
 use linux_raw_sys::general as g;
@@ -91,7 +95,8 @@ impl Clone {
         Ok(Clone { form: Form::Clone(arguments), wanted })
     }
 
-    /// As the program makes it, by clone3(2), with `bytes` of arguments at `at`; and the end of the stack that the copy is to have, or 0.
+    /// As the program makes it, by clone3(2), with `bytes` of arguments at `at`; and the end of the stack that the copy
+    /// is to have, or 0.
     pub fn of_program_3(at: usize, bytes: usize) -> Result<(Clone, usize), Errno> {
         let mut args = Arguments::read(at, bytes)?;
         let given = args.args;
@@ -141,7 +146,8 @@ impl Clone {
         made.map_or_else(|errno| -(errno.0 as isize), |pid| pid as isize)
     }
 
-    /// The address that the kernel writes the copy's number to, and clears as it ends or executes a program. 0 where it does not.
+    /// The address that the kernel writes the copy's number to, and clears as it ends or executes a program. 0 where it
+    /// does not.
     pub fn exit_word(&self) -> usize {
         match &self.form {
             Form::Clone(arguments) if arguments[FLAGS] & CHILD_TID == CHILD_TID => arguments[CHILD_TID_AT],

@@ -1,5 +1,6 @@
-//! The system calls by which a process makes a copy of itself: clone inside libc's fork (stubs.rs), libc's `clone` without CLONE_VM, and fork, clone and clone3 by
-//! `syscall`. All of them end in `fork::pass`, whatever flags they have.
+//! The system calls by which a process makes a copy of itself: clone inside libc's fork (stubs.rs), libc's `clone`
+//! without CLONE_VM, and fork, clone and clone3 by `syscall`. All of them end in `fork::pass`, whatever flags they
+//! have.
 //!
 //! ```text
 //!   fork ──────────── a site in libc ──┐
@@ -15,8 +16,8 @@ use core::arch::asm;
 use linux_raw_sys::general as g;
 use uffd::sys::consts::*;
 
-/// True for a system call that makes a process with a copy of the memory. Of clone3 the arguments must be looked at: false where they cannot be read, and where
-/// the kernel will say so.
+/// True for a system call that makes a process with a copy of the memory. Of clone3 the arguments must be looked at:
+/// false where they cannot be read, and where the kernel will say so.
 fn copies(number: usize, first: usize) -> bool {
     const VM: usize = CLONE_VM as usize;
     match number as u32 {
@@ -35,7 +36,8 @@ pub fn is_ours(number: usize, first: usize) -> bool {
     is_in_run() && copies(number, first)
 }
 
-/// A copying call by `syscall`, whose arguments are `call`, its number first. In a copy that is to be on a stack of its own `stack` is set to where that is.
+/// A copying call by `syscall`, whose arguments are `call`, its number first. In a copy that is to be on a stack of its
+/// own `stack` is set to where that is.
 extern "C" fn on_syscall(call: &[usize; 6], stack: &mut usize) -> isize {
     let [number, a, b, c, d, e] = *call;
     let asked = match number as u32 {
@@ -55,8 +57,8 @@ extern "C" fn on_syscall(call: &[usize; 6], stack: &mut usize) -> isize {
     }
 }
 
-/// What `syscall` jumps to for a call that copies the process: with its arguments, and its caller's stack. A copy with a stack of its own returns to what is on top of
-/// that, as from libc's `syscall`.
+/// What `syscall` jumps to for a call that copies the process: with its arguments, and its caller's stack. A copy with
+/// a stack of its own returns to what is on top of that, as from libc's `syscall`.
 #[unsafe(naked)]
 pub extern "C" fn by_syscall() {
     core::arch::naked_asm!(

@@ -1,4 +1,5 @@
-//! What runs before the program's own constructors and main: is this process part of a run, and is it to have an engine at once?
+//! What runs before the program's own constructors and main: is this process part of a run, and is it to have an engine
+//! at once?
 
 use crate::grow;
 use crate::page;

@@ -1,6 +1,7 @@
 //! What a program needs in its environment to be managed: the library in LD_PRELOAD, and the path of the run's page.
 //!
-//! All of it may run in a child of vfork and in a signal handler: it calls nothing, allocates nothing, and writes only where it is told to.
+//! All of it may run in a child of vfork and in a signal handler: it calls nothing, allocates nothing, and writes only
+//! where it is told to.
 
 use control::run::{Name, Run};
 use core::ffi::CStr;
@@ -29,8 +30,9 @@ fn is_blank(byte: &u8) -> bool {
 }
 
 impl<'a> Plan<'a> {
-    /// Looks at the environment `strings` (NULL is an empty one). None when nothing is to be changed: what is to be put in is there, the library by
-    /// this name and no other; where nothing is to be, nothing is; or it belongs to another run, one inside this.
+    /// Looks at the environment `strings` (NULL is an empty one). None when nothing is to be changed: what is to be put
+    /// in is there, the library by this name and no other; where nothing is to be, nothing is; or it belongs to another
+    /// run, one inside this.
     ///
     /// # Safety
     /// `strings` must be an environment as exec takes it, and stay as it is for `'a`.
@@ -96,7 +98,8 @@ impl<'a> Plan<'a> {
         (self.count + 3) * size_of::<*const u8>()
     }
 
-    /// Of a new LD_PRELOAD: what is there, with the longer of the names for each of ours; or the variable, ours, `:`, theirs; and NUL.
+    /// Of a new LD_PRELOAD: what is there, with the longer of the names for each of ours; or the variable, ours, `:`,
+    /// theirs; and NUL.
     fn text_bytes(&self) -> usize {
         PRELOAD.len()
             + self.preloaded().len()
@@ -200,7 +203,8 @@ mod tests {
         let words = plan.room_bytes().div_ceil(8);
         let mut room = vec![!0u64; words + 1];
         let mut result = Vec::new();
-        // SAFETY: the room is aligned and as large as asked for; what was written is a NULL-terminated array of C strings.
+        // SAFETY: the room is aligned and as large as asked for; what was written is a NULL-terminated array of C
+        // strings.
         unsafe {
             let mut at = plan.write(room.as_mut_ptr().cast());
             while !(*at).is_null() {

@@ -1,13 +1,16 @@
-//! Calls by which a program starts another, with an environment of its choice: `env -i`, a shell's variables that were unset, a test that runs in an
-//! empty one. What the new program needs to be managed is put in again. Where it could not open the library (chroot, another mount namespace), the
-//! loader would say so on its stderr: there it is taken out, and the program and its descendants run unmanaged. By which of its two names a program
-//! gets the library depends on the file that is to be executed (image.rs).
+//! Calls by which a program starts another, with an environment of its choice: `env -i`, a shell's variables that were
+//! unset, a test that runs in an empty one. What the new program needs to be managed is put in again. Where it could
+//! not open the library (chroot, another mount namespace), the loader would say so on its stderr: there it is taken
+//! out, and the program and its descendants run unmanaged. By which of its two names a program gets the library depends
+//! on the file that is to be executed (image.rs).
 //!
-//! The calls may come from a child of vfork, which has its parent's memory, and from a signal handler: a new environment lies on the stack until
-//! the call returns, and nothing is locked. The program's own `environ` stays as it is. (Of posix_spawn's two versions libc's newer one is called: the older,
-//! for programs linked before glibc 2.15, gives scripts without `#!` to a shell.)
+//! The calls may come from a child of vfork, which has its parent's memory, and from a signal handler: a new
+//! environment lies on the stack until the call returns, and nothing is locked. The program's own `environ` stays as it
+//! is. (Of posix_spawn's two versions libc's newer one is called: the older, for programs linked before glibc 2.15,
+//! gives scripts without `#!` to a shell.)
 //!
-//! What libc starts by itself (system, popen, wordexp) does not pass here. It uses `environ`, and so it is unmanaged where a program has emptied that.
+//! What libc starts by itself (system, popen, wordexp) does not pass here. It uses `environ`, and so it is unmanaged
+//! where a program has emptied that.
 
 use crate::environment::{Plan, Vector};
 use crate::image::Image;
@@ -43,8 +46,8 @@ fn on_stack<F: FnOnce(*mut u8) -> i32>(bytes: usize, call: F) -> i32 {
     unsafe { descend(bytes, pass::<F>, (&raw mut call).cast()) }
 }
 
-/// Takes `bytes` of the stack, and calls `call` with them and `with`. Each page is touched on the way down, so that a stack that is too small ends at its
-/// guard, and not beyond.
+/// Takes `bytes` of the stack, and calls `call` with them and `with`. Each page is touched on the way down, so that a
+/// stack that is too small ends at its guard, and not beyond.
 #[unsafe(naked)]
 unsafe extern "C" fn descend(
     bytes: usize,
@@ -162,7 +165,8 @@ pub extern "C" fn execveat(
 
 /// What posix_spawn is to execute.
 fn spawned(which: Call, path: *const u8, actions: *const c_void) -> Image {
-    // This process goes on: another thread may count on the number of the descriptor that it gets next, or make a child that has ours.
+    // This process goes on: another thread may count on the number of the descriptor that it gets next, or make a child
+    // that has ours.
     if !loaded::says_one_thread() {
         return Image::Unknown;
     }
@@ -235,7 +239,8 @@ extern "C" fn execle_of_array(path: *const u8, list: Vector) -> i32 {
     execve(path, list, environment)
 }
 
-/// Functions whose arguments are a list: the registers that it begins in are put on the stack right before where it goes on, and it is an array.
+/// Functions whose arguments are a list: the registers that it begins in are put on the stack right before where it
+/// goes on, and it is an array.
 macro_rules! lists {
     ($($(#[$doc:meta])* $name:ident, $of_array:ident;)*) => {$(
         $(#[$doc])*

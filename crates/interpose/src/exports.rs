@@ -1,5 +1,6 @@
-//! The functions of libc that the library stands before (functions.in): each jumps to the function of that name in one of our modules, which does what is to be
-//! done around libc's own. Any of them may be the first of ours that a process calls: before it, all addresses are filled in (relocate.rs).
+//! The functions of libc that the library stands before (functions.in): each jumps to the function of that name in one
+//! of our modules, which does what is to be done around libc's own. Any of them may be the first of ours that a process
+//! calls: before it, all addresses are filled in (relocate.rs).
 
 /// A function of this name that goes to the one of that module, in a section.
 #[cfg(panic = "abort")]
@@ -24,8 +25,9 @@ macro_rules! before {
     };
 }
 
-/// Defines them, by modules; those that are too frequent for that, which go to libc's own at once while there is nothing to do around them; and those that the
-/// loader sees only where the user asks for it (visible.rs), in a section of their own by which the command knows them.
+/// Defines them, by modules; those that are too frequent for that, which go to libc's own at once while there is
+/// nothing to do around them; and those that the loader sees only where the user asks for it (visible.rs), in a section
+/// of their own by which the command knows them.
 #[cfg(panic = "abort")]
 macro_rules! functions {
     (

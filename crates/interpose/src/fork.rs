@@ -6,18 +6,20 @@
 //!   child                                    └> its engine: takes over, registers, verifies ─> its thread goes on
 //! ```
 //!
-//! The thread is inside libc's fork, with whatever locks that takes, or calls another of clone.rs, and [`pass`] is called instead of the system call. From the moment when the engine stands
-//! still nothing that is out can come in, so the thread touches no memory of the program's until that is over: it is on a stack of the
-//! library's own. This is safe because
-//! 1. one thread forks at a time (the bell is held), and the engine stands still for nothing but the clone itself: it goes on when either the thread
-//!    or the child has been seen behind it, or the program is gone;
-//! 2. the child's thread waits until its engine has registered all that is out, and has found it to be holes (mm/fork.rs); if that fails it is killed
-//!    with a message, before an instruction of the program's has run;
-//! 3. the parent does not wait for the child, so that a child that is killed leaves nobody waiting; and the child needs of the parent what its
-//!    engine writes to the cradle before it does anything else. If that never comes the child is killed with a message.
+//! The thread is inside libc's fork, with whatever locks that takes, or calls another of clone.rs, and [`pass`] is
+//! called instead of the system call. From the moment when the engine stands still nothing that is out can come in, so
+//! the thread touches no memory of the program's until that is over: it is on a stack of the library's own. This is
+//! safe because
+//! 1. one thread forks at a time (the bell is held), and the engine stands still for nothing but the clone itself: it
+//!    goes on when either the thread or the child has been seen behind it, or the program is gone;
+//! 2. the child's thread waits until its engine has registered all that is out, and has found it to be holes
+//!    (mm/fork.rs); if that fails it is killed with a message, before an instruction of the program's has run;
+//! 3. the parent does not wait for the child, so that a child that is killed leaves nobody waiting; and the child needs
+//!    of the parent what its engine writes to the cradle before it does anything else. If that never comes the child is
+//!    killed with a message.
 //!
-//! Where a child could not have an engine (no right to userfaultfd, no slot), or other threads leave no moment without an event, memory is brought home
-//! first instead, as hook.rs does.
+//! Where a child could not have an engine (no right to userfaultfd, no slot), or other threads leave no moment without
+//! an event, memory is brought home first instead, as hook.rs does.
 
 use crate::aside;
 use crate::bell;
@@ -72,8 +74,8 @@ struct Attempt {
     result: Option<isize>,
 }
 
-/// Makes a system call that copies the address space, with all of ours prepared for it. The result is the kernel's: a number, 0 in the child, or an
-/// error below 0.
+/// Makes a system call that copies the address space, with all of ours prepared for it. The result is the kernel's: a
+/// number, 0 in the child, or an error below 0.
 #[unsafe(link_section = ".text.startup.zfolio")]
 pub fn pass(clone: &Clone) -> isize {
     own::is_own_memory();
@@ -131,8 +133,8 @@ fn around(clone: &Clone) -> isize {
     })
 }
 
-/// On the library's own stack: what `attempt` points to is on the program's, and is not touched while the engine stands still, nor while a lock of the
-/// engine's is held.
+/// On the library's own stack: what `attempt` points to is on the program's, and is not touched while the engine stands
+/// still, nor while a lock of the engine's is held.
 extern "C" fn attempt_in_place(attempt: usize) {
     let attempt = attempt as *mut Attempt;
     // SAFETY: `around` waits for us.

@@ -1,17 +1,19 @@
-//! A process begins without an engine, and most end without one: it is started when the process has grown to what the name of the run's page says. Until then
-//! nothing of ours runs but the hooks at libc's system calls (patch.rs), which count the private memory that is mapped.
+//! A process begins without an engine, and most end without one: it is started when the process has grown to what the
+//! name of the run's page says. Until then nothing of ours runs but the hooks at libc's system calls (patch.rs), which
+//! count the private memory that is mapped.
 //!
 //! ```text
 //!   mmap, mremap, brk ── count ──> grown? ── statm ──> really? ── map the run's page, start the engine
 //!                                                      no: count on from there
 //! ```
 //!
-//! The hooks run wherever the program calls them: inside malloc with its lock held, in a signal handler, in a child of vfork. So nothing
-//! here calls libc, waits for another thread, or leaves a trace in the program's descriptors.
+//! The hooks run wherever the program calls them: inside malloc with its lock held, in a signal handler, in a child of
+//! vfork. So nothing here calls libc, waits for another thread, or leaves a trace in the program's descriptors.
 //!
-//! What is unmapped is not subtracted, since nobody knows what it was; instead the kernel is asked when the sum reaches the mark. What is
-//! mapped without access (stacks of threads, the reserve of malloc's arenas) is not in the kernel's figure and can be used later without
-//! our being told: it counts for good. What a library's own data takes, or a mapping that libc did not make, is noticed at the next look, or by `zfolio run` (attach.rs).
+//! What is unmapped is not subtracted, since nobody knows what it was; instead the kernel is asked when the sum reaches
+//! the mark. What is mapped without access (stacks of threads, the reserve of malloc's arenas) is not in the kernel's
+//! figure and can be used later without our being told: it counts for good. What a library's own data takes, or a
+//! mapping that libc did not make, is noticed at the next look, or by `zfolio run` (attach.rs).
 
 use crate::bell;
 use crate::loaded::Program;
@@ -38,12 +40,13 @@ static GROWN: AtomicUsize = AtomicUsize::new(0);
 /// After a look that found less, the next one comes when at least one part in so many of that was mapped besides.
 const LOOK_PART: usize = 4;
 
-/// The calls that are hooked in every process: each costs a page of libc, 7 us. The others are when a process has a mapping of its own that realloc could
-/// enlarge ([`LARGE_BYTES`]), or calls mremap itself, or has [`SOME_BYTES`] in all; and before it has a second thread, beside which libc's code must not be changed: when
-/// it maps a stack.
+/// The calls that are hooked in every process: each costs a page of libc, 7 us. The others are when a process has a
+/// mapping of its own that realloc could enlarge ([`LARGE_BYTES`]), or calls mremap itself, or has [`SOME_BYTES`] in
+/// all; and before it has a second thread, beside which libc's code must not be changed: when it maps a stack.
 const FIRST: [Site; 2] = [Site::Mmap, Site::Brk];
 
-/// See [`FIRST`]: malloc gives what has 128 KiB a mapping of its own, unless it was told otherwise, and small programs map buffers and a handler's stack of 16.
+/// See [`FIRST`]: malloc gives what has 128 KiB a mapping of its own, unless it was told otherwise, and small programs
+/// map buffers and a handler's stack of 16.
 const LARGE_BYTES: usize = 32 << 10;
 
 /// See [`FIRST`]: more than a process of some milliseconds has.
@@ -71,12 +74,13 @@ static RESERVED: AtomicUsize = AtomicUsize::new(0);
 #[unsafe(link_section = ".data.zfolio")]
 static HEAP_END: AtomicUsize = AtomicUsize::new(0);
 
-/// The path of the run's page, with NUL; with a longer one there is an engine from the start. The program may overwrite its environment, to change what ps shows.
+/// The path of the run's page, with NUL; with a longer one there is an engine from the start. The program may overwrite
+/// its environment, to change what ps shows.
 #[unsafe(link_section = ".data.zfolio")]
 static PATH: [AtomicU8; PATH_BYTES] = [const { AtomicU8::new(0) }; PATH_BYTES];
 
-/// Start-up: true when the engine is to wait until the process has grown; false when there is to be one now, since it is large enough, or its growth
-/// could not be seen. `path` is that of the run's page.
+/// Start-up: true when the engine is to wait until the process has grown; false when there is to be one now, since it
+/// is large enough, or its growth could not be seen. `path` is that of the run's page.
 ///
 /// # Safety
 /// `envp` must be the environment as the kernel laid it out.
@@ -164,7 +168,8 @@ pub fn grown(range: Range<usize>, growth: Growth) {
     }
 }
 
-/// Hooks what is not hooked yet. A process in which that is not possible gets its engine now, since its growth would not be seen.
+/// Hooks what is not hooked yet. A process in which that is not possible gets its engine now, since its growth would
+/// not be seen.
 #[cold]
 #[unsafe(link_section = ".text.startup.zfolio")]
 fn hook_all() {
@@ -188,8 +193,9 @@ pub fn before_mremap() {
     }
 }
 
-/// The process has an engine, or will never have one: has all memory registered before more has been mapped than there is room for. A thread fills memory at 3 MiB in a
-/// millisecond, and the engine may not get a processor for many of those; what is registered faults to it, and can be made to wait.
+/// The process has an engine, or will never have one: has all memory registered before more has been mapped than there
+/// is room for. A thread fills memory at 3 MiB in a millisecond, and the engine may not get a processor for many of
+/// those; what is registered faults to it, and can be made to wait.
 fn tell(range: Range<usize>, growth: Growth) {
     CONTROL.fresh[(growth != Growth::Heap) as usize].add(&range);
     CONTROL.mapped_bytes.fetch_add(range.len(), Release);
@@ -306,9 +312,11 @@ pub enum Outcome {
     Busy = 3,
 }
 
-/// The process has grown past every hook, and `zfolio run` has noticed: gives it an engine now. All signals are blocked (attach.rs).
+/// The process has grown past every hook, and `zfolio run` has noticed: gives it an engine now. All signals are blocked
+/// (attach.rs).
 pub fn start_from_outside() -> Outcome {
-    // The loader comes to this library late: none of its own addresses is there, and no lock of the loader's may be waited for.
+    // The loader comes to this library late: none of its own addresses is there, and no lock of the loader's may be
+    // waited for.
     if !HAS_BEGUN.load(Acquire) {
         return Outcome::Busy;
     }
@@ -319,7 +327,8 @@ pub fn start_from_outside() -> Outcome {
     if !is_own_memory() {
         return Outcome::Foreign;
     }
-    // All that there may be has not been seen by the engine: where the limit may be passed meanwhile the thread waits for its first look.
+    // All that there may be has not been seen by the engine: where the limit may be passed meanwhile the thread waits
+    // for its first look.
     if let Ok(statm) = sys::open(b"/proc/self/statm\0", O_RDONLY) {
         MAPPED.fetch_max(footprint::data(&statm), Relaxed);
     }
@@ -327,8 +336,8 @@ pub fn start_from_outside() -> Outcome {
     if WATCHING.load(Acquire) { Outcome::Busy } else { Outcome::Settled }
 }
 
-/// Starts the engine, unless somebody does or there is one. All signals must be blocked: a handler would find the gate taken by its own
-/// thread.
+/// Starts the engine, unless somebody does or there is one. All signals must be blocked: a handler would find the gate
+/// taken by its own thread.
 fn start() {
     if !own::start_begin() {
         return;

@@ -1,9 +1,10 @@
-//! The file that a call is about to execute, as far as it can be told before: by that is decided which name of the library the program gets. A file that
-//! cannot be told is one for any loader.
+//! The file that a call is about to execute, as far as it can be told before: by that is decided which name of the
+//! library the program gets. A file that cannot be told is one for any loader.
 //!
-//! The file is open for the length of a read, and closed by exec, in the process that is about to execute it: other threads end there, and a signal handler
-//! that makes a child at that very moment hands on what its own exec would close. Signals are not blocked for it: filters of system calls that let exec
-//! through may kill for that. Where posix_spawn is called the process goes on, see `exec::spawned`.
+//! The file is open for the length of a read, and closed by exec, in the process that is about to execute it: other
+//! threads end there, and a signal handler that makes a child at that very moment hands on what its own exec would
+//! close. Signals are not blocked for it: filters of system calls that let exec through may kill for that. Where
+//! posix_spawn is called the process goes on, see `exec::spawned`.
 
 use crate::environment::Vector;
 use core::ffi::CStr;
@@ -82,8 +83,8 @@ unsafe fn path_variable<'a>(environment: Vector) -> Option<&'a [u8]> {
     None
 }
 
-/// Looks at the first file of this name in the directories of `path`, which are all from the root as far as that. What execvp does not simply pass by ends
-/// the search: it goes on, or fails, by rules of its own.
+/// Looks at the first file of this name in the directories of `path`, which are all from the root as far as that. What
+/// execvp does not simply pass by ends the search: it goes on, or fails, by rules of its own.
 fn search(name: &[u8], path: &[u8]) -> Option<bool> {
     for directory in path.split(|byte| *byte == b':') {
         let mut file = [0; PATH_BYTES];

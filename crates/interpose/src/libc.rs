@@ -81,7 +81,8 @@ pub unsafe fn real<F: Copy>(call: Call) -> Option<F> {
     (address != 0).then(|| unsafe { core::mem::transmute_copy(&address) })
 }
 
-/// The address of libc's own function, 0 for none. It is looked for when it is called first: most programs call none of them.
+/// The address of libc's own function, 0 for none. It is looked for when it is called first: most programs call none of
+/// them.
 fn find(call: Call) -> usize {
     match REAL[call as usize].load(Relaxed) {
         0 => {

@@ -1,6 +1,7 @@
-//! libc's functions that fork, where the system call inside them does not pass the library (patch.rs): memory comes home before the call, and the engine
-//! holds still until it has returned, so that parent and child find all of it present whatever libc does in between. The child starts an engine of its own.
-//! vfork, posix_spawn, system and popen need nothing: their child runs in the same memory, with the same engine.
+//! libc's functions that fork, where the system call inside them does not pass the library (patch.rs): memory comes
+//! home before the call, and the engine holds still until it has returned, so that parent and child find all of it
+//! present whatever libc does in between. The child starts an engine of its own. vfork, posix_spawn, system and popen
+//! need nothing: their child runs in the same memory, with the same engine.
 
 use crate::bell;
 use crate::child;

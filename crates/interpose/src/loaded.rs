@@ -1,6 +1,7 @@
-//! What the dynamic loader has loaded: the list that it keeps for debuggers (`_r_debug`), and the symbols of an object in it. Nothing here
-//! calls the loader or libc, nor takes a lock: it can be asked inside malloc and in a signal handler. What dlopen and dlclose do meanwhile
-//! is not waited for; the objects that a program begins with stay as they are.
+//! What the dynamic loader has loaded: the list that it keeps for debuggers (`_r_debug`), and the symbols of an object
+//! in it. Nothing here calls the loader or libc, nor takes a lock: it can be asked inside malloc and in a signal
+//! handler. What dlopen and dlclose do meanwhile is not waited for; the objects that a program begins with stay as they
+//! are.
 
 use core::ffi::CStr;
 use core::ops::Range;
@@ -77,7 +78,8 @@ fn list() -> impl Iterator<Item = &'static LinkMap> {
     core::iter::successors(unsafe { first().as_ref() }, |map| unsafe { map.next.as_ref() })
 }
 
-/// The address of the first symbol of this name in an object that was loaded after the one at `base`: what that object stands before.
+/// The address of the first symbol of this name in an object that was loaded after the one at `base`: what that object
+/// stands before.
 pub fn symbol_after(base: usize, name: &[u8]) -> Option<usize> {
     let later = list().skip_while(|map| map.base != base).skip(1);
     // SAFETY: objects that are loaded.
@@ -87,8 +89,8 @@ pub fn symbol_after(base: usize, name: &[u8]) -> Option<usize> {
         .map(|(at, _)| at)
 }
 
-/// The address of the first symbol of this name, which is padded with zeros, in an object that was loaded after this library. It needs no address that is filled in
-/// later (relocate.rs).
+/// The address of the first symbol of this name, which is padded with zeros, in an object that was loaded after this
+/// library. It needs no address that is filled in later (relocate.rs).
 #[unsafe(link_section = ".text.startup.zfolio")]
 pub fn symbol_behind_us(name: &[u8]) -> Option<usize> {
     unsafe extern "C" {
@@ -153,8 +155,8 @@ impl Object {
     #[unsafe(link_section = ".text.startup.zfolio")]
     pub fn symbol(&self, name: &[u8]) -> Option<(usize, usize)> {
         let hash = name.iter().fold(5381u32, |h, c| h.wrapping_mul(33).wrapping_add(*c as u32));
-        // SAFETY: the table that the linker made: four words, a filter of 8-byte words, a word for each bucket, and a word for each symbol
-        // from `skipped` on, of which the last of a bucket is odd.
+        // SAFETY: the table that the linker made: four words, a filter of 8-byte words, a word for each bucket, and a
+        // word for each symbol from `skipped` on, of which the last of a bucket is odd.
         unsafe {
             let (buckets, skipped, filter_words) =
                 (*self.hash as usize, *self.hash.add(1) as usize, *self.hash.add(2) as usize);
@@ -215,7 +217,8 @@ pub struct Program {
 }
 
 impl Program {
-    /// Reads them. `None` where the kernel's notes to the program (the auxiliary vector) are not behind the environment any more.
+    /// Reads them. `None` where the kernel's notes to the program (the auxiliary vector) are not behind the environment
+    /// any more.
     ///
     /// # Safety
     /// `envp` must be the environment as the kernel laid it out.
@@ -286,7 +289,8 @@ pub fn has_one_thread() -> bool {
 #[unsafe(link_section = ".text.startup.zfolio")]
 pub fn says_one_thread() -> bool {
     let says = Object::libc().and_then(|libc| libc.symbol(b"__libc_single_threaded"));
-    // SAFETY: libc's variable, of one byte. It changes before the first pthread_create maps a stack, and so before there is a second thread.
+    // SAFETY: libc's variable, of one byte. It changes before the first pthread_create maps a stack, and so before
+    // there is a second thread.
     says.is_some_and(|(at, _)| unsafe { (at as *const u8).read_volatile() != 0 })
 }
 

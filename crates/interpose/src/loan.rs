@@ -1,7 +1,7 @@
-//! Calls by which the program lends pages to the kernel: it refers to them, unpinned, after the call has returned, and UFFDIO_MOVE does not refuse
-//! such pages as it does pinned ones. A page that has gone out is used again for another, and whoever reads the loan later would read that.
-//! (The kernel's own swap frees a page only when nobody refers to it.) So nothing is lent: what can be copied is, and the rest is refused as by
-//! a kernel that does not know it.
+//! Calls by which the program lends pages to the kernel: it refers to them, unpinned, after the call has returned, and
+//! UFFDIO_MOVE does not refuse such pages as it does pinned ones. A page that has gone out is used again for another,
+//! and whoever reads the loan later would read that. (The kernel's own swap frees a page only when nobody refers to
+//! it.) So nothing is lent: what can be copied is, and the rest is refused as by a kernel that does not know it.
 
 use crate::libc::{Call, NO_SUCH_CALL, real};
 use control::run::is_in_run;

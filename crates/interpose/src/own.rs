@@ -12,8 +12,9 @@ use uffd::sys;
 #[unsafe(link_section = ".data.zfolio")]
 static OWNER: AtomicU32 = AtomicU32::new(0);
 
-/// Calls of fork under way, or [`STARTING`]. An engine that is half started must not be copied into a child, and whoever is about to start
-/// one cannot wait for a fork, which may want a lock that it holds. So a fork waits for a start, and a start that meets a fork is put off.
+/// Calls of fork under way, or [`STARTING`]. An engine that is half started must not be copied into a child, and
+/// whoever is about to start one cannot wait for a fork, which may want a lock that it holds. So a fork waits for a
+/// start, and a start that meets a fork is put off.
 #[unsafe(link_section = ".data.zfolio")]
 static GATE: AtomicU32 = AtomicU32::new(0);
 const STARTING: u32 = 1 << 31;
@@ -40,8 +41,8 @@ pub fn start_end() {
     GATE.store(0, SeqCst);
 }
 
-/// True when the running process is the one that the memory belongs to; false in a child of vfork, whose parent will grow by itself. A copy that no hook saw, whose
-/// parent's engine it has not, begins anew here.
+/// True when the running process is the one that the memory belongs to; false in a child of vfork, whose parent will
+/// grow by itself. A copy that no hook saw, whose parent's engine it has not, begins anew here.
 #[unsafe(link_section = ".text.startup.zfolio")]
 pub fn is_own_memory() -> bool {
     let own = sys::getpid().unwrap_or(0) as u32;
@@ -49,7 +50,8 @@ pub fn is_own_memory() -> bool {
         return true;
     }
     relocate::finish();
-    // A child of a clone that passed no hook, or one of vfork, or the engine: those share the memory of whose it is, which may not be their parent.
+    // A child of a clone that passed no hook, or one of vfork, or the engine: those share the memory of whose it is,
+    // which may not be their parent.
     let parent = sys::getppid().unwrap_or(0) as u32;
     let owner = OWNER.load(Acquire);
     if sys::same_vm(own, parent) != Ok(false) || owner != BEGINNING && sys::same_vm(own, owner) == Ok(true) {
@@ -64,7 +66,8 @@ pub fn is_own_memory() -> bool {
 /// In `OWNER` while a copy that no hook saw begins anew.
 const BEGINNING: u32 = u32::MAX;
 
-/// In a copy that no hook saw, which may have several threads by now: one of them sees to it that it is a process of its own, and the others wait for that.
+/// In a copy that no hook saw, which may have several threads by now: one of them sees to it that it is a process of
+/// its own, and the others wait for that.
 fn begin_anew(own: u32) {
     loop {
         match OWNER.load(Acquire) {

@@ -25,9 +25,9 @@ pub fn map_here(path: &[u8]) -> Result<usize, Errno> {
 /// Maps the page, and over its beginning what is only to be read.
 fn map(file: &Fd, settings: &Fd) -> Result<usize, Errno> {
     let lock = [file.raw() as usize, (g::LOCK_SH | g::LOCK_NB) as usize, 0, 0, 0, 0];
-    // The mapping has this lock for as long as it is there, and so keeps the run's directory. Another run may be looking at that just now, and have the lock: it finds this
-    // process by its environment.
-    // SAFETY: it touches no memory.
+    // The mapping has this lock for as long as it is there, and so keeps the run's directory. Another run may be
+    // looking at that just now, and have the lock: it finds this process by its environment. SAFETY: it touches no
+    // memory.
     let _ = unsafe { sys::syscall(g::__NR_flock, lock) };
     let at = arena::map_for_all(size_of::<Memcg>(), PROT_READ | PROT_WRITE, file)?;
     // SAFETY: the mapping is new and longer than that, and nobody knows of it.
@@ -58,7 +58,8 @@ extern "C" fn mapper(order: usize) -> ! {
     sys::exit(0)
 }
 
-/// Maps the page in `path`, which has a NUL, without a descriptor of this process's, also where it may not open it. All signals must be blocked.
+/// Maps the page in `path`, which has a NUL, without a descriptor of this process's, also where it may not open it. All
+/// signals must be blocked.
 pub fn map_aside(path: [u8; PATH_BYTES]) -> Result<usize, Errno> {
     let mut order = Order { path, page: Err(Errno::ENOENT) };
     // SAFETY: it uses nothing but system calls, and the order lives until it has ended.

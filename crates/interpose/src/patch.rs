@@ -1,5 +1,6 @@
-//! The system calls inside libc that pass us: in `mov $NN,%eax; syscall` (uffd/sites.rs) the first instruction becomes a jump to a stub
-//! (stubs.rs), which makes the system call, does what is to be done around it, and goes on behind the seven bytes.
+//! The system calls inside libc that pass us: in `mov $NN,%eax; syscall` (uffd/sites.rs) the first instruction becomes
+//! a jump to a stub (stubs.rs), which makes the system call, does what is to be done around it, and goes on behind the
+//! seven bytes.
 //!
 //! ```text
 //!   libc                              a stub                                 Rust
@@ -7,7 +8,8 @@
 //!   cmp ...               <-- jmp --  restores it; rax is the result     <--
 //! ```
 //!
-//! What runs in every process lies together (`.text.startup`, `.data.zfolio`): most of what a start costs is page faults.
+//! What runs in every process lies together (`.text.startup`, `.data.zfolio`): most of what a start costs is page
+//! faults.
 
 use crate::loaded::{self, Object};
 use control::hooked::{BACK, is_active};
@@ -22,9 +24,10 @@ const JUMP_BYTES: usize = 5;
 /// No function of libc that has a site is longer.
 const LONGEST: usize = 4096;
 
-/// Patches those of `sites` that are found in libc and are not patched yet. Where it cannot be done nothing is changed, and [`is_active`]
-/// says so. The library is mapped beside libc, as the loader does it, so that a jump reaches; elsewhere the site stays as it is. A signal
-/// handler that returns between the two instructions finds the second one there.
+/// Patches those of `sites` that are found in libc and are not patched yet. Where it cannot be done nothing is changed,
+/// and [`is_active`] says so. The library is mapped beside libc, as the loader does it, so that a jump reaches;
+/// elsewhere the site stays as it is. A signal handler that returns between the two instructions finds the second one
+/// there.
 #[unsafe(link_section = ".text.startup.zfolio")]
 pub fn install(sites: &[Site]) {
     let Some(libc) = Object::libc() else { return };
@@ -38,8 +41,9 @@ pub fn install(sites: &[Site]) {
     if first == last || !loaded::has_one_thread() {
         return;
     }
-    // Executable all the time, for the length of a few copies: where a security policy forbids what follows, it forbids this, before
-    // anything has changed. Writable first and executable again after it could be refused at its second half, with libc in pieces.
+    // Executable all the time, for the length of a few copies: where a security policy forbids what follows, it forbids
+    // this, before anything has changed. Writable first and executable again after it could be refused at its second
+    // half, with libc in pieces.
     let protect = |prot| {
         // SAFETY: libc's code, which is read and executed as before.
         unsafe { sys::mprotect(first, last - first, prot) }

@@ -1,11 +1,13 @@
-//! The addresses that the loader leaves to the library itself. Its constants hold some 660 of them, on four pages: for the loader to fill them in cost each process
-//! 20 us, and most processes only start up and count what they map. zfolio.ld puts these constants on pages of their own, and the command's build.rs takes their relocations
-//! out of the loader's sight.
+//! The addresses that the loader leaves to the library itself. Its constants hold some 660 of them, on four pages: for
+//! the loader to fill them in cost each process 20 us, and most processes only start up and count what they map.
+//! zfolio.ld puts these constants on pages of their own, and the command's build.rs takes their relocations out of the
+//! loader's sight.
 //!
-//! They are filled in before anything is called that is not in `.text.startup`; build.rs looks that nothing there needs one.
+//! They are filled in before anything is called that is not in `.text.startup`; build.rs looks that nothing there needs
+//! one.
 //!
-//! This is safe in any thread, in a signal handler in the midst of it, and in a child of fork or vfork made there: whoever finds it undone does all of it himself, and it
-//! is the same each time.
+//! This is safe in any thread, in a signal handler in the midst of it, and in a child of fork or vfork made there:
+//! whoever finds it undone does all of it himself, and it is the same each time.
 
 use core::sync::atomic::AtomicU32;
 
@@ -55,7 +57,8 @@ mod bare {
             return;
         }
         let base = &raw const __ehdr_start as usize;
-        // SAFETY: what the linker and build.rs have written; the addresses are the library's own, and what is written there is what everybody writes.
+        // SAFETY: what the linker and build.rs have written; the addresses are the library's own, and what is written
+        // there is what everybody writes.
         unsafe {
             let Header { first, count } = zfolio_later;
             for relative in core::slice::from_raw_parts((base + first) as *const Relative, count) {

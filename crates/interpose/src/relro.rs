@@ -1,5 +1,6 @@
-//! The constants of the executable that hold addresses (RELRO): pages of its file of which the loader has made private copies. In a browser they are 11 MiB of each
-//! process that is executed, hardly looked at, and no userfaultfd has them as long as they belong to a file.
+//! The constants of the executable that hold addresses (RELRO): pages of its file of which the loader has made private
+//! copies. In a browser they are 11 MiB of each process that is executed, hardly looked at, and no userfaultfd has them
+//! as long as they belong to a file.
 //!
 //! ```text
 //!   start: file, private copies ── copied, and mremap ──> anonymous memory, read-only as before
@@ -26,7 +27,8 @@ const PIECE: usize = 256 << 10;
 /// One part in so many may be the file's own pages.
 const FILE_PART: usize = 8;
 
-/// Gives the constants of the executable, which lie at `range`, anonymous memory. Where anything is not as expected they stay as they are.
+/// Gives the constants of the executable, which lie at `range`, anonymous memory. Where anything is not as expected
+/// they stay as they are.
 pub fn make_anonymous(range: Range<usize>) {
     if range.len() < LEAST || !loaded::has_one_thread() || !is_private(&range) {
         return;
@@ -36,7 +38,8 @@ pub fn make_anonymous(range: Range<usize>) {
     let mut done = 0;
     while done < range.len() {
         let bytes = PIECE.min(range.len() - done);
-        // SAFETY: the constants are there and stay the same; the new mapping is nobody else's; and nobody runs who could see the one take the other's place.
+        // SAFETY: the constants are there and stay the same; the new mapping is nobody else's; and nobody runs who
+        // could see the one take the other's place.
         let moved = unsafe {
             core::ptr::copy_nonoverlapping(
                 (range.start + done) as *const u8,

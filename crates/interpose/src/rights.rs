@@ -1,6 +1,7 @@
-//! Calls after which an engine could not be started any more: the process gives up the right to userfaultfd, the place where the run's
-//! page is, or the system calls that a start takes (seccomp, which may kill for them). A process that is about to do so gets its engine
-//! before, however small it is: the engine opens what it needs, and then gives up the same (follow.rs).
+//! Calls after which an engine could not be started any more: the process gives up the right to userfaultfd, the place
+//! where the run's page is, or the system calls that a start takes (seccomp, which may kill for them). A process that
+//! is about to do so gets its engine before, however small it is: the engine opens what it needs, and then gives up the
+//! same (follow.rs).
 
 use crate::bell;
 use crate::grow;
@@ -22,8 +23,8 @@ const PR_CAPBSET_DROP: usize = 24;
 const PR_SET_NO_NEW_PRIVS: usize = 38;
 const PR_CAP_AMBIENT: usize = 47;
 
-/// The program is about to give something up: it has an engine after this, which has opened what it needs. Its children, which keep their rights, are to read nothing
-/// that it writes with those that are left.
+/// The program is about to give something up: it has an engine after this, which has opened what it needs. Its
+/// children, which keep their rights, are to read nothing that it writes with those that are left.
 pub(crate) fn begin() {
     grow::before_it_cannot();
     log::seal(CONTROL.pid.load(Relaxed));
@@ -34,8 +35,9 @@ pub(crate) fn begin() {
 const WAIT_NS: u64 = 1_000_000_000;
 const CALL_NS: u64 = 500_000;
 
-/// For a thread of the program that is about to give something up, or has done so: returns when the engine has seen to it. In a process without one it does nothing, nor in
-/// one that only shares the program's memory (a child of vfork), whose rights are its own.
+/// For a thread of the program that is about to give something up, or has done so: returns when the engine has seen to
+/// it. In a process without one it does nothing, nor in one that only shares the program's memory (a child of vfork),
+/// whose rights are its own.
 fn ask() {
     if !CONTROL.has_engine() || sys::getpid() != Ok(CONTROL.pid.load(Relaxed) as usize) {
         return;
@@ -115,7 +117,8 @@ give_up! {
     setns => Setns;
 }
 
-/// True for an option of prctl after which an engine could not be started, or not open what it needs: seccomp in its old form, and a memory that nobody may look into.
+/// True for an option of prctl after which an engine could not be started, or not open what it needs: seccomp in its
+/// old form, and a memory that nobody may look into.
 fn gives_up_by_prctl(option: usize, argument: usize) -> bool {
     option == PR_SET_SECCOMP || option == PR_SET_DUMPABLE && argument != 1
 }
@@ -139,8 +142,8 @@ pub extern "C" fn prctl(option: i32, a: usize, b: usize, c: usize, d: usize) -> 
     result
 }
 
-/// unshare(2): CLONE_VM asks that nobody shares the memory, and does nothing else. The engine does, of which the program knows nothing: what can
-/// be asked of the program's own threads is CLONE_SIGHAND.
+/// unshare(2): CLONE_VM asks that nobody shares the memory, and does nothing else. The engine does, of which the
+/// program knows nothing: what can be asked of the program's own threads is CLONE_SIGHAND.
 pub extern "C" fn unshare(flags: i32) -> i32 {
     const VM: i32 = CLONE_VM as i32;
     const SIGHAND: i32 = 0x800;
@@ -154,7 +157,8 @@ pub extern "C" fn unshare(flags: i32) -> i32 {
     result
 }
 
-/// True for the system calls that the functions above make, and for those of the same kind that libc has no function for.
+/// True for the system calls that the functions above make, and for those of the same kind that libc has no function
+/// for.
 pub fn gives_up(number: u32) -> bool {
     matches!(
         number,
@@ -178,7 +182,8 @@ pub fn gives_up(number: u32) -> bool {
 
 /// A call that [`gives_up`] something, by `syscall`. None of them has more than five arguments.
 pub extern "C" fn followed(number: i64, a: usize, b: usize, c: usize, d: usize, e: usize) -> i64 {
-    // What a thread gives up by itself changes nothing of what the process may do by others: the engine goes by the main thread.
+    // What a thread gives up by itself changes nothing of what the process may do by others: the engine goes by the
+    // main thread.
     let is_main = sys::gettid() == sys::getpid();
     if is_main {
         begin()

@@ -36,7 +36,8 @@ pub fn make_engine() -> Result<Born, Errno> {
 /// Starts an engine for this process, which has none, with the run's page at this address.
 pub fn start_with(page: usize) {
     let shared = page as *mut Memcg;
-    // SAFETY: the mapping is as large as the structure, and all of it is atomics and plain integers; it is never unmapped.
+    // SAFETY: the mapping is as large as the structure, and all of it is atomics and plain integers; it is never
+    // unmapped.
     if unsafe { (*shared).magic.load(Acquire) } == memcg::MAGIC {
         // SAFETY: as above.
         run::set_memcg(unsafe { &*shared });
@@ -44,8 +45,8 @@ pub fn start_with(page: usize) {
     }
 }
 
-/// Starts an engine for this process, whose parent had the slot `parent` if it is a fork of it that has taken nothing over, and whose main thread has this exit
-/// word, where that is known.
+/// Starts an engine for this process, whose parent had the slot `parent` if it is a fork of it that has taken nothing
+/// over, and whose main thread has this exit word, where that is known.
 pub fn start_engine(parent: Option<&Slot>, word: Option<(usize, u32)>) {
     let Some(memcg) = run::memcg() else { return };
     let pid = sys::getpid().unwrap_or(0) as u32;
@@ -96,12 +97,13 @@ pub fn introduce(slot: &Slot) {
     slot.introduce(sys::getppid().unwrap_or(0) as u32, &name, sys::now_ns());
 }
 
-/// How far glibc's exit word lies before the robust list head, before 2.43; and how far it may lie from there at all, in one control block.
+/// How far glibc's exit word lies before the robust list head, before 2.43; and how far it may lie from there at all,
+/// in one control block.
 const EXIT_WORD: usize = 16;
 const EXIT_WORD_FARTHEST: isize = 0x700;
 
-/// The word that the kernel clears and wakes as the main thread ends or the process executes another program. `None` where it is not found. The main thread's number is the
-/// process's.
+/// The word that the kernel clears and wakes as the main thread ends or the process executes another program. `None`
+/// where it is not found. The main thread's number is the process's.
 fn exit_word(tid: u32) -> Option<(usize, u32)> {
     let head = |tid| sys::robust_list(tid).ok().filter(|head| *head != 0);
     // The kernel tells each thread its own, and glibc keeps it at one place of every control block.

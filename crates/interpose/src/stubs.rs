@@ -1,8 +1,9 @@
 //! What is done around the system calls inside libc that pass the library: each site jumps to a stub here (patch.rs).
 //!
-//! A stub leaves the red zone below the stack pointer alone, and all registers but rax, rcx, and r11, as a system call does; the
-//! upper halves of the vector registers are nobody's here, since the library is compiled for the first x86-64. A child that clone makes in
-//! the same place of the same stack, copied, comes back through the stub like its parent.
+//! A stub leaves the red zone below the stack pointer alone, and all registers but rax, rcx, and r11, as a system call
+//! does; the upper halves of the vector registers are nobody's here, since the library is compiled for the first
+//! x86-64. A child that clone makes in the same place of the same stack, copied, comes back through the stub like its
+//! parent.
 
 use crate::advice;
 use crate::clone::Clone;

@@ -48,7 +48,8 @@ extern "C" fn no_such_call() -> i64 {
     NO_SUCH_CALL as i64
 }
 
-/// syscall(2): libseccomp and others make their calls by it. Its last argument may lie on the stack, and so it is jumped to.
+/// syscall(2): libseccomp and others make their calls by it. Its last argument may lie on the stack, and so it is
+/// jumped to.
 #[cfg(panic = "abort")]
 #[unsafe(naked)]
 pub extern "C" fn syscall() {

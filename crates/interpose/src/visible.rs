@@ -1,19 +1,22 @@
-//! How much memory the program sees, where its user has said so (`--visible`): programs that size their caches and heaps by that see all of the machine's
-//! otherwise. Here pass libc's functions that tell it, and those that open files; all of them go on to libc's own first.
+//! How much memory the program sees, where its user has said so (`--visible`): programs that size their caches and
+//! heaps by that see all of the machine's otherwise. Here pass libc's functions that tell it, and those that open
+//! files; all of them go on to libc's own first.
 //!
 //! ```text
 //!   sysinfo, sysconf, get_phys_pages ...   libc's own, then: what is too much becomes less
 //!   open, openat, fopen ...                libc's own, then: is it a file that tells it? ─> another one, made of it, takes its place
 //! ```
 //!
-//! Without the option none of this is in the way of anybody: the library's table of symbols has no such functions then, and the loader binds the program to
-//! libc's (crates/zfolio/src/visible.rs, which writes the size as well).
+//! Without the option none of this is in the way of anybody: the library's table of symbols has no such functions then,
+//! and the loader binds the program to libc's (crates/zfolio/src/visible.rs, which writes the size as well).
 //!
-//! Which file it is says the file, not its path: the file system's kind, and where /proc says that the descriptor leads. So it does not matter how it was
-//! found, from which directory and through which links. A file is made as the program opens it: what it tells later is of that moment.
+//! Which file it is says the file, not its path: the file system's kind, and where /proc says that the descriptor
+//! leads. So it does not matter how it was found, from which directory and through which links. A file is made as the
+//! program opens it: what it tells later is of that moment.
 //!
-//! What is made is a file in memory, opened to be read, which takes the number of the kernel's by dup3, in one step. Until then it has a number of its own,
-//! for some microseconds, which exec closes. Nothing here allocates, locks, or touches errno, and so it is no less safe in a signal handler than open is.
+//! What is made is a file in memory, opened to be read, which takes the number of the kernel's by dup3, in one step.
+//! Until then it has a number of its own, for some microseconds, which exec closes. Nothing here allocates, locks, or
+//! touches errno, and so it is no less safe in a signal handler than open is.
 
 mod figures;
 mod group;
@@ -32,7 +35,8 @@ use memcg::Memcg;
 use uffd::sys::{self, consts::*};
 use uffd::{PAGE, file};
 
-/// How much there is to be seen, in bytes: a number that `zfolio run` writes into the file of the library. 0 where the user has said nothing.
+/// How much there is to be seen, in bytes: a number that `zfolio run` writes into the file of the library. 0 where the
+/// user has said nothing.
 #[unsafe(no_mangle)]
 #[unsafe(link_section = ".data.zfolio")]
 static zfolio_visible_bytes: AtomicU64 = AtomicU64::new(0);
@@ -63,8 +67,8 @@ impl Shown {
     }
 }
 
-/// What the processes of the run hold. A process that has not grown has not mapped the run's page, and reads two words of the file; one that may not do
-/// that takes it that they hold nothing.
+/// What the processes of the run hold. A process that has not grown has not mapped the run's page, and reads two words
+/// of the file; one that may not do that takes it that they hold nothing.
 fn used_bytes() -> u64 {
     if let Some(memcg) = run::memcg() {
         return memcg.used_bytes();
@@ -83,7 +87,8 @@ fn used_bytes() -> u64 {
     Memcg::used_of(word)
 }
 
-/// Looks at a file that libc has opened, or not, and puts another one in its place if it tells how much memory there is.
+/// Looks at a file that libc has opened, or not, and puts another one in its place if it tells how much memory there
+/// is.
 fn opened(fd: i32) -> i32 {
     // A filter of system calls may end who makes one that it does not foresee.
     if fd >= 0 && !page_tables::is_bound() {
@@ -121,8 +126,8 @@ fn link(fd: i32) -> Line {
     line
 }
 
-/// Defines the functions that are libc's own with more behind them: what each takes and returns, and what becomes of that. libc's is looked for when the
-/// function is called first.
+/// Defines the functions that are libc's own with more behind them: what each takes and returns, and what becomes of
+/// that. libc's is looked for when the function is called first.
 macro_rules! behind_libc {
     ($($(#[$doc:meta])* $name:ident($($argument:ident: $type:ty),*) -> $returns:ty => $finish:expr;)*) => {
         $(
@@ -131,7 +136,8 @@ macro_rules! behind_libc {
                 type Real = unsafe extern "C" fn($($type),*, ...) -> $returns;
                 static REAL: AtomicUsize = AtomicUsize::new(0);
                 let Some(real) = find(&REAL, stringify!($name)) else { return NO_SUCH_CALL as $returns };
-                // SAFETY: libc's function of this name. Whether the number of arguments varies makes no difference to one without fractions among them.
+                // SAFETY: libc's function of this name. Whether the number of arguments varies makes no difference to
+                // one without fractions among them.
                 let real = unsafe { core::mem::transmute::<usize, Real>(real) };
                 // SAFETY: the program's own call, with its own arguments.
                 $finish(unsafe { real($($argument),*) })
@@ -227,7 +233,8 @@ fn real_syscall(number: i64, [a, b, c, d]: [usize; 4]) -> i64 {
     real.map_or(NO_SUCH_CALL.into(), |f| unsafe { f(number, a, b, c, d) })
 }
 
-/// A file was opened with these flags, or was not: what cannot be read, or is made, is no file that tells how much memory there is.
+/// A file was opened with these flags, or was not: what cannot be read, or is made, is no file that tells how much
+/// memory there is.
 fn opened_with(flags: i32, fd: i32) -> i32 {
     if flags as u32 & (g::O_ACCMODE | g::O_PATH | g::O_DIRECTORY | g::O_CREAT) == O_RDONLY {
         opened(fd)

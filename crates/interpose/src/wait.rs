@@ -1,5 +1,6 @@
-//! Waiting for any child, in a process to which orphaned descendants come (PR_SET_CHILD_SUBREAPER, or the first of a PID namespace): engines come to it too, as children that
-//! it does not know. They are reaped here, and where nothing but engines is left the answer is ECHILD. Elsewhere a wait is libc's own.
+//! Waiting for any child, in a process to which orphaned descendants come (PR_SET_CHILD_SUBREAPER, or the first of a
+//! PID namespace): engines come to it too, as children that it does not know. They are reaped here, and where nothing
+//! but engines is left the answer is ECHILD. Elsewhere a wait is libc's own.
 //!
 //! ```text
 //!   who is ready? ── an engine ──> reaped ──> again
@@ -9,9 +10,11 @@
 //!     └ there is no child ──> ECHILD
 //! ```
 //!
-//! A wait of the program's that may take any child is never made: an engine that ends between the look and the wait would be taken for the program's child.
+//! A wait of the program's that may take any child is never made: an engine that ends between the look and the wait
+//! would be taken for the program's child.
 //!
-//! Its own engine such a process has as a child without an exit signal (aside.rs), of which a wait knows nothing but with `__WALL` or `__WCLONE`: so also who waits past libc is not kept waiting.
+//! Its own engine such a process has as a child without an exit signal (aside.rs), of which a wait knows nothing but
+//! with `__WALL` or `__WCLONE`: so also who waits past libc is not kept waiting.
 
 use crate::libc::{Call, NO_SUCH_CALL, errno, real, set_errno};
 use control::line::Line;
@@ -175,7 +178,8 @@ enum Next {
 
 /// For a wait of these options, as waitid has them.
 fn next(options: u32) -> Next {
-    // The engine of what this process has executed before is a child without an exit signal, of which no other wait knows.
+    // The engine of what this process has executed before is a child without an exit signal, of which no other wait
+    // knows.
     let _ = look(WEXITED | __WCLONE);
     // SAFETY: the type of waitid(2).
     let Some(waitid) = (unsafe { real::<Waitid>(Call::Waitid) }) else { return Next::Refused };
@@ -210,7 +214,8 @@ fn fail(errno: Errno) -> Next {
     Next::Failed
 }
 
-/// A wait for any child, with these options of waitid's. `make` does what is left to do, and has no result where a child was ready and is not any more.
+/// A wait for any child, with these options of waitid's. `make` does what is left to do, and has no result where a
+/// child was ready and is not any more.
 fn any(options: u32, make: impl Fn(Next) -> Option<i32>) -> i32 {
     // SAFETY: null, or the thread's own.
     let before = unsafe { errno().as_ref() }.copied().unwrap_or(0);
@@ -318,7 +323,8 @@ pub extern "C" fn wait4_by_syscall(
     wait4(pid, status, options, usage) as i64
 }
 
-/// The same of waitid, which has an argument more than libc's: where that is used the call is made as it is. The program's addresses are numbers here.
+/// The same of waitid, which has an argument more than libc's: where that is used the call is made as it is. The
+/// program's addresses are numbers here.
 pub extern "C" fn waitid_by_syscall(
     number: i64,
     kind: i32,

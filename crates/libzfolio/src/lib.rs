@@ -1,10 +1,10 @@
 //! libzfolio.so: an engine for the process that loads it.
 //!
-//! The library is preloaded by `zfolio run`. Its constructor looks for an environment variable with the path of the run's
-//! shared page, and hooks libc's own system calls. When the process has grown, that page is mapped and the engine is
-//! started: a process of its own that shares the program's memory and nothing else (clone with CLONE_VM alone). The program
-//! keeps its threads, descriptors, signals and children as they would be without it. ARCHITECTURE.md tells the life of a
-//! page.
+//! The library is preloaded by `zfolio run`. Its constructor looks for an environment variable with the path of the
+//! run's shared page, and hooks libc's own system calls. When the process has grown, that page is mapped and the engine
+//! is started: a process of its own that shares the program's memory and nothing else (clone with CLONE_VM alone). The
+//! program keeps its threads, descriptors, signals and children as they would be without it. ARCHITECTURE.md tells the
+//! life of a page.
 //!
 //! ```text
 //!   program's threads (interpose)             engine process (engine)          worker processes (engine)

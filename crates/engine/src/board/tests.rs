@@ -191,7 +191,8 @@ fn a_load_is_done_in_the_middle_of_a_batch() {
         assert!(board.is_done(9) && board.is_done(10) && !board.is_done(0));
         assert!(is_right(9, 9) && is_right(10, 11));
         assert_eq!(free(), free_before, "a load gives its parcel back");
-        // One that is a store by the time that it is begun: a newer job of the same slot, which stands where the old one stood.
+        // One that is a store by the time that it is begun: a newer job of the same slot, which stands where the old
+        // one stood.
         board.post(11, work(13));
         assert!(board.withdraw(11));
         board.post(11, work(14));

@@ -1,11 +1,14 @@
-//! A census of all who may be about to discard pages: they are seen elsewhere, or have run for so long that they must be done.
+//! A census of all who may be about to discard pages: they are seen elsewhere, or have run for so long that they must
+//! be done.
 //!
-//! A thread that is done with its MADV_DONTNEED or MADV_FREE cannot be told by its user time. Where the kernel counts ticks, it divides what a thread has run in the
-//! proportion of the ticks that were in user mode: user time grows within a system call too. What a thread has run in all is exact. So a thread is past the call
+//! A thread that is done with its MADV_DONTNEED or MADV_FREE cannot be told by its user time. Where the kernel counts
+//! ticks, it divides what a thread has run in the proportion of the ticks that were in user mode: user time grows
+//! within a system call too. What a thread has run in all is exact. So a thread is past the call
 //! 1. when it sleeps, but not as who waits for a lock of the kernel's or for its event to be read does; or
 //! 2. when it has run for longer than such a call takes, however much there was to discard.
 //!
-//! Processes that share the memory (children of vfork, and of clone with CLONE_VM) are in no list of the program's threads: they are found as its children, and theirs.
+//! Processes that share the memory (children of vfork, and of clone with CLONE_VM) are in no list of the program's
+//! threads: they are found as its children, and theirs.
 
 use alloc::vec::Vec;
 use control::line::Line;
@@ -14,7 +17,8 @@ use core::fmt::Write;
 use uffd::sys::{self, consts::*};
 use uffd::{Errno, Fd, PAGE};
 
-/// A discard runs for less than this, and for a millisecond more for each so many pages. (0.3 us a page were seen. What a hypervisor takes away may count as run.)
+/// A discard runs for less than this, and for a millisecond more for each so many pages. (0.3 us a page were seen. What
+/// a hypervisor takes away may count as run.)
 const CALL_MS: u64 = 100;
 /// See [`CALL_MS`].
 const PAGES_EACH_MS: usize = 200;
@@ -34,7 +38,8 @@ pub struct Census {
 }
 
 impl Census {
-    /// Lists all threads that use the memory of the process `pid`, whose /proc/PID/task is `tasks`. So many bytes are about to be discarded at most.
+    /// Lists all threads that use the memory of the process `pid`, whose /proc/PID/task is `tasks`. So many bytes are
+    /// about to be discarded at most.
     pub fn begin(tasks: &Fd, pid: u32, bytes: usize) -> Census {
         let ms = CALL_MS + (bytes / PAGE / PAGES_EACH_MS) as u64;
         // What is shown is rounded, then and now.

@@ -1,8 +1,9 @@
 //! What children get of the program's memory: while a fork is under way all of it, but for what the program keeps from
 //! them itself; else nothing that is registered.
 //!
-//! It is advice on mappings, which goes with them wherever mremap takes them. One that is moved while others are advised may be passed over: its old place is looked at too late, or its
-//! new one too early. Who moves it waits until the engine has read that, so it is advised where it has come to as soon as that is read, and with no event under way
+//! It is advice on mappings, which goes with them wherever mremap takes them. One that is moved while others are
+//! advised may be passed over: its old place is looked at too late, or its new one too early. Who moves it waits until
+//! the engine has read that, so it is advised where it has come to as soon as that is read, and with no event under way
 //! all have been.
 
 use super::{Live, TOP};
@@ -14,11 +15,12 @@ use uffd::sys::{self, consts::*};
 use uffd::{Errno, PAGE};
 
 impl Live {
-    /// Lets children have all of the program's memory, but for what it keeps from them itself. What was registered while an event was under way is kept
-    /// out too, and in none of the pager's lists. What lies in `regions`, which are registered, is marked.
+    /// Lets children have all of the program's memory, but for what it keeps from them itself. What was registered
+    /// while an event was under way is kept out too, and in none of the pager's lists. What lies in `regions`, which
+    /// are registered, is marked.
     ///
-    /// The mark is advice that means nothing to anonymous memory, and goes with a mapping wherever mremap or fork takes it. A program that gave it itself
-    /// loses it here.
+    /// The mark is advice that means nothing to anonymous memory, and goes with a mapping wherever mremap or fork takes
+    /// it. A program that gave it itself loses it here.
     pub fn let_in(&self, regions: &[Range<usize>]) {
         self.is_let_in.set(true);
         // What is never managed too: it may have come where something was kept out that moment.
@@ -26,7 +28,8 @@ impl Live {
         self.advise(regions, &[MADV_RANDOM]);
     }
 
-    /// Keeps mappings out of children again that are registered in these ranges, or in part of them, if they are ever, and takes the marks off.
+    /// Keeps mappings out of children again that are registered in these ranges, or in part of them, if they are ever,
+    /// and takes the marks off.
     pub fn keep_out(&self, regions: &[Range<usize>]) {
         self.is_let_in.set(false);
         self.advise(regions, &[MADV_DONTFORK, MADV_NORMAL]);
@@ -94,7 +97,8 @@ impl Live {
         self.advise(regions, &[MADV_NORMAL]);
     }
 
-    /// A mapping has come here from elsewhere, maybe in the middle of one of these. Something else may be in its place by now, which is not registered and so not kept out.
+    /// A mapping has come here from elsewhere, maybe in the middle of one of these. Something else may be in its place
+    /// by now, which is not registered and so not kept out.
     pub(super) fn advise_moved(&self, to: Range<usize>) {
         let is_let_in = self.is_let_in.get();
         self.each_mapping(to, |range| {
@@ -107,7 +111,8 @@ impl Live {
         });
     }
 
-    /// Mappings of which a part is in a range are advised on whole: one that has grown meanwhile would have a seam, over which mremap fails.
+    /// Mappings of which a part is in a range are advised on whole: one that has grown meanwhile would have a seam,
+    /// over which mremap fails.
     fn advise(&self, regions: &[Range<usize>], advice: &[u32]) {
         for region in regions {
             self.each_mapping(region.clone(), |range| {

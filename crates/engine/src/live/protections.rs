@@ -236,8 +236,8 @@ impl Live {
                 Some(Errno::ENOENT) => offset += PAGE,
                 _ if sys::now_ns() > end => return false,
                 stop => {
-                    // A page that others have since a fork is made one of its own, which it is if a device has it. It may be in a folio
-                    // whose first page others have.
+                    // A page that others have since a fork is made one of its own, which it is if a device has it. It
+                    // may be in a folio whose first page others have.
                     let _ = sys::futex_touch(at);
                     if stop == Some(Errno::EBUSY) {
                         let _ = sys::split_folio(at);

@@ -1,5 +1,5 @@
-//! What files say of memory, and what they say where less is to be seen. A figure is never raised: where the machine or a group has less than that,
-//! it stays.
+//! What files say of memory, and what they say where less is to be seen. A figure is never raised: where the machine or
+//! a group has less than that, it stays.
 
 use super::Shown;
 use super::lines::Lines;
@@ -40,7 +40,8 @@ pub fn kind(file_system: FileSystem, path: &[u8]) -> Option<Kind> {
     }
 }
 
-/// Writes to `to` what the file behind `fd` says, with the figures that are to be seen. False where nothing is another, or not all could be written.
+/// Writes to `to` what the file behind `fd` says, with the figures that are to be seen. False where nothing is another,
+/// or not all could be written.
 pub fn write(kind: Kind, fd: i32, shown: &Shown, to: &Fd) -> bool {
     let (mut lines, mut text) = (Lines::of(fd), Text { to, buffer: [0; 1024], filled: 0, is_whole: true });
     let mut is_other = false;
@@ -117,8 +118,8 @@ fn figure(kind: Kind, line: &[u8], shown: &Shown) -> Option<(Range<usize>, u64)>
     (most < told).then_some((start..end, most))
 }
 
-/// The most that a figure of /proc/meminfo may be, in bytes. Pages of files do not count against the limit, and nobody's swap is theirs to use;
-/// addresses of the kernel's are no memory.
+/// The most that a figure of /proc/meminfo may be, in bytes. Pages of files do not count against the limit, and
+/// nobody's swap is theirs to use; addresses of the kernel's are no memory.
 fn of_machine(name: &[u8], shown: &Shown) -> Option<u64> {
     match name {
         b"MemFree" | b"MemAvailable" => Some(shown.available),

@@ -1,4 +1,5 @@
-//! Whose control group a file is in. `mountinfo` says which group a mount shows at its place, and so what the path of a file there stands for:
+//! Whose control group a file is in. `mountinfo` says which group a mount shows at its place, and so what the path of a
+//! file there stands for:
 //!
 //! ```text
 //!   mountinfo   35 31 0:32 /docker/12 /sys/fs/cgroup/memory ...      a root, and a place
@@ -13,7 +14,8 @@ use uffd::sys::{self, consts::*};
 /// The longest path of a group, in bytes: with a longer one a file is taken to be another's.
 const GROUP_BYTES: usize = 1024;
 
-/// True where an open file is in the calling thread's memory control group, or in one that this is in. `path` is where it was found.
+/// True where an open file is in the calling thread's memory control group, or in one that this is in. `path` is where
+/// it was found.
 pub fn is_ours(fd: i32, file_system: FileSystem, path: &[u8]) -> bool {
     let mut room = [0; GROUP_BYTES];
     let Some(group) = group(fd, path, &mut room) else { return false };
@@ -42,7 +44,8 @@ fn group<'a>(fd: i32, path: &[u8], room: &'a mut [u8]) -> Option<&'a [u8]> {
     None
 }
 
-/// What a path below `place` stands for, where the mount shows `root`; the path's last part, the file's name, is left out.
+/// What a path below `place` stands for, where the mount shows `root`; the path's last part, the file's name, is left
+/// out.
 fn behind<'a>(root: &[u8], place: &[u8], path: &[u8], room: &'a mut [u8]) -> Option<&'a [u8]> {
     let mut rest = &path[..path.iter().rposition(|byte| *byte == b'/')?];
     // Of a mount at `/` all is below.
@@ -86,7 +89,8 @@ fn number(text: &[u8]) -> Option<u64> {
     core::str::from_utf8(text).ok()?.parse().ok()
 }
 
-/// The group of a line of /proc/PID/cgroup, if the line is about the memory controller of this file system: `id:controllers:path`.
+/// The group of a line of /proc/PID/cgroup, if the line is about the memory controller of this file system:
+/// `id:controllers:path`.
 fn own_group(line: &[u8], file_system: FileSystem) -> Option<&[u8]> {
     let mut fields = line.splitn(3, |byte| *byte == b':');
     let (id, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
