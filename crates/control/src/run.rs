@@ -104,7 +104,7 @@ impl Run {
 /// The run, written once before the program runs.
 struct OneRun(UnsafeCell<Run>, AtomicBool);
 
-// SAFETY: `remember` is the only one to write, and is called once, by the constructor; others read when the flag says
+// SAFETY: `enter` is the only one to write, and is called once, by the constructor; others read when the flag says
 // so.
 unsafe impl Sync for OneRun {}
 

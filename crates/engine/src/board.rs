@@ -27,14 +27,20 @@
 //!    waits for them to make some: who has posted finds either that the slot is not listed, or that a worker will look
 //!    at its cell after this.
 
+mod job;
+mod ring;
+mod turn;
+
 use control::arena;
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::ops::Range;
 use core::slice;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
+pub use job::{Answer, Hand, Reply, Task, Work};
+use ring::{Ends, Ring};
 use uffd::{Fd, PAGE, sys};
-use zswap::{BATCH_MAX, PARCEL_MAX_BYTES, Packed, Priors, Way};
+use zswap::{BATCH_MAX, PARCEL_MAX_BYTES};
 
 const IDLE: u32 = 0;
 const QUEUED: u32 = 1;
@@ -62,132 +68,12 @@ const FOLLOW_LOOK_NS: u64 = 50_000;
 
 const PARCEL_BYTES: usize = PARCEL_MAX_BYTES.next_multiple_of(PAGE);
 
-/// What a worker is asked for. Addresses are the program's.
-#[derive(Clone, Copy)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "it lies in its cell from the start: a box would be an allocation for each job"
-)]
-pub enum Work {
-    /// To make objects of a slot's pages.
-    Pack {
-        /// Where the slot is.
-        at: usize,
-        /// Which of its pages, by bit.
-        pages: u16,
-        /// How many an object holds at most.
-        unit: usize,
-        /// What they were when they were loaded.
-        priors: Priors,
-        /// By which of two compressors.
-        way: Way,
-    },
-    /// To load pages of an object.
-    Unpack {
-        /// Where it is; it stays there until the job is done.
-        object: usize,
-        /// Its length.
-        bytes: usize,
-        /// Of its contents.
-        fingerprint: u32,
-        /// First page within it.
-        first: u16,
-        /// How many.
-        pages: u16,
-        /// Where they go.
-        to: usize,
-    },
-}
-
-/// What a worker says.
-#[derive(Clone, Copy)]
-#[expect(clippy::large_enum_variant, reason = "as for `Work`")]
-pub enum Answer {
-    /// The objects lie in a parcel.
-    Packed {
-        /// What they are.
-        packed: Packed,
-        /// Where they lie.
-        parcel: u32,
-    },
-    /// The pages are there, if this is true; else the object is damaged.
-    Unpacked(bool),
-}
-
-/// A worker's own: how many jobs it takes at a time, and the parcel that it has for the next.
-pub struct Hand {
-    most: usize,
-    parcel: Option<u32>,
-}
-
-impl Hand {
-    /// For up to `most` jobs at a time.
-    pub fn new(most: usize) -> Hand {
-        Hand { most: most.clamp(1, BATCH_MAX), parcel: None }
-    }
-}
-
-/// A job that a worker has begun.
-pub struct Task<'a> {
-    /// What is asked for.
-    pub work: &'a Work,
-    /// Where objects go.
-    pub parcel: &'a mut [u8],
-    /// What has come of it: to be set.
-    pub reply: Reply,
-    slot: u32,
-    own: u32,
-}
-
 struct Cell {
     state: AtomicU32,
     /// 1 while the slot is in a ring.
     listed: AtomicU32,
     work: UnsafeCell<MaybeUninit<Work>>,
     answer: UnsafeCell<MaybeUninit<Answer>>,
-}
-
-/// A ring of slot numbers: one writer, many readers.
-#[derive(Default)]
-struct Ends {
-    head: AtomicUsize,
-    tail: AtomicUsize,
-}
-
-#[derive(Clone, Copy)]
-struct Ring {
-    ends: &'static Ends,
-    slots: &'static [AtomicU32],
-}
-
-impl Ring {
-    fn push(&self, slot: u32) {
-        let tail = self.ends.tail.load(Relaxed);
-        assert!(tail - self.ends.head.load(Acquire) < self.slots.len(), "no slot is in a ring twice");
-        self.slots[tail & (self.slots.len() - 1)].store(slot, Relaxed);
-        self.ends.tail.store(tail + 1, Release);
-    }
-
-    fn pop(&self) -> Option<u32> {
-        loop {
-            let head = self.ends.head.load(Acquire);
-            if head == self.ends.tail.load(Acquire) {
-                return None;
-            }
-            let slot = self.slots[head & (self.slots.len() - 1)].load(Relaxed);
-            if self.ends.head.compare_exchange(head, head + 1, AcqRel, Relaxed).is_ok() {
-                return Some(slot);
-            }
-        }
-    }
-
-    fn len(&self) -> usize {
-        self.ends.tail.load(Acquire).saturating_sub(self.ends.head.load(Acquire))
-    }
-
-    fn is_empty(&self) -> bool {
-        self.ends.head.load(Acquire) == self.ends.tail.load(Acquire)
-    }
 }
 
 /// The head of the mapping.
@@ -413,104 +299,9 @@ impl Board {
         self.call(self.head.starving.load(SeqCst));
     }
 
-    /// A worker begins the job of a slot, which came out of a ring; `None` when there is none.
-    fn begin(&self, slot: u32, own: u32) -> Option<Task<'_>> {
-        let cell = &self.cells[slot as usize];
-        cell.listed.swap(0, SeqCst);
-        cell.state.compare_exchange(QUEUED, BUSY, SeqCst, Relaxed).ok()?;
-        // SAFETY: the cell is BUSY, so this worker's, and the pager has written the work.
-        let work = unsafe { (*cell.work.get()).assume_init_ref() };
-        // SAFETY: the caller has taken the parcel.
-        Some(Task { work, parcel: unsafe { self.parcel(own) }, reply: Reply::Unpacked(false), slot, own })
-    }
-
-    /// A worker's turn: takes a job, or several of a kind where it works on several at a time, and has `act` do them.
-    /// False when there was none, or no parcel.
-    pub fn serve(&self, hand: &mut Hand, act: impl FnOnce(&mut [Option<Task<'_>>])) -> bool {
-        hand.parcel = hand.parcel.or_else(|| self.take_parcel(hand.most));
-        let Some(own) = hand.parcel else { return false };
-        let Some(slot) = self.fetches.pop().or_else(|| self.stores.pop()) else { return false };
-        let Some(task) = self.begin(slot, own) else { return true };
-        hand.parcel = None;
-        let is_store = matches!(task.work, Work::Pack { .. });
-        let mut tasks = [const { None }; BATCH_MAX];
-        let (mut count, mut want) = (1, 1);
-        tasks[0] = Some(task);
-        let others = if is_store { &self.stores } else { &self.fetches };
-        if hand.most > 1 {
-            // Others are to have something to do too.
-            let workers = (self.head.ready.load(Relaxed) as usize).max(1);
-            want = (1 + others.len()).div_ceil(workers).min(hand.most);
-        }
-        while count < want
-            && let Some(own) = hand.parcel.take().or_else(|| self.take_parcel(hand.most))
-        {
-            hand.parcel = Some(own);
-            let Some(slot) = others.pop() else { break };
-            if let Some(task) = self.begin(slot, own) {
-                hand.parcel = None;
-                tasks[count] = Some(task);
-                count += 1;
-            }
-        }
-        act(&mut tasks);
-        tasks.into_iter().flatten().for_each(|task| self.end_task(task, &mut hand.parcel));
-        true
-    }
-
-    /// A worker's turn in the middle of another one: takes a load that was put up meanwhile, for which a thread may
-    /// wait, and has `act` do it. `most` is its hand's. False when there was none, or no parcel.
-    pub fn serve_load(&self, most: usize, act: impl FnOnce(&mut [Option<Task<'_>>])) -> bool {
-        if self.fetches.is_empty() {
-            return false;
-        }
-        // Workers in the middle of their turns have fewer than there are, and the pager gives back the others.
-        let Some(own) = self.take_parcel(most) else { return false };
-        let mut parcel = Some(own);
-        let slot = self.fetches.pop();
-        // It may be a store by now: that is a newer job of the same slot.
-        let mut tasks = [slot.and_then(|slot| self.begin(slot, own))];
-        if tasks[0].is_some() {
-            parcel = None;
-            act(&mut tasks);
-            tasks.into_iter().flatten().for_each(|task| self.end_task(task, &mut parcel));
-        }
-        if let Some(own) = parcel {
-            self.free_parcel(own);
-        }
-        slot.is_some()
-    }
-
-    /// A worker has done a job. Its parcel, unless it goes with the answer, is the next one, or free if there is one.
-    fn end_task(&self, Task { reply, slot, own, .. }: Task<'_>, next: &mut Option<u32>) {
-        let answer = match reply {
-            Reply::Packed(packed) => Answer::Packed { packed, parcel: own },
-            Reply::Unpacked(sound) => {
-                match next {
-                    None => *next = Some(own),
-                    Some(_) => self.free_parcel(own),
-                }
-                Answer::Unpacked(sound)
-            }
-        };
-        let cell = &self.cells[slot as usize];
-        // SAFETY: the cell is BUSY, so this worker's.
-        unsafe { (*cell.answer.get()).write(answer) };
-        cell.state.store(DONE, SeqCst);
-        if self.head.pager_wants.fetch_update(SeqCst, SeqCst, |wants| wants.checked_sub(1)) == Ok(1) {
-            self.wake_pager();
-        }
-    }
-
     /// Ends the pager's sleep.
     pub fn wake_pager(&self) {
         let _ = sys::write(&self.head.bell, &1u64.to_ne_bytes());
-    }
-
-    /// A worker is ready.
-    pub fn report_ready(&self) {
-        self.head.ready.fetch_add(1, SeqCst);
-        sys::futex_wake(self.head.ready.as_ptr(), 1, true);
     }
 
     /// Waits until so many workers are ready, at most `timeout_ns`; true when they are.
@@ -520,27 +311,6 @@ impl Board {
             let _ = sys::futex_wait(self.head.ready.as_ptr(), ready, Some(timeout_ns), true);
         }
         self.head.ready.load(SeqCst) >= workers
-    }
-
-    /// Worker `number` sleeps until there is work, or a parcel has come back for it if it has none, at most
-    /// `timeout_ns`.
-    pub fn wait(&self, number: usize, hand: &Hand, timeout_ns: u64) {
-        let (own, calls) = (1 << number, &self.head.calls[number]);
-        let seen = calls.load(SeqCst);
-        self.head.asleep.fetch_or(own, SeqCst);
-        // Whoever posts from now on finds it asleep, and what was posted before is seen here.
-        let idle = self.fetches.is_empty() && self.stores.is_empty();
-        let starves = !idle && hand.parcel.is_none();
-        if starves {
-            self.head.starving.fetch_or(own, SeqCst);
-        }
-        let has_none = || self.head.free.load(SeqCst) & parcels_mask(hand.most) == 0;
-        let nothing_to_do = (idle || starves && has_none()) && !self.is_to_follow(number);
-        if nothing_to_do && self.head.stop.load(SeqCst) == 0 {
-            let _ = sys::futex_wait(calls.as_ptr(), seen, Some(timeout_ns), true);
-        }
-        self.head.starving.fetch_and(!own, SeqCst);
-        self.head.asleep.fetch_and(!own, SeqCst);
     }
 
     /// Wakes one of these workers, by bit; false when none of them sleeps that has not been called.
@@ -573,32 +343,11 @@ impl Board {
         }
     }
 
-    /// True when worker `number` is to do so.
-    pub fn is_to_follow(&self, number: usize) -> bool {
-        self.head.followed[number].load(SeqCst) != self.head.rights.load(SeqCst)
-    }
-
-    /// Worker `number` does so by `act`.
-    pub fn follow(&self, number: usize, act: impl FnOnce()) {
-        let wanted = self.head.rights.load(SeqCst);
-        act();
-        self.head.followed[number].store(wanted, SeqCst);
-    }
-
     /// Ends the workers.
     pub fn end(&self) {
         self.head.stop.store(1, SeqCst);
         while self.call(u32::MAX) {}
     }
-}
-
-/// What a worker has made of a job.
-#[expect(clippy::large_enum_variant, reason = "it is copied to its cell at once")]
-pub enum Reply {
-    /// Objects, in its parcel.
-    Packed(Packed),
-    /// Pages, or the object is damaged.
-    Unpacked(bool),
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use super::*;
 use std::collections::BTreeMap;
+use zswap::{Packed, Priors, Way};
 
 fn board(slots: usize) -> Board {
     Board::map(slots, sys::eventfd().unwrap()).unwrap()

@@ -1,0 +1,89 @@
+//! A job on the board: what a worker is asked for, and what it says.
+
+use zswap::{BATCH_MAX, Packed, Priors, Way};
+
+/// What a worker is asked for. Addresses are the program's.
+#[derive(Clone, Copy)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "it lies in its cell from the start: a box would be an allocation for each job"
+)]
+pub enum Work {
+    /// To make objects of a slot's pages.
+    Pack {
+        /// Where the slot is.
+        at: usize,
+        /// Which of its pages, by bit.
+        pages: u16,
+        /// How many an object holds at most.
+        unit: usize,
+        /// What they were when they were loaded.
+        priors: Priors,
+        /// By which of two compressors.
+        way: Way,
+    },
+    /// To load pages of an object.
+    Unpack {
+        /// Where it is; it stays there until the job is done.
+        object: usize,
+        /// Its length.
+        bytes: usize,
+        /// Of its contents.
+        fingerprint: u32,
+        /// First page within it.
+        first: u16,
+        /// How many.
+        pages: u16,
+        /// Where they go.
+        to: usize,
+    },
+}
+
+/// What a worker says.
+#[derive(Clone, Copy)]
+#[expect(clippy::large_enum_variant, reason = "as for `Work`")]
+pub enum Answer {
+    /// The objects lie in a parcel.
+    Packed {
+        /// What they are.
+        packed: Packed,
+        /// Where they lie.
+        parcel: u32,
+    },
+    /// The pages are there, if this is true; else the object is damaged.
+    Unpacked(bool),
+}
+
+/// A worker's own: how many jobs it takes at a time, and the parcel that it has for the next.
+pub struct Hand {
+    pub(super) most: usize,
+    pub(super) parcel: Option<u32>,
+}
+
+impl Hand {
+    /// For up to `most` jobs at a time.
+    pub fn new(most: usize) -> Hand {
+        Hand { most: most.clamp(1, BATCH_MAX), parcel: None }
+    }
+}
+
+/// A job that a worker has begun.
+pub struct Task<'a> {
+    /// What is asked for.
+    pub work: &'a Work,
+    /// Where objects go.
+    pub parcel: &'a mut [u8],
+    /// What has come of it: to be set.
+    pub reply: Reply,
+    pub(super) slot: u32,
+    pub(super) own: u32,
+}
+
+/// What a worker has made of a job.
+#[expect(clippy::large_enum_variant, reason = "it is copied to its cell at once")]
+pub enum Reply {
+    /// Objects, in its parcel.
+    Packed(Packed),
+    /// Pages, or the object is damaged.
+    Unpacked(bool),
+}
