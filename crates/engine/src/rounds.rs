@@ -18,7 +18,7 @@ use control::footprint::sizes;
 use control::line::Line;
 use core::fmt::Write;
 use core::sync::atomic::Ordering::*;
-use memcg::Memcg;
+use memcg::{Memcg, Slot};
 use mm::kernel::Store;
 use uffd::sys::{self, consts::*};
 use vmscan::growth::Growth;
@@ -73,48 +73,118 @@ impl Rests {
 
 /// The pager's loop.
 pub fn run(watch: &mut Watch, board: Board, workers: &[u32], pager: &mut Engine) {
-    let (memcg, slot, head) = (watch.order.memcg, watch.order.slot, board.head());
-    let evict_all = memcg.settings.evict_all != 0;
-    let full_ns = memcg.settings.full_timeout_ms.max(1000) as u64 * 1_000_000;
-    let (mut excess, mut swapped) = (0, 0);
-    let mut growth = Growth::default();
-    let (mut looked_ns, mut published_ns, mut faults_seen, mut last_fault_ns) = (0, 0, 0, 0);
-    let mut rests = Rests::new(memcg.settings.seed);
-    let mut seat = Seat::new(workers, CONTROL.may_yield.load(Relaxed) != 0);
-    let mut tidied = Tidied::default();
-    let mut nap = Nap::default();
-    let mut unseen = Unseen::default();
-    let mut teller = Teller::default();
-    let mut crawling = Crawling::default();
-    loop {
+    let mut rounds = Rounds::new(watch, board, workers);
+    while rounds.turn(watch, pager) {}
+}
+
+/// What the loop keeps from one round to the next.
+struct Rounds {
+    memcg: &'static Memcg,
+    slot: &'static Slot,
+    board: Board,
+    /// Test mode: everything goes out.
+    evict_all: bool,
+    full_ns: u64,
+    seat: Seat,
+    /// What is counted with relatives, and what the machine's swap has, in bytes, at the last look; and when that was.
+    excess: usize,
+    swapped: usize,
+    looked_ns: u64,
+    published_ns: u64,
+    /// How many faults there were, and when the last one was seen.
+    faults: u64,
+    fault_ns: u64,
+    growth: Growth,
+    rests: Rests,
+    tidied: Tidied,
+    nap: Nap,
+    unseen: Unseen,
+    teller: Teller,
+    crawling: Crawling,
+}
+
+impl Rounds {
+    fn new(watch: &Watch, board: Board, workers: &[u32]) -> Rounds {
+        let (memcg, slot) = (watch.order.memcg, watch.order.slot);
+        Rounds {
+            memcg,
+            slot,
+            board,
+            evict_all: memcg.settings.evict_all != 0,
+            full_ns: memcg.settings.full_timeout_ms.max(1000) as u64 * 1_000_000,
+            seat: Seat::new(workers, CONTROL.may_yield.load(Relaxed) != 0),
+            excess: 0,
+            swapped: 0,
+            looked_ns: 0,
+            published_ns: 0,
+            faults: 0,
+            fault_ns: 0,
+            growth: Growth::default(),
+            rests: Rests::new(memcg.settings.seed),
+            tidied: Tidied::default(),
+            nap: Nap::default(),
+            unseen: Unseen::default(),
+            teller: Teller::default(),
+            crawling: Crawling::default(),
+        }
+    }
+
+    /// One round; false when the program is gone.
+    fn turn(&mut self, watch: &mut Watch, pager: &mut Engine) -> bool {
         let now = sys::now_ns();
         let mut own = pager.usage().footprint;
-        if now - looked_ns > look_ns(pager.marks()) {
-            let (mapped, private) = sizes(&watch.statm);
-            looked_ns = now;
-            swapped = watch.swapped.bytes(now, memcg);
-            pager.kernel.is_swapped = swapped > 0;
-            let footprint = private + swapped + board.apart_bytes();
-            watch.order.slot.share.board_bytes.store(board.shared_bytes() as u64, Relaxed);
-            excess = watch.excess(footprint);
-            growth.found((footprint - excess).saturating_sub(own), now);
-            own = footprint - excess;
-            pager.mapped(mapped.saturating_sub(arena::mapped_bytes()), CONTROL.mapped_bytes.load(Relaxed));
-            let room = if evict_all { 0 } else { pager.marks().limit.saturating_sub(own) };
-            CONTROL.ahead_bytes.store((room / AHEAD_PART).max(AHEAD_LEAST), Relaxed);
-            // There may have been more room when it was mapped.
-            if CONTROL.is_ahead() {
-                enroll(pager);
+        if now - self.looked_ns > look_ns(pager.marks()) {
+            self.looked_ns = now;
+            own = self.look(now, own, watch, pager);
+        }
+        pager.park(self.memcg.is_led() && now < self.slot.share.parked_until_ns.load(Relaxed));
+        let rests_now = self.evict_all && now < self.rests.until_ns;
+        pager.paused = !CONTROL.is_forkless() || rests_now;
+        let busy = self.work(now, own, watch, pager);
+        if now - self.published_ns > PUBLISH_NS {
+            self.published_ns = now;
+            if !self.report(now, own, watch, pager) {
+                return false;
             }
         }
-        pager.park(memcg.is_led() && now < slot.share.parked_until_ns.load(Relaxed));
-        let rests_now = evict_all && now < rests.until_ns;
-        pager.paused = !CONTROL.is_forkless() || rests_now;
+        self.choose_seat(now, pager);
+        if self.evict_all {
+            self.rest(rests_now, busy, watch, pager);
+        } else if !self.tidied.tidy(now, now - self.fault_ns, &mut pager.store) && !busy {
+            self.sleep(now, own, watch, pager);
+        }
+        true
+    }
+
+    /// Asks the kernel how much memory the process holds, of which the pager knows of `known` bytes: what is its own.
+    fn look(&mut self, now: u64, known: usize, watch: &mut Watch, pager: &mut Engine) -> usize {
+        let (mapped, private) = sizes(&watch.statm);
+        self.swapped = watch.swapped.bytes(now, self.memcg);
+        pager.kernel.is_swapped = self.swapped > 0;
+        let footprint = private + self.swapped + self.board.apart_bytes();
+        self.slot.share.board_bytes.store(self.board.shared_bytes() as u64, Relaxed);
+        self.excess = watch.excess(footprint);
+        self.growth.found((footprint - self.excess).saturating_sub(known), now);
+        let own = footprint - self.excess;
+        pager.mapped(mapped.saturating_sub(arena::mapped_bytes()), CONTROL.mapped_bytes.load(Relaxed));
+        let room = if self.evict_all { 0 } else { pager.marks().limit.saturating_sub(own) };
+        CONTROL.ahead_bytes.store((room / AHEAD_PART).max(AHEAD_LEAST), Relaxed);
+        // There may have been more room when it was mapped.
+        if CONTROL.is_ahead() {
+            enroll(pager);
+        }
+        own
+    }
+
+    /// Does what there is to do: faults, room, what threads ask for, what relatives are told. False when that was
+    /// nothing.
+    fn work(&mut self, now: u64, own: usize, watch: &mut Watch, pager: &mut Engine) -> bool {
         let enrolled_ns = pager.enrolled_ns();
         let mut busy = pager.turn(own);
         if pager.enrolled_ns() != enrolled_ns {
             CONTROL.enrolled_bytes.store(pager.enrolled_bytes(), Relaxed);
         }
+        let (seat, board) = (&mut self.seat, &self.board);
         // Who has asked for it has rung.
         watch.follow(now, |rights| {
             // Who may not leave SCHED_IDLE any more afterwards would be it for ever.
@@ -130,76 +200,96 @@ pub fn run(watch: &mut Watch, board: Board, workers: &[u32], pager: &mut Engine)
             // Faults may have been read meanwhile, and nobody tells of them again.
             busy = true;
         }
-        busy |= !pager.paused && teller.turn(memcg, slot, pager);
-        if now - published_ns > PUBLISH_NS {
-            published_ns = now;
-            publish(watch, pager, own, excess);
-            let waiting_ms =
-                pager.waiting_since_ns().map_or(0, |since| 1 + now.saturating_sub(since) / 1_000_000);
-            slot.share.waiting_ms.store(waiting_ms, Relaxed);
-            pager.set_limit(watch.limit(own), memcg.division.processes_per_cpu(), growth.most());
-            watch.count_cpu();
-            watch.note_name(now);
-            unseen.look(memcg, watch.order.pid);
-            if watch.gone() {
-                unseen.look(memcg, watch.order.pid);
-                // To take all of it down needs a CPU, and others wait for the memory.
-                seat.leave(now);
-                return;
-            }
-            let hungry_ns = if pager.waiting_since_ns().is_some() { pager.hungry_ns(now) } else { 0 };
-            if !evict_all && let Some(why) = crawling.look(now, watch, pager, own, hungry_ns >= full_ns / 2) {
-                stop(watch, why.as_str());
-            }
-            if let Some(since) = pager.waiting_since_ns() {
-                // The reason is worth a while, but not for ever.
-                let gets_nowhere = hungry_ns >= if crawling.knows() { full_ns } else { 2 * full_ns };
-                full(watch, pager, now.saturating_sub(since), gets_nowhere, &crawling);
-            }
-            if crew::one_has_died() {
-                stop(watch, crew::DEATH);
-            }
-            if (pager.store.is_frozen || pager.shares()) && !memcg.has_family(slot) {
-                pager.thaw();
-            }
+        busy | (!pager.paused && self.teller.turn(self.memcg, self.slot, pager))
+    }
+
+    /// Publishes figures, and looks whether the program may go on; false when it is gone.
+    fn report(&mut self, now: u64, own: usize, watch: &mut Watch, pager: &mut Engine) -> bool {
+        let (memcg, slot) = (self.memcg, self.slot);
+        publish(watch, pager, own, self.excess);
+        let waiting_ms =
+            pager.waiting_since_ns().map_or(0, |since| 1 + now.saturating_sub(since) / 1_000_000);
+        slot.share.waiting_ms.store(waiting_ms, Relaxed);
+        pager.set_limit(watch.limit(own), memcg.division.processes_per_cpu(), self.growth.most());
+        watch.count_cpu();
+        watch.note_name(now);
+        self.unseen.look(memcg, watch.order.pid);
+        if watch.gone() {
+            self.unseen.look(memcg, watch.order.pid);
+            // To take all of it down needs a CPU, and others wait for the memory.
+            self.seat.leave(now);
+            return false;
         }
+        let (full_ns, crawling) = (self.full_ns, &mut self.crawling);
+        let hungry_ns = if pager.waiting_since_ns().is_some() { pager.hungry_ns(now) } else { 0 };
+        if !self.evict_all
+            && let Some(why) = crawling.look(now, watch, pager, own, hungry_ns >= full_ns / 2)
+        {
+            stop(watch, why.as_str());
+        }
+        if let Some(since) = pager.waiting_since_ns() {
+            // The reason is worth a while, but not for ever.
+            let gets_nowhere = hungry_ns >= if crawling.knows() { full_ns } else { 2 * full_ns };
+            full(watch, pager, now.saturating_sub(since), gets_nowhere, crawling);
+        }
+        if crew::one_has_died() {
+            stop(watch, crew::DEATH);
+        }
+        if (pager.store.is_frozen || pager.shares()) && !memcg.has_family(slot) {
+            pager.thaw();
+        }
+        true
+    }
+
+    /// Chooses the CPU that the engine runs on, by the faults that there were.
+    fn choose_seat(&mut self, now: u64, pager: &mut Engine) {
+        let (slot, head) = (self.slot, self.board.head());
         let faults = slot.stat.faults.load(Relaxed) + slot.stat.fresh_faults.load(Relaxed);
-        if faults != faults_seen {
-            (faults_seen, last_fault_ns) = (faults, now);
+        if faults != self.faults {
+            (self.faults, self.fault_ns) = (faults, now);
         }
         let (thread, switches) = pager.kernel.faulters();
         let single = slot.stat.folios_in[0].load(Relaxed);
         if head.called.swap(0, AcqRel) != 0 {
-            seat.leave(now);
+            self.seat.leave(now);
         }
-        seat.choose(now, Faults { all: faults, single, switches, thread }, |tid| pager.kernel.cpu_of(tid));
-        pager.alone = seat.is_taken();
-        let alarm = (pager.marks().max + excess).saturating_sub(board.apart_bytes() + swapped);
-        head.alarm.store(if seat.is_taken() { alarm } else { 0 }, Relaxed);
-        if evict_all {
-            if !rests_now {
-                rests.begin();
-            } else if !busy {
-                let time = rests.until_ns.saturating_sub(sys::now_ns());
-                let _ = sys::poll([pager.kernel.fd(), &watch.program], time);
-            }
-        } else if tidied.tidy(now, now - last_fault_ns, &mut pager.store) {
-            continue;
-        } else if !busy && (now - last_fault_ns > SPIN_NS || !seat.is_apart() || is_crowded(memcg)) {
-            let urgent = pager.waiting_since_ns().is_some() || pager.paused;
-            let room = watch.limit(own).saturating_sub(own) as u64;
-            let time = if urgent { nap::LEAST_NS } else { nap.next(room, own, faults) };
-            seat.follow(now, || pager.kernel.cpu_of(thread));
-            // For what nobody has been asked for it would wait in vain, and never sleep.
-            let wants = pager.wants_results().min(pager.store.given());
-            head.pager_wants.store(wants as u32, SeqCst);
-            // What was done before this is not counted.
-            let time = if pager.store.under_way() < wants || pager.kernel.has_early() { 0 } else { time };
-            let woken = sys::poll([pager.kernel.fd(), board.bell(), &watch.program], time);
-            head.pager_wants.store(0, SeqCst);
-            if woken.is_ok_and(|[_, bell, _]| bell) {
-                let _ = sys::read(board.bell(), &mut [0; 8]);
-            }
+        let faults = Faults { all: faults, single, switches, thread };
+        self.seat.choose(now, faults, |tid| pager.kernel.cpu_of(tid));
+        pager.alone = self.seat.is_taken();
+        let alarm = (pager.marks().max + self.excess).saturating_sub(self.board.apart_bytes() + self.swapped);
+        head.alarm.store(if self.seat.is_taken() { alarm } else { 0 }, Relaxed);
+    }
+
+    /// Test mode: lets pages come in for a while.
+    fn rest(&mut self, rests_now: bool, busy: bool, watch: &Watch, pager: &Engine) {
+        if !rests_now {
+            self.rests.begin();
+        } else if !busy {
+            let time = self.rests.until_ns.saturating_sub(sys::now_ns());
+            let _ = sys::poll([pager.kernel.fd(), &watch.program], time);
+        }
+    }
+
+    /// With nothing to do: sleeps until there is, or goes on polling where a fault may follow the last one at once.
+    fn sleep(&mut self, now: u64, own: usize, watch: &Watch, pager: &mut Engine) {
+        if now - self.fault_ns <= SPIN_NS && self.seat.is_apart() && !is_crowded(self.memcg) {
+            return;
+        }
+        let (board, head) = (&self.board, self.board.head());
+        let urgent = pager.waiting_since_ns().is_some() || pager.paused;
+        let room = watch.limit(own).saturating_sub(own) as u64;
+        let time = if urgent { nap::LEAST_NS } else { self.nap.next(room, own, self.faults) };
+        let (thread, _) = pager.kernel.faulters();
+        self.seat.follow(now, || pager.kernel.cpu_of(thread));
+        // For what nobody has been asked for it would wait in vain, and never sleep.
+        let wants = pager.wants_results().min(pager.store.given());
+        head.pager_wants.store(wants as u32, SeqCst);
+        // What was done before this is not counted.
+        let time = if pager.store.under_way() < wants || pager.kernel.has_early() { 0 } else { time };
+        let woken = sys::poll([pager.kernel.fd(), board.bell(), &watch.program], time);
+        head.pager_wants.store(0, SeqCst);
+        if woken.is_ok_and(|[_, bell, _]| bell) {
+            let _ = sys::read(board.bell(), &mut [0; 8]);
         }
     }
 }

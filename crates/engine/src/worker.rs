@@ -92,7 +92,16 @@ struct Watch<'a> {
     meter: Option<Meter>,
 }
 
-impl Watch<'_> {
+impl<'a> Watch<'a> {
+    fn new(duty: &'a Duty, engine: Fd, program: Fd, meter: Option<Meter>) -> Watch<'a> {
+        let own = duty
+            .kept
+            .as_ref()
+            .and_then(|_| Some((sys::open(b"/proc/self/statm\0", O_RDONLY).ok()?, Swapped::open())));
+        let rights = Follower::open(Some(duty.program), duty.kept.is_none());
+        Watch { duty, engine, program, gone_since: None, cpu_ns: 0, looked_ns: 0, own, rights, meter }
+    }
+
     /// Looks, and says how much memory it has, unless that was a moment ago.
     fn look_now_and_then(&mut self) {
         let now = sys::now_ns();
@@ -296,6 +305,20 @@ fn attach_device(duty: &Duty, codec: &mut Codec) -> Option<Meter> {
     driver.filter(|_| attached == Attached::Yes).map(Meter::new)
 }
 
+/// While the engine may not run: calls it where the process has grown beyond what it may. False where this worker is
+/// not to look for that, or the engine runs.
+fn look_out(duty: &Duty) -> bool {
+    let (board, head) = (duty.board, duty.board.head());
+    let alarm = head.alarm.load(Relaxed);
+    let Some(lookout) = duty.lookout.as_ref().filter(|_| alarm > 0) else { return false };
+    if footprint(&lookout.statm) > alarm && head.called.swap(1, AcqRel) == 0 {
+        let _ = sys::sched_setscheduler(duty.engine, SCHED_OTHER);
+        let _ = sys::sched_setaffinity(duty.engine, &lookout.cpus);
+        board.wake_pager();
+    }
+    true
+}
+
 /// A worker's first instruction; `duty` is the address of a [`Duty`] that is this process's.
 pub extern "C" fn main(duty: usize) -> ! {
     // SAFETY: `processes` has written the duty there for this process alone.
@@ -320,21 +343,8 @@ pub extern "C" fn main(duty: usize) -> ! {
     let most = bench.codec.batch_size();
     let aside = if most > 1 { Codec::new(duty.choice, duty.seed, duty.file).ok() } else { None };
     let mut aside = aside.map(Bench::new);
-    let mut watch = Watch {
-        duty,
-        engine,
-        program,
-        gone_since: None,
-        cpu_ns: 0,
-        looked_ns: 0,
-        own: duty
-            .kept
-            .as_ref()
-            .and_then(|_| Some((sys::open(b"/proc/self/statm\0", O_RDONLY).ok()?, Swapped::open()))),
-        rights: Follower::open(Some(duty.program), duty.kept.is_none()),
-        meter,
-    };
-    let (board, head, number) = (duty.board, duty.board.head(), duty.number);
+    let mut watch = Watch::new(duty, engine, program, meter);
+    let (board, head) = (duty.board, duty.board.head());
     let mut hand = Hand::new(most);
     filter::enter(Stage::Works, Company { program: duty.program, engine: duty.engine, doors });
     board.report_ready();
@@ -351,19 +361,8 @@ pub extern "C" fn main(duty: usize) -> ! {
         }
         bench.codec.rest();
         watch.look_now_and_then();
-        let alarm = head.alarm.load(Relaxed);
-        let is_called = |lookout: &Lookout| footprint(&lookout.statm) > alarm;
-        match &duty.lookout {
-            Some(lookout) if alarm > 0 => {
-                if is_called(lookout) && head.called.swap(1, AcqRel) == 0 {
-                    let _ = sys::sched_setscheduler(duty.engine, SCHED_OTHER);
-                    let _ = sys::sched_setaffinity(duty.engine, &lookout.cpus);
-                    board.wake_pager();
-                }
-                board.wait(number, &hand, LOOK_OUT_NS);
-            }
-            _ => board.wait(number, &hand, LOOK_NS),
-        }
+        let look_ns = if look_out(duty) { LOOK_OUT_NS } else { LOOK_NS };
+        board.wait(duty.number, &hand, look_ns);
     }
     watch.count();
     sys::exit(0)
