@@ -23,17 +23,15 @@
 
 use crate::aside;
 use crate::bell;
-use crate::child;
+use crate::child::{self, Kind};
 use crate::clone::Clone;
 use crate::own;
 use crate::start;
-use control::arena;
 use control::fork_channel::{CRADLE, LOOK_NS, Stage, cradle};
 use control::run;
 use control::words;
 use control::{Birth, CONTROL, Order, State, Wish};
 use core::cell::UnsafeCell;
-use core::iter::once;
 use core::sync::atomic::Ordering::*;
 use memcg::{Memcg, Slot};
 use uffd::sys::{self, Errno, consts::*};
@@ -187,11 +185,7 @@ fn in_place(memcg: &'static Memcg, clone: Clone) -> Option<isize> {
 fn be_born(memcg: &'static Memcg, slot: &'static Slot, exit_word: usize) {
     let (cradle, pager) = (CONTROL.cradle.load(Relaxed), CONTROL.pager.load(Relaxed));
     // SAFETY: a child of fork has one thread, and its parent's engine stood still: nothing of the engine's is in use.
-    unsafe {
-        arena::take_over(run::childrens().chain(once(cradle..cradle + CRADLE)));
-    }
-    aside::free_aside_stack();
-    CONTROL.reset(true);
+    unsafe { child::reset(&Kind::TakesOver(cradle..cradle + CRADLE)) };
     // The thread is through with it.
     CONTROL.cradle_users.store(1, Relaxed);
     CONTROL.cradle.store(cradle, Relaxed);
