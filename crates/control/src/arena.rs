@@ -6,6 +6,7 @@
 //! (`map_apart`) has another life in each process.
 
 use crate::reservation;
+use crate::{CONTROL, State};
 use core::ops::Range;
 use core::sync::atomic::{AtomicUsize, Ordering::*};
 use uffd::lock::Guard;
@@ -28,11 +29,29 @@ struct Tables {
     is_let_in: bool,
 }
 
-/// Held while a mapping of the engine's comes or goes. Where the engine works no thread of the program's takes it.
+/// Held while a mapping of the engine's comes or goes. Where the engine works no thread of the program takes it
+/// ([`lock`]): with the lock held such a thread could fault on memory that is out, and the engine, which serves the
+/// fault, would wait for the lock.
 static OWN: Mutex<Tables> = Mutex::new(Tables::new());
 
 /// What is the engine's outside of the reservation: the library.
 static ADOPTED: (AtomicUsize, AtomicUsize) = (AtomicUsize::new(0), AtomicUsize::new(0));
+
+/// Takes the lock.
+fn lock() -> Guard<'static, Tables> {
+    let (program, own) = (CONTROL.pid.load(Relaxed), sys::getpid());
+    debug_assert!(
+        may_lock(CONTROL.state(), program, own.unwrap_or(0) as u32),
+        "a thread of the program takes a lock of its engine's"
+    );
+    OWN.lock()
+}
+
+/// True for the process `own` where the engine of the process `program` is in this state: the engine itself, a worker,
+/// a helper, a child of fork that has not begun anew yet; and anybody where no engine works.
+fn may_lock(state: State, program: u32, own: u32) -> bool {
+    state == State::Asleep || own != program
+}
 
 /// Which children have a mapping.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -175,7 +194,7 @@ fn map_as(
     prepare: impl FnOnce(&Range<usize>) -> Result<(), Errno>,
 ) -> Result<usize, Errno> {
     let (bytes, align) = (bytes.next_multiple_of(PAGE), align.max(PAGE));
-    let mut own = OWN.lock();
+    let mut own = lock();
     let mut room = own.room(bytes, align);
     if room.is_none() && reservation::grow(bytes + align - PAGE) {
         room = own.room(bytes, align);
@@ -208,7 +227,7 @@ fn map_as(
 /// # Safety
 /// Nobody may use it any more.
 pub unsafe fn unmap(at: usize, bytes: usize) {
-    let (mut own, range) = (OWN.lock(), at..at + bytes.next_multiple_of(PAGE));
+    let (mut own, range) = (lock(), at..at + bytes.next_multiple_of(PAGE));
     own.leave(&range);
     // SAFETY: the caller's contract.
     unsafe { reservation::give_back(range) };
@@ -220,7 +239,7 @@ pub unsafe fn unmap(at: usize, bytes: usize) {
 /// # Safety
 /// Nobody may use what was at either place by its old address, if it is moved.
 pub unsafe fn remap(from: Range<usize>, to: usize, bytes: usize) -> bool {
-    let mut own = OWN.lock();
+    let mut own = lock();
     // SAFETY: the caller's contract.
     if unsafe { sys::mremap(from.start, from.len(), bytes, 0, to) }.is_err() {
         return false;
@@ -241,7 +260,7 @@ pub struct Still(#[expect(dead_code, reason = "held, and not looked at")] Guard<
 
 /// See [`Still`].
 pub fn still() -> Still {
-    Still(OWN.lock())
+    Still(lock())
 }
 
 /// The first part of `range` that is not the engine's own, used or reserved; empty when all of it is.
@@ -271,7 +290,7 @@ pub fn mapped_bytes() -> usize {
 /// Lets tables and pool into the next child, and what is mapped for them until it is there, or keeps them out again.
 pub fn let_in(yes: bool) {
     let advice = if yes { MADV_DOFORK } else { MADV_DONTFORK };
-    let mut tables = OWN.lock();
+    let mut tables = lock();
     tables.is_let_in = yes;
     for &(start, end) in tables.heritable.ranges() {
         let _ = sys::madvise_keep(start, end - start, advice);
@@ -285,7 +304,7 @@ pub fn let_in(yes: bool) {
 /// The caller is the only thread, and nothing else of it is used any more.
 pub unsafe fn take_over(kept: impl Iterator<Item = Range<usize>>) {
     {
-        let mut tables = OWN.lock();
+        let mut tables = lock();
         let Tables { used, heritable, .. } = &mut *tables;
         (used.ranges, used.len) = (heritable.ranges, heritable.len);
         // SAFETY: the caller's contract.
@@ -302,7 +321,7 @@ pub unsafe fn begin_anew(kept: impl Iterator<Item = Range<usize>>) {
     // SAFETY: nobody else can hold a reference to the statics; the rest is the caller's contract.
     unsafe {
         reset();
-        keep_only(&mut OWN.lock().used, kept);
+        keep_only(&mut lock().used, kept);
     }
 }
 

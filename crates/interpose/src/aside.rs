@@ -41,8 +41,14 @@ enum Aside {
 }
 
 impl Aside {
+    /// That one, without a mapping: where the engine works, whose lock that would take.
+    fn take_own() -> Option<Aside> {
+        (!IS_TAKEN.swap(true, Acquire)).then_some(Aside::Taken)
+    }
+
+    /// Where no engine works.
     fn take() -> Result<Aside, Errno> {
-        if IS_TAKEN.swap(true, Acquire) { stack::map().map(Aside::Mapped) } else { Ok(Aside::Taken) }
+        Aside::take_own().map_or_else(|| stack::map().map(Aside::Mapped), Ok)
     }
 
     fn top(&self) -> usize {
@@ -135,7 +141,7 @@ impl Drop for Unseen {
 /// `entry` must be fit to run in the program's place: no libc, no thread-local storage.
 pub unsafe fn aside(entry: extern "C" fn(usize) -> !, argument: usize) -> Result<(), Errno> {
     // SAFETY: the caller's contract.
-    unsafe { aside_in(0, Unseen::begin(), entry, argument) }
+    unsafe { aside_in(Aside::take()?, 0, Unseen::begin(), entry, argument) }
 }
 
 /// The same in new namespaces, as these flags of clone say, `unseen` or as a child without an exit signal.
@@ -143,12 +149,12 @@ pub unsafe fn aside(entry: extern "C" fn(usize) -> !, argument: usize) -> Result
 /// # Safety
 /// As for [`aside`].
 unsafe fn aside_in(
+    stack: Aside,
     namespaces: u32,
     unseen: Option<Unseen>,
     entry: extern "C" fn(usize) -> !,
     argument: usize,
 ) -> Result<(), Errno> {
-    let stack = Aside::take()?;
     // Only children that end with SIGCHLD are reaped by its being ignored.
     let signal = if unseen.is_some() { SIGCHLD } else { 0 };
     // SAFETY: the stack is new, and with CLONE_VFORK we wait until the process is gone.
@@ -175,7 +181,7 @@ pub unsafe fn detached(entry: extern "C" fn(usize) -> !, argument: usize) -> Res
     // With CLONE_PARENT the engine has the midwife's exit signal.
     let unseen = if adopts { None } else { Unseen::begin() };
     // SAFETY: `order` lives until the midwife has ended; the rest is the caller's contract.
-    unsafe { aside_in(0, unseen, midwife, &raw mut order as usize) }?;
+    unsafe { aside_in(Aside::take()?, 0, unseen, midwife, &raw mut order as usize) }?;
     let Order { result, may_yield, .. } = order;
     result.map(|pid| Born { pid, may_yield })
 }
@@ -196,9 +202,12 @@ pub fn has_rights(namespaces: u32) -> bool {
     if namespaces & CLONE_NEWPID != 0 || !has_own_pid_namespace() {
         return false;
     }
+    // Nobody else has it while the bell is held, and there is an engine.
+    let Some(stack) = Aside::take_own() else { return false };
     let mut result = false;
     // SAFETY: `attempt` uses no libc, and what it writes lives as long as it does.
-    unsafe { aside_in(namespaces, Unseen::begin(), attempt, &raw mut result as usize) }.is_ok() && result
+    unsafe { aside_in(stack, namespaces, Unseen::begin(), attempt, &raw mut result as usize) }.is_ok()
+        && result
 }
 
 /// How much an engine maps at most beyond what its parent's had mapped at the fork: stacks, and tables that grow.
@@ -224,4 +233,18 @@ fn has_own_pid_namespace() -> bool {
     read(b"/proc/thread-self/ns/pid\0", &mut own)
         && read(b"/proc/thread-self/ns/pid_for_children\0", &mut childrens)
         && own == childrens
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// It would take a lock of the engine's, which is awake then.
+    #[test]
+    fn a_fork_beside_an_engine_maps_no_second_stack() {
+        let held = Aside::take_own().expect("no other test makes a process aside");
+        assert!(!has_rights(0));
+        drop(held);
+        assert!(Aside::take_own().is_some());
+    }
 }

@@ -222,3 +222,11 @@ fn it_grows_within_the_program_s_limits() {
             })
     }));
 }
+
+#[test]
+fn no_thread_of_the_program_locks_while_its_engine_works() {
+    let (program, other) = (100, 101);
+    assert!(!may_lock(State::Awake, program, program));
+    assert!(may_lock(State::Awake, program, other), "the engine, a worker, a child of fork");
+    assert!(may_lock(State::Asleep, program, program), "its engine is about to be started");
+}
