@@ -204,6 +204,7 @@ fn map_as(
     let is_childrens = children == Children::All || is_heritable && own.is_let_in;
     let mut ready = prepare(&range);
     if ready.is_ok() {
+        // Refused, it is locked memory, or in the next child, which unmaps it, or in a core dump.
         let _ = sys::munlock(at, bytes);
         if !is_childrens {
             let _ = sys::madvise_keep(at, bytes, MADV_DONTFORK);
@@ -288,13 +289,14 @@ pub fn mapped_bytes() -> usize {
 }
 
 /// Lets tables and pool into the next child, and what is mapped for them until it is there, or keeps them out again.
-pub fn let_in(yes: bool) {
+/// False where the kernel has refused that for a part. A child that has too little must not come to be; one that has
+/// too much has it unmapped ([`take_over`], [`begin_anew`]).
+pub fn let_in(yes: bool) -> bool {
     let advice = if yes { MADV_DOFORK } else { MADV_DONTFORK };
     let mut tables = lock();
     tables.is_let_in = yes;
-    for &(start, end) in tables.heritable.ranges() {
-        let _ = sys::madvise_keep(start, end - start, advice);
-    }
+    let advise = |&(start, end): &(usize, usize)| sys::madvise_keep(start, end - start, advice).is_ok();
+    tables.heritable.ranges().iter().fold(true, |all, range| advise(range) && all)
 }
 
 /// In a child that was let in: of the engine's memory it has what can be taken over, and keeps that out of its own
@@ -310,7 +312,8 @@ pub unsafe fn take_over(kept: impl Iterator<Item = Range<usize>>) {
         // SAFETY: the caller's contract.
         unsafe { keep_only(used, kept) };
     }
-    let_in(false);
+    // Refused, it is in this process's children too, which unmap it.
+    let _ = let_in(false);
 }
 
 /// In a child that was not, where whoever held a lock is gone with the parent: of the engine's memory it has `kept`.

@@ -157,7 +157,8 @@ fn random() -> usize {
 /// Nobody may use it any more.
 pub unsafe fn give_back(range: Range<usize>) {
     if reserve(range.start, range.len(), MAP_FIXED).is_err() {
-        // A limit of the program's (of locked memory, or of mappings).
+        // A limit of the program's (of locked memory, or of mappings). Where that keeps the kernel from unmapping too,
+        // what is there stays, and is nobody's.
         // SAFETY: the caller's contract.
         let _ = unsafe { sys::munmap(range.start, range.len()) };
         give_up(range);

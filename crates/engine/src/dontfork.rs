@@ -111,11 +111,11 @@ pub fn keeps(range: &Range<usize>) -> bool {
     inherited(range.clone()).is_empty()
 }
 
-/// Lets children have what of `range` the program does not keep from them itself.
-pub fn give_back(range: Range<usize>) {
-    for part in inherited(range) {
-        let _ = sys::madvise_keep(part.start, part.len(), MADV_DOFORK);
-    }
+/// Lets children have what of `range` the program does not keep from them itself. False where the kernel has not
+/// enough memory for that; what is not mapped any more (ENOMEM) is nobody's to have.
+pub fn give_back(range: Range<usize>) -> bool {
+    let advise = |part: Range<usize>| sys::madvise_keep(part.start, part.len(), MADV_DOFORK);
+    inherited(range).into_iter().fold(true, |all, part| advise(part) != Err(Errno::EAGAIN) && all)
 }
 
 /// The parts of `range` that the program lets its children have.

@@ -57,6 +57,7 @@ impl Follower {
         let own = sys::open(b"/proc/self/status\0", O_RDONLY);
         let files = program.and_then(|program| Ok((program, own?))).ok();
         let mut space = [0; 32];
+        // Refused, no program is of this namespace: no capability is kept.
         let _ = sys::readlink(b"/proc/self/ns/user\0", &mut space);
         Follower { pid, files, space, seen: None, looked_ns: 0, is_in_program }
     }

@@ -45,13 +45,14 @@ pub fn stand_still(watch: &Watch, pager: &mut Engine) {
     heritage::renew(watch.order.memcg);
     make_room(watch, pager);
     pager.calm();
-    pager.kernel.let_in(pager.regions());
-    arena::let_in(true);
+    let has_all = pager.kernel.let_in(pager.regions()) && arena::let_in(true);
     live::forbid_huge_pages();
-    let is_still = pager.hush();
+    // A child that misses some of its memory must not come to be.
+    let is_still = has_all && pager.hush();
     let is_child = is_still && cradle.await_clone(|| watch.gone());
     live::allow_huge_pages();
-    arena::let_in(false);
+    // Refused, it is in other children too, which unmap it.
+    let _ = arena::let_in(false);
     let late = pager.late(is_child);
     if is_still {
         tell(cradle, &late);

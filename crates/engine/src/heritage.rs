@@ -176,6 +176,7 @@ pub fn empty(memcg: &Memcg, slot: &Slot) {
         }
         head.len.store(PAGE as u64, SeqCst);
         log.read.store(PAGE, Relaxed);
+        // Refused, the pages stay until they are written to again.
         // SAFETY: nobody depends on what is there.
         let _ = unsafe { sys::madvise(at + PAGE, log.size.load(Relaxed) - PAGE, MADV_REMOVE) };
     });

@@ -100,6 +100,7 @@ unsafe impl Backing for PoolMemory {
     }
 
     fn decommit(&self, at: NonNull<u8>, bytes: usize) {
+        // Refused (of memory that the program has locked), the pages stay, and are used again when the pool grows.
         // SAFETY: the pool has no object there.
         let _ = unsafe { sys::madvise(at.as_ptr() as usize, bytes, MADV_DONTNEED) };
     }

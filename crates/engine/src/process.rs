@@ -114,6 +114,7 @@ fn adopt_own_data() {
 fn choose_seed() {
     if CONTROL.seed.load(Relaxed) == 0 {
         let mut seed = [0u8; 8];
+        // Refused (a filter), the key is 0: damage is found all the same, and collisions could be made.
         let _ = sys::getrandom(seed.as_mut_ptr(), seed.len(), 0);
         CONTROL.seed.store(u64::from_ne_bytes(seed), Relaxed);
     }

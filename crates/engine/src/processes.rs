@@ -84,6 +84,7 @@ pub unsafe fn worker<T>(
         (stack as *mut ManuallyDrop<T>).write(duty);
         advise(MADV_DOFORK).and_then(|()| sys::clone(vm | CLONE_FILES | CLONE_FS, stack_top, entry, stack))
     };
+    // Refused, a child that the program makes has them too, and unmaps them.
     let _ = advise(MADV_DONTFORK);
     if place == Place::Apart || made.is_err() {
         // SAFETY: the new process has a copy of it.
@@ -115,6 +116,7 @@ impl Kept {
                 || m.range.start < library.end && m.range.end > library.start
                 || m.name[0..2] == *b"[v";
             if !is_kept {
+                // Refused, it is sealed (mseal): a copy of what nobody can change, and costs addresses.
                 // SAFETY: the caller's contract.
                 let _ = unsafe { sys::munmap(m.range.start, m.range.len()) };
             }

@@ -60,6 +60,7 @@ pub fn install(sites: &[Site]) {
             (at as *mut [u8; JUMP_BYTES]).write_volatile(jump(distance));
         }
     }
+    // Refused, the pages can be written to, and are executed all the same.
     let _ = protect(PROT_READ | PROT_EXEC);
 }
 

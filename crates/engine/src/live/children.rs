@@ -21,11 +21,16 @@ impl Live {
     ///
     /// The mark is advice that means nothing to anonymous memory, and goes with a mapping wherever mremap or fork takes
     /// it. A program that gave it itself loses it here.
-    pub fn let_in(&self, regions: &[Range<usize>]) {
+    ///
+    /// False where the kernel has not enough memory for that: a child would miss some of its own.
+    pub fn let_in(&self, regions: &[Range<usize>]) -> bool {
         self.is_let_in.set(true);
+        let mut has_all = true;
         // What is never managed too: it may have come where something was kept out that moment.
-        self.each_part(0..TOP, |_, part| dontfork::give_back(part));
+        self.each_part(0..TOP, |_, part| has_all &= dontfork::give_back(part));
+        // A mapping that is not marked is one that the child must not go on with (`Misfit`).
         self.advise(regions, &[MADV_RANDOM]);
+        has_all
     }
 
     /// Keeps mappings out of children again that are registered in these ranges, or in part of them, if they are ever,
