@@ -295,8 +295,11 @@ pub fn let_in(yes: bool) -> bool {
     let advice = if yes { MADV_DOFORK } else { MADV_DONTFORK };
     let mut tables = lock();
     tables.is_let_in = yes;
-    let advise = |&(start, end): &(usize, usize)| sys::madvise_keep(start, end - start, advice).is_ok();
-    tables.heritable.ranges().iter().fold(true, |all, range| advise(range) && all)
+    let mut has_all = true;
+    for &(start, end) in tables.heritable.ranges() {
+        has_all &= sys::madvise_keep(start, end - start, advice).is_ok();
+    }
+    has_all
 }
 
 /// In a child that was let in: of the engine's memory it has what can be taken over, and keeps that out of its own

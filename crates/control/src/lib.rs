@@ -15,7 +15,7 @@
 //! - [`hull`]: where memory was mapped
 //! - [`log`]: the logs of what relatives store once, and who may write to them
 //! - [`run`]: the run that the process belongs to; [`handover`]: what `zfolio run` opens for who may not
-//! - [`words`]: what is said to the user; [`line`]: a line of text without an allocation
+//! - [`words`]: what is said to the user; [`mod@line`]: a line of text without an allocation
 //! - [`arena`]: the engine's memory; [`reservation`]: which addresses it has; [`stack`]: stacks in it
 //! - [`library`]: where the library lies
 //! - [`footprint`]: how much memory a process holds; [`tasks`]: what the kernel tells of its threads

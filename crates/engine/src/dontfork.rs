@@ -114,8 +114,11 @@ pub fn keeps(range: &Range<usize>) -> bool {
 /// Lets children have what of `range` the program does not keep from them itself. False where the kernel has not
 /// enough memory for that; what is not mapped any more (ENOMEM) is nobody's to have.
 pub fn give_back(range: Range<usize>) -> bool {
-    let advise = |part: Range<usize>| sys::madvise_keep(part.start, part.len(), MADV_DOFORK);
-    inherited(range).into_iter().fold(true, |all, part| advise(part) != Err(Errno::EAGAIN) && all)
+    let mut has_all = true;
+    for part in inherited(range) {
+        has_all &= sys::madvise_keep(part.start, part.len(), MADV_DOFORK) != Err(Errno::EAGAIN);
+    }
+    has_all
 }
 
 /// The parts of `range` that the program lets its children have.
