@@ -71,13 +71,13 @@ pub struct Control {
     pub looked: AtomicU32,
     /// 1 when the engine may become SCHED_IDLE and leave that again.
     pub may_yield: AtomicU32,
-    /// Address of the [`crate::fork_channel::Cradle`] of the fork that a thread has asked for; 0 where there can be
-    /// none.
-    pub cradle: AtomicUsize,
+    /// Address of the [`crate::fork_channel::ForkChannel`] of the fork that a thread has asked for; 0 where there can
+    /// be none.
+    pub channel: AtomicUsize,
     /// How many of thread and engine still use it.
-    pub cradle_users: AtomicU32,
+    pub channel_users: AtomicU32,
     /// Address of one that the engine has left before the thread; 0 for none.
-    pub left_cradle: AtomicUsize,
+    pub left_channel: AtomicUsize,
     /// 1 while huge pages are forbidden for a fork, and in a child that has not allowed them again.
     pub forbids_huge: AtomicU32,
     /// Address of the pager: a child's engine finds the copy of its parent's there.
@@ -215,9 +215,9 @@ impl Control {
             exit_value: AtomicU32::new(0),
             looked: AtomicU32::new(0),
             may_yield: AtomicU32::new(0),
-            cradle: AtomicUsize::new(0),
-            cradle_users: AtomicU32::new(0),
-            left_cradle: AtomicUsize::new(0),
+            channel: AtomicUsize::new(0),
+            channel_users: AtomicU32::new(0),
+            left_channel: AtomicUsize::new(0),
             forbids_huge: AtomicU32::new(0),
             pager: AtomicUsize::new(0),
             seed: AtomicU64::new(0),
@@ -326,8 +326,8 @@ impl Control {
             self.taken.0, 0;
             self.taken.1, 0;
             self.remaps, 0;
-            self.cradle, 0;
-            self.left_cradle, 0;
+            self.channel, 0;
+            self.left_channel, 0;
             self.looked, 0;
             self.birth, Birth::None as u32;
             self.inherits, inherits as u32;

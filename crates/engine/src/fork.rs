@@ -7,7 +7,7 @@ use crate::pager::Engine;
 use crate::watch::Watch;
 use alloc::vec::Vec;
 use control::arena;
-use control::fork_channel::{Cradle, PAYLOAD_BYTES, cradle};
+use control::fork_channel::{ForkChannel, PAYLOAD_BYTES, channel};
 use control::words;
 use control::{Birth, CONTROL};
 use core::fmt;
@@ -26,11 +26,11 @@ const _: () =
 
 /// A thread is about to fork: stands still for the clone, and tells the child what was late.
 pub fn stand_still(watch: &Watch, pager: &mut Engine) {
-    let Some(cradle) = Cradle::map() else {
+    let Some(channel) = ForkChannel::map() else {
         answered(pager);
         return;
     };
-    CONTROL.cradle.store(cradle.at(), Release);
+    CONTROL.channel.store(channel.at(), Release);
     answered(pager);
     // Another thread's bell may have been answered, and this one be about to ring.
     let serve = || {
@@ -39,7 +39,7 @@ pub fn stand_still(watch: &Watch, pager: &mut Engine) {
             pager.answer();
         }
     };
-    if !cradle.await_thread(|| watch.gone(), serve) {
+    if !channel.await_thread(|| watch.gone(), serve) {
         return;
     }
     heritage::renew(watch.order.memcg);
@@ -49,15 +49,15 @@ pub fn stand_still(watch: &Watch, pager: &mut Engine) {
     live::forbid_huge_pages();
     // A child that misses some of its memory must not come to be.
     let is_still = has_all && pager.hush();
-    let is_child = is_still && cradle.await_clone(|| watch.gone());
+    let is_child = is_still && channel.await_clone(|| watch.gone());
     live::allow_huge_pages();
     // Refused, it is in other children too, which unmap it.
     let _ = arena::let_in(false);
     let late = pager.late(is_child);
     if is_still {
-        tell(cradle, &late);
+        tell(channel, &late);
     } else {
-        cradle.refuse();
+        channel.refuse();
     }
     pager.kernel.keep_out(pager.regions());
 }
@@ -98,20 +98,20 @@ fn answered(pager: &mut Engine) {
 }
 
 /// Tells the child what was late, if that is not too much.
-fn tell(cradle: &'static Cradle, late: &[Late]) {
+fn tell(channel: &'static ForkChannel, late: &[Late]) {
     let fits = late.len() <= LATE_MAX;
     if fits {
         // SAFETY: there is room for so many, and nobody reads them yet.
-        unsafe { cradle.payload().cast::<Late>().copy_from_nonoverlapping(late.as_ptr(), late.len()) };
+        unsafe { channel.payload().cast::<Late>().copy_from_nonoverlapping(late.as_ptr(), late.len()) };
     }
-    cradle.tell(fits.then_some(late.len()));
+    channel.tell(fits.then_some(late.len()));
 }
 
 /// In a child: what was late. `None` when it will never know.
 pub fn told() -> Option<Vec<Late>> {
-    let cradle = cradle()?;
+    let channel = channel()?;
     // SAFETY: the parent's engine has written so many of them.
-    cradle.told(|len| unsafe { core::slice::from_raw_parts(cradle.payload().cast::<Late>(), len) }.to_vec())
+    channel.told(|len| unsafe { core::slice::from_raw_parts(channel.payload().cast::<Late>(), len) }.to_vec())
 }
 
 /// For the child's engine: says why the child must not run, and has its thread end it.

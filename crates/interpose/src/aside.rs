@@ -2,8 +2,9 @@
 //! program sees neither a thread nor a child.
 //!
 //! ```text
-//!   program ── clone(VM|VFORK) ──> midwife ── clone(VM) ──> engine
-//!        waits until the midwife has ended, and reaps it; the engine is now a child of the nearest subreaper (`zfolio run`) or of init
+//!   program ── clone(VM|VFORK) ──> intermediate process ── clone(VM) ──> engine
+//!        waits until that has ended, and reaps it; the engine is now a child of the nearest subreaper
+//!        (`zfolio run`) or of init
 //! ```
 //!
 //! Where that would be the program itself (wait.rs) the engine is its child from the start, by CLONE_PARENT, and has no
@@ -94,7 +95,7 @@ pub struct Born {
     pub may_yield: bool,
 }
 
-extern "C" fn midwife(order: usize) -> ! {
+extern "C" fn intermediate(order: usize) -> ! {
     // SAFETY: `detached` keeps the order alive until this process has ended (CLONE_VFORK).
     let order = unsafe { &mut *(order as *mut Order) };
     // SAFETY: the stack is new; what the entry does is its own contract.
@@ -178,10 +179,10 @@ pub unsafe fn detached(entry: extern "C" fn(usize) -> !, argument: usize) -> Res
     let adopts = wait::adopts();
     let flags = if adopts { CLONE_VM | CLONE_PARENT } else { CLONE_VM };
     let mut order = Order { flags, stack_top, entry, argument, result: Err(Errno::ECHILD), may_yield: false };
-    // With CLONE_PARENT the engine has the midwife's exit signal.
+    // With CLONE_PARENT the engine has the intermediate process's exit signal.
     let unseen = if adopts { None } else { Unseen::begin() };
-    // SAFETY: `order` lives until the midwife has ended; the rest is the caller's contract.
-    unsafe { aside_in(Aside::take()?, 0, unseen, midwife, &raw mut order as usize) }?;
+    // SAFETY: `order` lives until the intermediate process has ended; the rest is the caller's contract.
+    unsafe { aside_in(Aside::take()?, 0, unseen, intermediate, &raw mut order as usize) }?;
     let Order { result, may_yield, .. } = order;
     result.map(|pid| Born { pid, may_yield })
 }

@@ -1,9 +1,9 @@
 //! What a child of fork begins anew, in its only thread, before it does anything else: one list.
 //!
-//! There are three kinds of children ([`Kind`]). In each, every static of the library is a copy of its parent's. What is
-//! begun anew is done here, by [`reset`]; what an engine has to itself it begins anew when it starts
-//! (`engine::process::begin_anew`); the rest a child keeps, since it is about the program or the library, which are
-//! the same in both. A test compares this list with the statics that there are.
+//! There are three kinds of children ([`Kind`]). In each, every static of the library is a copy of its parent's. What
+//! is begun anew is done here, by [`reset`]; what an engine has to itself it begins anew when it starts
+//! (`engine::process::begin_anew`); the rest a child keeps, since it is about the program or the library, which are the
+//! same in both. A test compares this list with the statics that there are.
 //!
 //! ```text
 //!   begun anew here:

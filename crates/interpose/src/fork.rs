@@ -15,8 +15,8 @@
 //! 2. the child's thread waits until its engine has registered all that is out, and has found it to be holes
 //!    (mm/fork.rs); if that fails it is killed with a message, before an instruction of the program's has run;
 //! 3. the parent does not wait for the child, so that a child that is killed leaves nobody waiting; and the child needs
-//!    of the parent what its engine writes to the cradle before it does anything else. If that never comes the child is
-//!    killed with a message.
+//!    of the parent what its engine writes to the channel before it does anything else. If that never comes the child
+//!    is killed with a message.
 //!
 //! Where a child could not have an engine (no right to userfaultfd, no slot), or other threads leave no moment without
 //! an event, memory is brought home first instead, as hook.rs does.
@@ -27,7 +27,7 @@ use crate::child::{self, Kind};
 use crate::clone::Clone;
 use crate::own;
 use crate::start;
-use control::fork_channel::{CRADLE, LOOK_NS, Stage, cradle};
+use control::fork_channel::{CHANNEL_BYTES, ForkStage, LOOK_NS, channel};
 use control::run;
 use control::words;
 use control::{Birth, CONTROL, Order, State, Wish};
@@ -152,26 +152,26 @@ fn in_place(memcg: &'static Memcg, clone: Clone) -> Option<isize> {
     if let Some(own) = unsafe { CONTROL.slot.load(Acquire).as_ref() } {
         memcg.join_family(own, slot);
     }
-    CONTROL.cradle.store(0, SeqCst);
+    CONTROL.channel.store(0, SeqCst);
     bell::ask(Wish::Fork, 0..0);
-    let Some(cradle) = cradle() else {
+    let Some(channel) = channel() else {
         memcg.forgo(slot);
         return None;
     };
-    cradle.reach(Stage::Waiting);
-    cradle.wait_while(&[Stage::Waiting], || true);
-    if cradle.stage() == Stage::Refused as u32 {
-        cradle.leave();
+    channel.reach(ForkStage::Waiting);
+    channel.wait_while(&[ForkStage::Waiting], || true);
+    if channel.stage() == ForkStage::Refused as u32 {
+        channel.leave();
         memcg.forgo(slot);
         return None;
     }
     let pid = make(&clone);
-    cradle.pass(if pid < 0 { Stage::Failed } else { Stage::Cloned });
+    channel.pass(if pid < 0 { ForkStage::Failed } else { ForkStage::Cloned });
     if pid == 0 {
         be_born(memcg, slot, clone.exit_word());
         return Some(0);
     }
-    cradle.leave();
+    channel.leave();
     if pid < 0 {
         memcg.forgo(slot);
     } else {
@@ -183,12 +183,12 @@ fn in_place(memcg: &'static Memcg, clone: Clone) -> Option<isize> {
 
 /// The child's thread, before it touches any memory of the program's.
 fn be_born(memcg: &'static Memcg, slot: &'static Slot, exit_word: usize) {
-    let (cradle, pager) = (CONTROL.cradle.load(Relaxed), CONTROL.pager.load(Relaxed));
+    let (channel, pager) = (CONTROL.channel.load(Relaxed), CONTROL.pager.load(Relaxed));
     // SAFETY: a child of fork has one thread, and its parent's engine stood still: nothing of the engine's is in use.
-    unsafe { child::reset(&Kind::TakesOver(cradle..cradle + CRADLE)) };
+    unsafe { child::reset(&Kind::TakesOver(channel..channel + CHANNEL_BYTES)) };
     // The thread is through with it.
-    CONTROL.cradle_users.store(1, Relaxed);
-    CONTROL.cradle.store(cradle, Relaxed);
+    CONTROL.channel_users.store(1, Relaxed);
+    CONTROL.channel.store(channel, Relaxed);
     CONTROL.pager.store(pager, Relaxed);
     CONTROL.birth.store(Birth::Labour as u32, Release);
     let (pid, tid) = (sys::getpid().unwrap_or(0) as u32, sys::gettid().unwrap_or(0) as u32);
