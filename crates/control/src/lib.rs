@@ -40,4 +40,4 @@ pub mod state;
 pub mod tasks;
 pub mod words;
 
-pub use state::{Birth, CONTROL, Control, DOORBELL_BYTES, Order, State, Taking, UNANSWERED, Wish};
+pub use state::{CONTROL, Control, DOORBELL_BYTES, Order, State, Takeover, Taking, UNANSWERED, Wish};

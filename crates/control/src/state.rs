@@ -84,8 +84,8 @@ pub struct Control {
     pub pager: AtomicUsize,
     /// What keys the hashes of objects: a child's are its parent's.
     pub seed: AtomicU64,
-    /// In a child that took over: a [`Birth`].
-    pub birth: AtomicU32,
+    /// In a child that took over: a [`Takeover`].
+    pub takeover: AtomicU32,
     /// 1 in a child of fork that no engine has looked at yet: what it holds its parent holds too.
     pub inherits: AtomicU32,
     /// How often a copy of the process that a hook saw was begun, or was made (unseen.rs).
@@ -130,11 +130,11 @@ const CALL_NS: u64 = 1_000_000;
 /// How a child stands that takes over from its parent's engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-pub enum Birth {
-    /// This process was not born so.
+pub enum Takeover {
+    /// This process has taken nothing over.
     None = 0,
     /// Its engine is at it, and its thread waits.
-    Labour = 1,
+    UnderWay = 1,
     /// All is registered: it may run on.
     Done = 2,
     /// It must not.
@@ -221,7 +221,7 @@ impl Control {
             forbids_huge: AtomicU32::new(0),
             pager: AtomicUsize::new(0),
             seed: AtomicU64::new(0),
-            birth: AtomicU32::new(Birth::None as u32),
+            takeover: AtomicU32::new(Takeover::None as u32),
             inherits: AtomicU32::new(0),
             copies: AtomicU32::new(0),
             early_advice: AtomicU32::new(0),
@@ -282,7 +282,7 @@ impl Control {
         })
     }
 
-    /// Says for whom the engine about to be born is.
+    /// Says for whom the engine that is about to be made is.
     pub fn begin(&self, order: &Order) {
         self.memcg.store(core::ptr::from_ref(order.memcg).cast_mut(), Relaxed);
         self.slot.store(core::ptr::from_ref(order.slot).cast_mut(), Relaxed);
@@ -329,7 +329,7 @@ impl Control {
             self.channel, 0;
             self.left_channel, 0;
             self.looked, 0;
-            self.birth, Birth::None as u32;
+            self.takeover, Takeover::None as u32;
             self.inherits, inherits as u32;
             self.early_advice, 0;
             self.keeps_out, 0;
@@ -454,7 +454,7 @@ impl Control {
     /// What was given to `begin`.
     pub fn order(&self) -> Order {
         let word = self.exit_word.load(Acquire);
-        // SAFETY: set from references of static life by `begin`, before the engine is born.
+        // SAFETY: set from references of static life by `begin`, before the engine is made.
         let (memcg, slot) = unsafe { (&*self.memcg.load(Relaxed), &*self.slot.load(Relaxed)) };
         let main_thread = (word != 0).then(|| (word, self.exit_value.load(Relaxed)));
         Order { memcg, slot, pid: self.pid.load(Relaxed), main_thread }

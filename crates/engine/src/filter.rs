@@ -3,7 +3,7 @@
 //! having the engine make a call for it.
 //!
 //! ```text
-//!   engine: Born ──> asleep ──> (Bound, when the program gives something up) ──> awakes, makes workers ──> Manages
+//!   engine: Asleep ──> asleep ──> (Bound, when the program gives something up) ──> awakes, makes workers ──> Manages
 //!                                                                                     └─> worker: ──> Works
 //! ```
 //!
@@ -20,9 +20,9 @@ use uffd::sys::{self, consts::*};
 
 /// From when on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stage {
+pub enum Phase {
     /// An engine that sleeps, and may awake.
-    Born,
+    Asleep,
     /// The same when it has opened what it needs: it opens nothing to write any more.
     Bound,
     /// An engine that has its workers.
@@ -234,49 +234,49 @@ impl Writer {
     }
 }
 
-fn write(stage: Stage, company: Company) -> Vec<Instruction> {
+fn write(phase: Phase, company: Company) -> Vec<Instruction> {
     let Company { program, engine, doors } = company;
     let mut filter = Writer::new();
     filter.allow(ALL);
     // Its own limits.
     filter.allow_where(g::__NR_prlimit64, 0, [0]);
-    if stage != Stage::Works {
+    if phase != Phase::Works {
         filter.allow(ENGINES);
     }
-    if stage != Stage::Manages {
+    if phase != Phase::Manages {
         filter.allow_where(g::__NR_process_vm_readv, 0, [engine]);
         filter.allow_where(g::__NR_process_vm_writev, 0, [engine]);
     }
-    match stage {
-        Stage::Born | Stage::Bound => {
+    match phase {
+        Phase::Asleep | Phase::Bound => {
             filter.allow(TO_AWAKE);
             filter.allow_where(g::__NR_clone, 0, CLONES.iter().copied().chain([HELPER]));
         }
-        Stage::Manages => {
+        Phase::Manages => {
             let options = creds::PRCTL_OPTIONS.into_iter().chain(ENGINES_OPTIONS);
             filter.allow_where(g::__NR_prctl, 0, options);
             filter.allow_where(g::__NR_kill, 0, [program]);
             filter.allow_where(g::__NR_clone, 0, [HELPER]);
         }
-        Stage::Works => {
+        Phase::Works => {
             filter.allow_where(g::__NR_prctl, 0, creds::PRCTL_OPTIONS);
             filter.allow_where(g::__NR_kill, 0, [program, engine]);
         }
     }
-    match (stage, doors) {
-        (Stage::Born, _) => {
+    match (phase, doors) {
+        (Phase::Asleep, _) => {
             filter.allow(TO_OPEN);
             filter.allow(TO_ASK);
             filter.allow_where(g::__NR_socket, 0, [uffd::socket::FAMILY]);
         }
-        (Stage::Works, Some(doors)) => filter.allow_opening(doors),
+        (Phase::Works, Some(doors)) => filter.allow_opening(doors),
         _ => filter.allow_where(g::__NR_openat, 2, READS.iter().copied()),
     }
     filter.finish()
 }
 
 /// From now on the calling process makes its own calls only. False where the kernel refuses that.
-pub fn enter(stage: Stage, company: Company) -> bool {
+pub fn enter(phase: Phase, company: Company) -> bool {
     /// `struct sock_fprog`.
     #[repr(C)]
     struct Program {
@@ -286,7 +286,7 @@ pub fn enter(stage: Stage, company: Company) -> bool {
     const SET_MODE_FILTER: usize = 1;
     // Older kernels would have the processor guess less from here on.
     const SPEC_ALLOW: usize = 4;
-    let filter = write(stage, company);
+    let filter = write(phase, company);
     let program = Program { len: filter.len() as u16, at: filter.as_ptr() };
     let call = [SET_MODE_FILTER, SPEC_ALLOW, &raw const program as usize, 0, 0, 0];
     // SAFETY: the kernel reads the filter.

@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use control::arena;
 use control::fork_channel::{ForkChannel, PAYLOAD_BYTES, channel};
 use control::words;
-use control::{Birth, CONTROL};
+use control::{CONTROL, Takeover};
 use core::fmt;
 use core::sync::atomic::Ordering::*;
 use memcg::Slot;
@@ -63,17 +63,17 @@ pub fn stand_still(watch: &Watch, pager: &mut Engine) {
 }
 
 /// How much is to be free at a fork: one part in so many of what the process holds.
-const BIRTH_PART: usize = 4;
+const FREE_PART: usize = 4;
 
 /// How long a fork waits for that, at most.
-const BIRTH_NS: u64 = 200_000_000;
+const FREE_NS: u64 = 200_000_000;
 
 /// Before a fork: what the pot does not have is made free here. What is out is one copy for both; of what goes out
 /// afterwards each has its own, so that next to nothing is free by it.
 fn make_room(watch: &Watch, pager: &mut Engine) {
     let (memcg, share) = (watch.order.memcg, &watch.order.slot.share);
     let (own, pool) = (pager.usage().footprint, pager.store.pool_bytes());
-    let missing = (own / BIRTH_PART).saturating_sub(memcg.division.pot_bytes() as usize);
+    let missing = (own / FREE_PART).saturating_sub(memcg.division.pot_bytes() as usize);
     // What is in the pool stays.
     let target = (own - missing).max(pool + pool / 2);
     if target >= own || memcg.settings.evict_all != 0 {
@@ -83,7 +83,7 @@ fn make_room(watch: &Watch, pager: &mut Engine) {
     let less = |bytes: u64| Some(bytes.saturating_sub(given));
     let _ = share.bytes.fetch_update(SeqCst, SeqCst, less);
     pager.set_limit(target, 1, UNKNOWN);
-    let until = sys::now_ns() + BIRTH_NS;
+    let until = sys::now_ns() + FREE_NS;
     while pager.usage().footprint > pager.marks().high && sys::now_ns() < until && !watch.gone() {
         if !pager.turn(pager.usage().footprint) {
             sys::sleep_ns(50_000);
@@ -117,11 +117,11 @@ pub fn told() -> Option<Vec<Late>> {
 /// For the child's engine: says why the child must not run, and has its thread end it.
 pub fn fail(slot: &Slot, why: fmt::Arguments<'_>) {
     words::child_stopped(slot, why);
-    deliver(Birth::Failed);
+    end_takeover(Takeover::Failed);
 }
 
 /// For the child's engine: the thread may run on, or not.
-pub fn deliver(birth: Birth) {
-    CONTROL.birth.store(birth as u32, Release);
-    sys::futex_wake(CONTROL.birth.as_ptr(), 1, false);
+pub fn end_takeover(takeover: Takeover) {
+    CONTROL.takeover.store(takeover as u32, Release);
+    sys::futex_wake(CONTROL.takeover.as_ptr(), 1, false);
 }

@@ -15,8 +15,8 @@
 //! A record is never changed, and stays as long as one of the family may need it. This is safe because
 //! 1. an owner empties its log only where no other process of the family lives, and nothing of its own depends on it
 //!    ([`empty`]);
-//! 2. whoever is born of a fork belongs to the family before it is cloned; only who is so small that it has no slot
-//!    does not. It reads nothing before it has one, and looks then whether the log was emptied since its birth
+//! 2. whoever comes of a fork belongs to the family before it is cloned; only who is so small that it has no slot
+//!    does not. It reads nothing before it has one, and looks then whether the log was emptied since it was cloned
 //!    ([`begin`]): `Head::emptied` is counted before it is looked for the family once more.
 
 use control::arena;
@@ -32,26 +32,27 @@ use uffd::sys::{self, Errno, consts::*};
 /// A log is this part of the limit, at most.
 const PART: usize = 4;
 
-/// For the engine, as it starts: what this process has of its forebears is read from the beginning, unless it is an
-/// heir, whose parent's engine was copied with all that it had read; and it gets a log of its own, if that is to be
-/// had. Who does not belong to the family, since its parent had ended before it could, has no part in its logs.
-pub fn begin(memcg: &Memcg, slot: &Slot, is_heir: bool) {
+/// For the engine, as it starts: what this process has of its forebears is read from the beginning, unless it is one
+/// that takes over, whose parent's engine was copied with all that it had read; and it gets a log of its own, if that
+/// is to be had. Who does not belong to the family, since its parent had ended before it could, has no part in its
+/// logs.
+pub fn begin(memcg: &Memcg, slot: &Slot, takes_over: bool) {
     log::begin();
-    let is_kin = is_heir || slot.family.load(SeqCst) != 0;
+    let is_kin = takes_over || slot.family.load(SeqCst) != 0;
     for log in LOG.iter().filter(|log| log.at.load(Relaxed) != 0) {
         let is_same =
             is_kin && log.head().is_some_and(|head| head.emptied.load(SeqCst) == log.emptied.load(Relaxed));
         if !is_same {
             log.drop_it();
-        } else if !is_heir {
+        } else if !takes_over {
             log.read.store(PAGE, Relaxed);
         }
     }
     renew(memcg);
 }
 
-/// For the engine: a log of its own, where it has none that it can write to, and one is to be had. Who is born from now
-/// on has no more rights than this process.
+/// For the engine: a log of its own, where it has none that it can write to, and one is to be had. Who is forked from
+/// now on has no more rights than this process.
 pub fn renew(memcg: &Memcg) {
     // What is being closed this moment is its thread's.
     if log::is_writable() || !log::forget_writer() {
@@ -260,7 +261,7 @@ mod tests {
         assert_eq!(bytes(), (0, 0));
         assert!(tell(0x90000, 1, 9, &[9; 10]) && heard().len() == 1);
 
-        // Who was born before that reads nothing of it, nor who has lost its family.
+        // Who was forked before that reads nothing of it, nor who has lost its family.
         for is_late in [true, false] {
             let child = memcg.claim(3).unwrap();
             if is_late {

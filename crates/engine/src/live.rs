@@ -29,7 +29,7 @@ use uffd::vdso;
 use uffd::{Errno, Fd, Memory, PAGE, Userfault};
 
 /// The last pages of a mapping are left alone too. Where it is a thread's stack its control block lies there, which the
-/// kernel writes as the thread ends, and a thread may be born and end between two listings.
+/// kernel writes as the thread ends, and a thread may begin and end between two listings.
 const TAIL: usize = 2 * PAGE;
 
 /// The end of the address space that a program has without asking for more.

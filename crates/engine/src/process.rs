@@ -1,11 +1,11 @@
-//! The engine's process: asleep while the program is far from its limit, then awake, or from birth in a forked child,
-//! with the pager's loop (rounds.rs) until the program is gone.
+//! The engine's process: asleep while the program is far from its limit, then awake, or from the start in a forked
+//! child, with the pager's loop (rounds.rs) until the program is gone.
 
 use crate::answer::stand_by;
 use crate::board::{Board, WORKERS_MAX};
 use crate::crew::{self, Crew};
 use crate::dontfork;
-use crate::filter::Stage;
+use crate::filter::Phase;
 use crate::fork;
 use crate::heap;
 use crate::heritage;
@@ -23,7 +23,7 @@ use control::handover;
 use control::library::library;
 use control::page_tables;
 use control::words::{self, unmanaged};
-use control::{Birth, CONTROL, DOORBELL_BYTES, State};
+use control::{CONTROL, DOORBELL_BYTES, State, Takeover};
 use core::fmt;
 use core::sync::atomic::Ordering::*;
 use mm::fork::Misfit;
@@ -49,15 +49,15 @@ pub extern "C" fn main(_argument: usize) -> ! {
     if !order.slot.begin(order.pid, sys::getpid().unwrap_or(0) as u32) {
         sys::exit(0);
     }
-    let is_heir = CONTROL.birth.load(Acquire) == Birth::Labour as u32;
-    begin_anew(is_heir);
+    let takes_over = CONTROL.takeover.load(Acquire) == Takeover::UnderWay as u32;
+    begin_anew(takes_over);
     match Watch::open(order) {
         Ok(mut watch) => {
             adopt_own_data();
-            heritage::begin(watch.order.memcg, watch.order.slot, is_heir);
+            heritage::begin(watch.order.memcg, watch.order.slot, takes_over);
             choose_seed();
-            watch.filter(Stage::Born);
-            if is_heir {
+            watch.filter(Phase::Asleep);
+            if takes_over {
                 inherit(&mut watch);
             } else if asleep(&mut watch)
                 && let Err((what, errno)) = awake(&mut watch)
@@ -80,13 +80,13 @@ pub extern "C" fn main(_argument: usize) -> ! {
     sys::exit(0)
 }
 
-/// What a new engine has of its own: a table of its parent's engine is about another process. An heir alone has its
+/// What a new engine has of its own: a table of its parent's engine is about another process. Who takes over has its
 /// parent's heap.
-fn begin_anew(is_heir: bool) {
+fn begin_anew(takes_over: bool) {
     // SAFETY: engine and workers alone allocate, and go by this table; this engine has done neither yet, and of its
     // parent's nobody is here.
     unsafe {
-        if !is_heir {
+        if !takes_over {
             heap::reset();
         }
         dontfork::begin();
@@ -277,7 +277,7 @@ fn inherit(watch: &mut Watch) {
     match take_over(watch) {
         Ok((mut pager, board, crew)) => {
             announce(watch, &mut pager);
-            fork::deliver(Birth::Done);
+            fork::end_takeover(Takeover::Done);
             work(watch, board, &crew, &mut pager);
         }
         Err(_) if watch.gone() => {}
@@ -286,41 +286,41 @@ fn inherit(watch: &mut Watch) {
 }
 
 /// Why a child could not take over.
-enum Miscarriage {
+enum CannotTakeOver {
     Refused(&'static str, Errno),
     Untold,
     Misfit(Misfit),
 }
 
-impl fmt::Display for Miscarriage {
+impl fmt::Display for CannotTakeOver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Miscarriage::Refused(what, errno) => {
+            CannotTakeOver::Refused(what, errno) => {
                 write!(f, "{what} says {errno}")?;
                 handover::refused().map_or(Ok(()), |errno| write!(f, ", and the hand-over {errno}"))
             }
-            Miscarriage::Untold => {
+            CannotTakeOver::Untold => {
                 f.write_str("its parent's engine did not tell what other threads did meanwhile")
             }
-            Miscarriage::Misfit(misfit) => misfit.fmt(f),
+            CannotTakeOver::Misfit(misfit) => misfit.fmt(f),
         }
     }
 }
 
-fn take_over(watch: &mut Watch) -> Result<(Box<Engine>, Board, Crew), Miscarriage> {
+fn take_over(watch: &mut Watch) -> Result<(Box<Engine>, Board, Crew), CannotTakeOver> {
     let slot = watch.order.slot;
     let parts = Parts::open(watch, CONTROL.seed.load(Relaxed));
     let Parts { live, config, mover, board, crew, limit } =
-        parts.map_err(|(what, e)| Miscarriage::Refused(what, e))?;
-    let late = fork::told().ok_or(Miscarriage::Untold)?;
+        parts.map_err(|(what, e)| CannotTakeOver::Refused(what, e))?;
+    let late = fork::told().ok_or(CannotTakeOver::Untold)?;
     let parents = CONTROL.pager.load(Acquire) as *mut Engine;
     // SAFETY: the parent's pager, in the child's copy of its heap, as it was when its engine stood still; it is used
     // here, and never again.
-    let (store, estate) = unsafe {
+    let (store, parent) = unsafe {
         (PageStore::take_over(&raw const (*parents).store, mover, board, &slot.stat), (*parents).bequeath())
     };
-    let pager = Pager::inherit(live, store, &slot.stat, config, limit, estate, &late);
-    let pager = pager.map_err(Miscarriage::Misfit)?;
+    let pager = Pager::inherit(live, store, &slot.stat, config, limit, parent, &late);
+    let pager = pager.map_err(CannotTakeOver::Misfit)?;
     pager.kernel.unmark(pager.regions());
     live::allow_huge_pages();
     Ok((Box::new(pager), board, crew))
@@ -330,7 +330,7 @@ fn take_over(watch: &mut Watch) -> Result<(Box<Engine>, Board, Crew), Miscarriag
 fn work(watch: &mut Watch, board: Board, crew: &Crew, pager: &mut Engine) {
     match crew.start(pager.kernel.memory()) {
         Ok(workers) => {
-            watch.filter(Stage::Manages);
+            watch.filter(Phase::Manages);
             rounds::run(watch, board, &workers, pager)
         }
         // What fails because the program has ended meanwhile is no news.

@@ -1,7 +1,7 @@
 //! The program, as its engine watches it: whether it is gone, what it holds and may hold, how it calls itself.
 
 use crate::creds;
-use crate::filter::{self, Company, Stage};
+use crate::filter::{self, Company, Phase};
 use crate::follow::{self, Follower};
 use crate::keys::Keys;
 use crate::share::{self, Coordinator, Copies};
@@ -37,7 +37,7 @@ pub struct Watch {
     keys: Option<Keys>,
     /// /proc has the program by its number.
     is_shown: bool,
-    /// The engine was born with a filter.
+    /// The engine began with a filter.
     pub was_filtered: bool,
     cpu_ns: u64,
 }
@@ -111,15 +111,15 @@ impl Watch {
     fn open_keys(&mut self) {
         if self.keys.is_none() {
             self.keys = Some(Keys::open());
-            self.filter(Stage::Bound);
+            self.filter(Phase::Bound);
         }
     }
 
-    /// The engine makes the calls of this stage alone from now on. One that was born with a filter has another only
+    /// The engine makes the calls of this phase alone from now on. One that began with a filter has another only
     /// when all else has been found to go.
-    pub fn filter(&self, stage: Stage) {
-        if !self.was_filtered || stage == Stage::Manages {
-            filter::enter(stage, Company { program: self.order.pid, engine: self.own_pid, doors: None });
+    pub fn filter(&self, phase: Phase) {
+        if !self.was_filtered || phase == Phase::Manages {
+            filter::enter(phase, Company { program: self.order.pid, engine: self.own_pid, doors: None });
         }
     }
 

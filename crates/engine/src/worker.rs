@@ -12,7 +12,7 @@
 
 use crate::board::{Board, Hand, Reply, Task, Work};
 use crate::creds;
-use crate::filter::{self, Company, Stage};
+use crate::filter::{self, Company, Phase};
 use crate::follow::Follower;
 use crate::meter::Meter;
 use crate::processes::Kept;
@@ -346,7 +346,7 @@ pub extern "C" fn main(duty: usize) -> ! {
     let mut watch = Watch::new(duty, engine, program, meter);
     let (board, head) = (duty.board, duty.board.head());
     let mut hand = Hand::new(most);
-    filter::enter(Stage::Works, Company { program: duty.program, engine: duty.engine, doors });
+    filter::enter(Phase::Works, Company { program: duty.program, engine: duty.engine, doors });
     board.report_ready();
     while head.stop.load(SeqCst) == 0 {
         watch.follow();

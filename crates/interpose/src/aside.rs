@@ -88,7 +88,7 @@ struct Order {
 }
 
 /// A process that `detached` has made.
-pub struct Born {
+pub struct EngineProcess {
     /// Its number.
     pub pid: u32,
     /// It may become SCHED_IDLE and leave that again.
@@ -174,7 +174,7 @@ unsafe fn aside_in(
 ///
 /// # Safety
 /// `entry` must be fit to run beside the program: no libc, no thread-local storage.
-pub unsafe fn detached(entry: extern "C" fn(usize) -> !, argument: usize) -> Result<Born, Errno> {
+pub unsafe fn detached(entry: extern "C" fn(usize) -> !, argument: usize) -> Result<EngineProcess, Errno> {
     let stack_top = stack::map()?;
     let adopts = wait::adopts();
     let flags = if adopts { CLONE_VM | CLONE_PARENT } else { CLONE_VM };
@@ -184,10 +184,10 @@ pub unsafe fn detached(entry: extern "C" fn(usize) -> !, argument: usize) -> Res
     // SAFETY: `order` lives until the intermediate process has ended; the rest is the caller's contract.
     unsafe { aside_in(Aside::take()?, 0, unseen, intermediate, &raw mut order as usize) }?;
     let Order { result, may_yield, .. } = order;
-    result.map(|pid| Born { pid, may_yield })
+    result.map(|pid| EngineProcess { pid, may_yield })
 }
 
-/// True when the engine of a child that is born now, in new `namespaces` (flags of clone) or not, could open and map
+/// True when the engine of a child that is made now, in new `namespaces` (flags of clone) or not, could open and map
 /// what it needs. All signals must be blocked, and the caller be
 /// on a stack that is always there.
 pub fn has_rights(namespaces: u32) -> bool {

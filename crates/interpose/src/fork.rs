@@ -30,7 +30,7 @@ use crate::start;
 use control::fork_channel::{CHANNEL_BYTES, ForkStage, LOOK_NS, channel};
 use control::run;
 use control::words;
-use control::{Birth, CONTROL, Order, State, Wish};
+use control::{CONTROL, Order, State, Takeover, Wish};
 use core::cell::UnsafeCell;
 use core::sync::atomic::Ordering::*;
 use memcg::{Memcg, Slot};
@@ -168,7 +168,7 @@ fn in_place(memcg: &'static Memcg, clone: Clone) -> Option<isize> {
     let pid = make(&clone);
     channel.pass(if pid < 0 { ForkStage::Failed } else { ForkStage::Cloned });
     if pid == 0 {
-        be_born(memcg, slot, clone.exit_word());
+        take_over(memcg, slot, clone.exit_word());
         return Some(0);
     }
     channel.leave();
@@ -182,7 +182,7 @@ fn in_place(memcg: &'static Memcg, clone: Clone) -> Option<isize> {
 }
 
 /// The child's thread, before it touches any memory of the program's.
-fn be_born(memcg: &'static Memcg, slot: &'static Slot, exit_word: usize) {
+fn take_over(memcg: &'static Memcg, slot: &'static Slot, exit_word: usize) {
     let (channel, pager) = (CONTROL.channel.load(Relaxed), CONTROL.pager.load(Relaxed));
     // SAFETY: a child of fork has one thread, and its parent's engine stood still: nothing of the engine's is in use.
     unsafe { child::reset(&Kind::TakesOver(channel..channel + CHANNEL_BYTES)) };
@@ -190,7 +190,7 @@ fn be_born(memcg: &'static Memcg, slot: &'static Slot, exit_word: usize) {
     CONTROL.channel_users.store(1, Relaxed);
     CONTROL.channel.store(channel, Relaxed);
     CONTROL.pager.store(pager, Relaxed);
-    CONTROL.birth.store(Birth::Labour as u32, Release);
+    CONTROL.takeover.store(Takeover::UnderWay as u32, Release);
     let (pid, tid) = (sys::getpid().unwrap_or(0) as u32, sys::gettid().unwrap_or(0) as u32);
     slot.pid.store(pid, Release);
     start::introduce(slot);
@@ -201,20 +201,20 @@ fn be_born(memcg: &'static Memcg, slot: &'static Slot, exit_word: usize) {
     match start::make_engine() {
         Ok(engine) => {
             CONTROL.may_yield.store(engine.may_yield as u32, Relaxed);
-            await_birth(engine.pid);
+            await_takeover(engine.pid);
         }
         Err(errno) => cannot(slot, format_args!("its engine could not be started: clone says {errno}")),
     }
 }
 
-fn await_birth(engine: u32) {
-    let birth = &CONTROL.birth;
-    while birth.load(Acquire) == Birth::Labour as u32 {
-        let _ = sys::futex_wait(birth.as_ptr(), Birth::Labour as u32, Some(LOOK_NS), false);
+fn await_takeover(engine: u32) {
+    let takeover = &CONTROL.takeover;
+    while takeover.load(Acquire) == Takeover::UnderWay as u32 {
+        let _ = sys::futex_wait(takeover.as_ptr(), Takeover::UnderWay as u32, Some(LOOK_NS), false);
         let mut byte = [0];
         // It has this memory as long as it lives.
-        if sys::peek(engine, birth.as_ptr() as usize, &mut byte) == Err(Errno::ESRCH)
-            && birth.load(Acquire) == Birth::Labour as u32
+        if sys::peek(engine, takeover.as_ptr() as usize, &mut byte) == Err(Errno::ESRCH)
+            && takeover.load(Acquire) == Takeover::UnderWay as u32
         {
             words::last_words(
                 "the engine of a forked process has died; the process was stopped, since what is out would be missing",
@@ -222,7 +222,7 @@ fn await_birth(engine: u32) {
             break;
         }
     }
-    if birth.load(Acquire) != Birth::Done as u32 {
+    if takeover.load(Acquire) != Takeover::Done as u32 {
         let _ = sys::kill(sys::getpid().unwrap_or(0) as u32, SIGKILL);
         sys::exit(1);
     }

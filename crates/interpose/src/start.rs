@@ -1,6 +1,6 @@
 //! How a process gets its engine: a slot of the run's page, what the engine is to know, and a process of its own.
 
-use crate::aside::{self, Born};
+use crate::aside::{self, EngineProcess};
 use crate::libc_threads;
 use control::run;
 use control::words;
@@ -22,7 +22,7 @@ pub fn set_engine(entry: Entry) {
 }
 
 /// Makes the engine's process. All signals must be blocked.
-pub fn make_engine() -> Result<Born, Errno> {
+pub fn make_engine() -> Result<EngineProcess, Errno> {
     let entry = ENGINE.load(Relaxed);
     if entry == 0 {
         return Err(Errno::ENOSYS);
@@ -63,11 +63,11 @@ pub fn start_engine(parent: Option<&Slot>, word: Option<(usize, u32)>) {
     let order = Order { memcg, slot, pid, main_thread: word.or_else(|| exit_word(pid)) };
     CONTROL.begin(&order);
     memcg.managed.fetch_add(1, Relaxed);
-    // Every signal is blocked while the engine is born, so that it is born with all of them blocked.
+    // Every signal is blocked while the engine is made, so that it begins with all of them blocked.
     let mask = sys::signal_mask(!0);
-    let born = make_engine();
+    let made = make_engine();
     sys::signal_mask(mask);
-    match born {
+    match made {
         Ok(engine) => {
             // The engine itself says who it is, as long as the slot is its own.
             CONTROL.may_yield.store(engine.may_yield as u32, Relaxed);

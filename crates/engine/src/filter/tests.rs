@@ -31,34 +31,34 @@ fn verdict(filter: &[Instruction], architecture: u32, number: u32, arguments: [u
 
 #[test]
 fn each_makes_its_own_calls_and_no_other() {
-    use Stage::*;
+    use Phase::*;
     let writes = [0, 0, O_RDWR | O_CLOEXEC];
     let reads = [0, 0, O_RDONLY | O_CLOEXEC];
     let threads = [0x3d_0f00, 0, 0];
     for (number, arguments, allowed) in [
-        (g::__NR_pread64, [0; 3], &[Born, Bound, Manages, Works][..]),
-        (g::__NR_exit, [0; 3], &[Born, Bound, Manages, Works]),
+        (g::__NR_pread64, [0; 3], &[Asleep, Bound, Manages, Works][..]),
+        (g::__NR_exit, [0; 3], &[Asleep, Bound, Manages, Works]),
         // Which of a device's queues is a CPU's.
-        (g::__NR_getcpu, [0; 3], &[Born, Bound, Manages, Works]),
-        (g::__NR_setresuid, [1; 3], &[Born, Bound, Manages, Works]),
-        (g::__NR_openat, reads, &[Born, Bound, Manages, Works]),
-        (g::__NR_openat, writes, &[Born]),
-        (g::__NR_mseal, [0; 3], &[Born, Bound]),
+        (g::__NR_getcpu, [0; 3], &[Asleep, Bound, Manages, Works]),
+        (g::__NR_setresuid, [1; 3], &[Asleep, Bound, Manages, Works]),
+        (g::__NR_openat, reads, &[Asleep, Bound, Manages, Works]),
+        (g::__NR_openat, writes, &[Asleep]),
+        (g::__NR_mseal, [0; 3], &[Asleep, Bound]),
         // To ask `zfolio run`, by a Unix socket.
-        (g::__NR_socket, [1, 0, 0], &[Born]),
+        (g::__NR_socket, [1, 0, 0], &[Asleep]),
         (g::__NR_socket, [2, 0, 0], &[]),
-        (g::__NR_connect, [0; 3], &[Born]),
+        (g::__NR_connect, [0; 3], &[Asleep]),
         (g::__NR_sendmsg, [0; 3], &[]),
-        (g::__NR_ioctl, [0; 3], &[Born, Bound, Manages]),
-        (g::__NR_process_vm_readv, [200, 0, 0], &[Born, Bound, Works]),
+        (g::__NR_ioctl, [0; 3], &[Asleep, Bound, Manages]),
+        (g::__NR_process_vm_readv, [200, 0, 0], &[Asleep, Bound, Works]),
         (g::__NR_process_vm_readv, [201, 0, 0], &[]),
-        (g::__NR_clone, [CLONES[0], 0, 0], &[Born, Bound]),
+        (g::__NR_clone, [CLONES[0], 0, 0], &[Asleep, Bound]),
         (g::__NR_clone, threads, &[]),
-        (g::__NR_kill, [100, 9, 0], &[Born, Bound, Manages, Works]),
-        (g::__NR_kill, [200, 9, 0], &[Born, Bound, Works]),
-        (g::__NR_kill, [300, 9, 0], &[Born, Bound]),
-        (g::__NR_prctl, [PR_SET_THP_DISABLE, 1, 0], &[Born, Bound, Manages]),
-        (g::__NR_prctl, [22, 1, 0], &[Born, Bound]),
+        (g::__NR_kill, [100, 9, 0], &[Asleep, Bound, Manages, Works]),
+        (g::__NR_kill, [200, 9, 0], &[Asleep, Bound, Works]),
+        (g::__NR_kill, [300, 9, 0], &[Asleep, Bound]),
+        (g::__NR_prctl, [PR_SET_THP_DISABLE, 1, 0], &[Asleep, Bound, Manages]),
+        (g::__NR_prctl, [22, 1, 0], &[Asleep, Bound]),
         (g::__NR_execve, [0; 3], &[]),
         (g::__NR_socket, [0; 3], &[]),
         (g::__NR_ptrace, [0; 3], &[]),
@@ -66,13 +66,13 @@ fn each_makes_its_own_calls_and_no_other() {
         // As x32 programs make it.
         (g::__NR_read | 0x4000_0000, [0; 3], &[]),
     ] {
-        for stage in [Born, Bound, Manages, Works] {
-            let filter = write(stage, COMPANY);
-            let expected = if allowed.contains(&stage) { ALLOW } else { REFUSE };
+        for phase in [Asleep, Bound, Manages, Works] {
+            let filter = write(phase, COMPANY);
+            let expected = if allowed.contains(&phase) { ALLOW } else { REFUSE };
             assert_eq!(
                 verdict(&filter, X86_64, number, arguments.map(u64::from)),
                 expected,
-                "{stage:?} {number} {arguments:?}"
+                "{phase:?} {number} {arguments:?}"
             );
             assert_eq!(verdict(&filter, X86_64 ^ 1, number, arguments.map(u64::from)), KILL);
         }
@@ -112,15 +112,15 @@ fn only_a_devices_files_are_opened_to_write() {
     ] {
         let expected = |allowed| if allowed { ALLOW } else { REFUSE };
         let arguments = [u64::from(u32::MAX), path, flags.into()];
-        let filter = write(Stage::Works, with_doors);
+        let filter = write(Phase::Works, with_doors);
         let said = verdict(&filter, X86_64, g::__NR_openat, arguments);
         assert_eq!(said, expected(allowed), "{path:x} {flags:o}");
         // What comes behind it in the filter is reached.
         assert_eq!(verdict(&filter, X86_64, g::__NR_execve, [0; 3]), REFUSE);
         assert_eq!(verdict(&filter, X86_64, g::__NR_close, arguments), ALLOW);
-        for stage in [Stage::Bound, Stage::Manages] {
-            let said = verdict(&write(stage, with_doors), X86_64, g::__NR_openat, arguments);
-            assert_eq!(said, expected(flags & O_RDWR == 0 && flags & 1 == 0), "{stage:?} {flags:o}");
+        for phase in [Phase::Bound, Phase::Manages] {
+            let said = verdict(&write(phase, with_doors), X86_64, g::__NR_openat, arguments);
+            assert_eq!(said, expected(flags & O_RDWR == 0 && flags & 1 == 0), "{phase:?} {flags:o}");
         }
     }
 }
@@ -140,7 +140,7 @@ fn the_kernel_takes_a_filter_with_doors() {
         };
         let copy = *b"/dev/null\0";
         let copied = copy.as_ptr() as usize;
-        said[0] = opens(copied).is_ok() && enter(Stage::Works, company);
+        said[0] = opens(copied).is_ok() && enter(Phase::Works, company);
         said[1] = opens(*doors).is_ok();
         said[2] = opens(copied) == Err(Errno::EPERM);
         said[3] = opens(*doors + 1) == Err(Errno::EPERM);
@@ -175,12 +175,12 @@ fn the_kernel_takes_the_filters() {
         let company = Company { program: 1, engine: sys::getpid().unwrap_or(0) as u32, doors: None };
         let opens = |flags| sys::open(b"/dev/null\0", flags).is_ok();
         let mut said = [false; 6];
-        said[0] = enter(Stage::Born, company);
+        said[0] = enter(Phase::Asleep, company);
         said[1] = opens(O_RDWR);
-        said[2] = enter(Stage::Bound, company);
+        said[2] = enter(Phase::Bound, company);
         said[3] = opens(O_RDONLY) && !opens(O_RDWR);
-        said[4] = enter(Stage::Manages, company);
-        said[5] = !enter(Stage::Works, company) && opens(O_RDONLY);
+        said[4] = enter(Phase::Manages, company);
+        said[5] = !enter(Phase::Works, company) && opens(O_RDONLY);
         // SAFETY: the test waits for the end of this process.
         unsafe { *(result as *mut [bool; 6]) = said };
         sys::exit(0)
@@ -197,7 +197,7 @@ fn the_kernel_takes_the_filters() {
 fn a_worker_learns_on_which_cpu_it_is() {
     extern "C" fn attempt(result: usize) -> ! {
         let company = Company { program: 1, engine: sys::getpid().unwrap_or(0) as u32, doors: None };
-        let is_in = enter(Stage::Born, company) && enter(Stage::Works, company);
+        let is_in = enter(Phase::Asleep, company) && enter(Phase::Works, company);
         // SAFETY: the test waits for the end of this process.
         unsafe { *(result as *mut (bool, usize)) = (is_in, iaa::cpu::current()) };
         sys::exit(0)
