@@ -1,5 +1,5 @@
 //! Where libc has its threads' control blocks, and what in them: as a thread of the program has learned it
-//! (libc_threads.rs), for the engine to find them (heads.rs).
+//! (libc_threads.rs), for the engine to find them (robust_lists.rs).
 
 use core::sync::atomic::{AtomicUsize, Ordering::*};
 

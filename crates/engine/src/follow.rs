@@ -1,7 +1,7 @@
 //! The engine and its workers have no more rights than their program: what it gives up they give up.
 //!
 //! ```text
-//!   program's thread: setuid ── asks, before and after ──> engine: opens what it needs (keys.rs), follows ──> workers: follow
+//!   program's thread: setuid ── asks, before and after ──> engine: opens what it needs (descriptors.rs), follows ──> workers: follow
 //!                        └─ waits until all have ─────────────────────────────────────────────────────────────────┘
 //! ```
 //!
@@ -9,7 +9,8 @@
 //! may do. A call that passes no hook is found by a look, a few times a second.
 //!
 //! What remains after that is enough: descriptors that are open stay what they are, signals go between processes of one
-//! user, and where robust lists are is in libc's control blocks (heads.rs), of which the kernel says nothing any more.
+//! user, and where robust lists are is in libc's control blocks (robust_lists.rs), of which the kernel says nothing any
+//! more.
 
 use crate::creds::{self, CAP_SYS_NICE, Rights};
 use control::CONTROL;

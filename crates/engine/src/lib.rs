@@ -13,15 +13,15 @@
 //! - [`answer`]: what threads of the program ask for; [`fork`]: to stand still while one of them forks
 //! - [`pager`]: the pager as it is in an engine; [`live`]: its kernel; [`store`]: its store; [`pool`]: the store's
 //!   memory
-//! - [`heads`]: what of the program's threads must stay; [`dontfork`]: what the program keeps out of children;
+//! - [`robust_lists`]: what of the program's threads must stay; [`dontfork`]: what the program keeps out of children;
 //!   [`locked`]: locked memory; [`detach`]: how memory goes out that cannot be written to; [`smaps`]: the flags of
 //!   mappings
-//! - [`crew`]: the workers; [`worker`]: what one does; [`board`]: the jobs that they take; [`meter`]: what devices have
-//!   done for one; [`processes`]: how workers and helpers are made
+//! - [`workers`]: the workers; [`worker`]: what one does; [`board`]: the jobs that they take; [`meter`]: what devices
+//!   have done for one; [`processes`]: how workers and helpers are made
 //! - [`watch`]: the program as the engine sees it; [`share`]: what of the limit is the process's; [`crawl`]: whether
 //!   the program crawls; [`unseen`]: copies of it that no hook saw
-//! - [`follow`]: the engine gives up what its program gives up; [`creds`]: what that is; [`keys`]: what is opened
-//!   before; [`filter`]: which system calls are left
+//! - [`follow`]: the engine gives up what its program gives up; [`creds`]: what that is; [`descriptors`]: what is
+//!   opened before; [`filter`]: which system calls are left
 //! - [`heritage`]: what relatives store once; [`telling`]: how that comes to be
 //! - [`heap`]: what allocates in the engine's memory
 
@@ -33,16 +33,14 @@ pub mod answer;
 pub mod board;
 pub mod crawl;
 pub mod creds;
-pub mod crew;
+pub mod descriptors;
 pub mod detach;
 pub mod dontfork;
 pub mod filter;
 pub mod follow;
 pub mod fork;
-pub mod heads;
 pub mod heap;
 pub mod heritage;
-pub mod keys;
 pub mod live;
 pub mod locked;
 pub mod meter;
@@ -51,6 +49,7 @@ pub mod pager;
 pub mod pool;
 pub mod process;
 pub mod processes;
+pub mod robust_lists;
 pub mod rounds;
 pub mod seat;
 pub mod share;
@@ -60,3 +59,4 @@ pub mod telling;
 pub mod unseen;
 pub mod watch;
 pub mod worker;
+pub mod workers;

@@ -5,10 +5,10 @@ mod children;
 mod kernel;
 mod protections;
 
+use crate::descriptors::Descriptors;
 use crate::detach;
 use crate::dontfork;
-use crate::heads::Heads;
-use crate::keys::Keys;
+use crate::robust_lists::RobustLists;
 use alloc::collections::VecDeque;
 use census::Census;
 use control::CONTROL;
@@ -51,7 +51,7 @@ pub struct Live {
     memory: Memory,
     /// Where it may be read.
     smaps: Option<Fd>,
-    heads: Heads,
+    robust_lists: RobustLists,
     pid: u32,
     drop_zone: usize,
     /// The stage and the doorbell: registered engine memory, dropped by way of the zone.
@@ -75,12 +75,12 @@ pub struct Live {
 impl Live {
     /// Begins with what was opened for the process `pid`, in whose address space the caller runs. The error names what
     /// was refused.
-    pub fn open(pid: u32, slot: &'static Slot, keys: Keys) -> Result<Live, (&'static str, Errno)> {
-        let maps = keys.maps.map_err(|e| ("/proc/self/maps", e))?;
+    pub fn open(pid: u32, slot: &'static Slot, opened: Descriptors) -> Result<Live, (&'static str, Errno)> {
+        let maps = opened.maps.map_err(|e| ("/proc/self/maps", e))?;
         // SAFETY: a program that unmaps the vDSO has no use for it, and is one that nobody has met. Without it the
         // clock is a system call.
         let _ = unsafe { vdso::use_clock(&maps) };
-        let quiet = keys.quiet.map_err(|e| ("userfaultfd", e))?;
+        let quiet = opened.quiet.map_err(|e| ("userfaultfd", e))?;
         let drop_zone = arena::map_apart(DROP_ZONE, DROP_ZONE).ok_or(("mmap", Errno::ENOMEM))?;
         quiet.register_silent(drop_zone..drop_zone + DROP_ZONE).map_err(|e| ("UFFDIO_REGISTER", e))?;
         let mut path = Line::default();
@@ -91,14 +91,14 @@ impl Live {
         let _ = write!(path, "/proc/{pid}/task\0");
         let tasks = sys::open(path.as_str().as_bytes(), O_RDONLY | O_DIRECTORY);
         Ok(Live {
-            uffd: keys.events.map_err(|e| ("userfaultfd", e))?,
+            uffd: opened.events.map_err(|e| ("userfaultfd", e))?,
             quiet,
-            pagemap: keys.pagemap.map_err(|e| ("/proc/self/pagemap", e))?,
+            pagemap: opened.pagemap.map_err(|e| ("/proc/self/pagemap", e))?,
             maps,
             tasks: tasks.map_err(|e| ("/proc/PID/task", e))?,
-            memory: keys.memory.map_err(|e| ("/proc/self/mem", e))?,
-            smaps: keys.smaps.ok(),
-            heads: Heads::default(),
+            memory: opened.memory.map_err(|e| ("/proc/self/mem", e))?,
+            smaps: opened.smaps.ok(),
+            robust_lists: RobustLists::default(),
             pid,
             drop_zone,
             registered: 0..0,

@@ -3,19 +3,19 @@
 
 use crate::answer::stand_by;
 use crate::board::{Board, WORKERS_MAX};
-use crate::crew::{self, Crew};
+use crate::descriptors;
 use crate::dontfork;
 use crate::filter::Phase;
 use crate::fork;
 use crate::heap;
 use crate::heritage;
-use crate::keys;
 use crate::live::{self, Live};
 use crate::pager::Engine;
 use crate::pool::Mover;
 use crate::rounds::{self, AHEAD_LEAST};
 use crate::store::PageStore;
 use crate::watch::Watch;
+use crate::workers::{self, Workers};
 use alloc::boxed::Box;
 use control::arena;
 use control::footprint::data;
@@ -64,7 +64,10 @@ pub extern "C" fn main(_argument: usize) -> ! {
                 // What fails because the program has ended meanwhile is no news.
                 && !watch.gone()
             {
-                unmanaged(&watch.order, format_args!("{what} says {errno}{}", keys::remedy(what, errno)));
+                unmanaged(
+                    &watch.order,
+                    format_args!("{what} says {errno}{}", descriptors::remedy(what, errno)),
+                );
                 CONTROL.ahead_bytes.store(0, Relaxed);
                 CONTROL.has_looked();
                 idle(&mut watch);
@@ -190,7 +193,7 @@ struct Parts {
     /// What the pool has pages moved with.
     mover: Option<Mover>,
     board: Board,
-    crew: Crew,
+    workers: Workers,
     limit: usize,
 }
 
@@ -201,9 +204,9 @@ impl Parts {
         let no_memory = ("mmap", Errno::ENOMEM);
         let choice = Choice::parse(memcg.settings.compressor.as_str())
             .map_err(|_| ("the compressor", Errno::EINVAL))?;
-        let mut keys = watch.keys();
-        let mover = core::mem::replace(&mut keys.pool, Err(Errno::EBADF)).ok();
-        let mut live = Live::open(pid, slot, keys)?;
+        let mut opened = watch.descriptors();
+        let mover = core::mem::replace(&mut opened.pool, Err(Errno::EBADF)).ok();
+        let mut live = Live::open(pid, slot, opened)?;
         let footprint = watch.footprint();
         let limit = watch.limit(footprint - watch.excess(footprint));
         // Its share may become much larger than it is now.
@@ -215,9 +218,9 @@ impl Parts {
         let board = Board::map(stage.1 / WINDOW, bell).ok_or(no_memory)?;
         let (file, engine) = (memcg.dictionary(), watch.own_pid);
         let evict_all = memcg.settings.evict_all != 0;
-        let crew = Crew { memcg, board, choice, seed, file, slot, engine, program: pid };
+        let workers = Workers { memcg, board, choice, seed, file, slot, engine, program: pid };
         let config = Config { stage, nursery, fresh: (fresh, FRESH_BYTES), doorbell, evict_all };
-        Ok(Parts { live, config, mover, board, crew, limit })
+        Ok(Parts { live, config, mover, board, workers, limit })
     }
 }
 
@@ -244,8 +247,8 @@ fn awake(watch: &mut Watch) -> Result<(), (&'static str, Errno)> {
     let (memcg, slot) = (watch.order.memcg, watch.order.slot);
     let seed = CONTROL.seed.load(Relaxed);
     heritage::read_anew();
-    let Parts { live, config, mover, board, crew, limit } = Parts::open(watch, seed)?;
-    let store = PageStore::new(mover, &crew, memcg).ok_or(("mmap", Errno::ENOMEM))?;
+    let Parts { live, config, mover, board, workers, limit } = Parts::open(watch, seed)?;
+    let store = PageStore::new(mover, &workers, memcg).ok_or(("mmap", Errno::ENOMEM))?;
     // In the heap, where a child finds it.
     let mut pager = Box::new(Pager::new(live, store, &slot.stat, config, limit));
     announce(watch, &mut pager);
@@ -265,7 +268,7 @@ fn awake(watch: &mut Watch) -> Result<(), (&'static str, Errno)> {
             pager.share();
         }
         CONTROL.has_looked();
-        work(watch, board, &crew, &mut pager);
+        work(watch, board, &workers, &mut pager);
     }
     Ok(())
 }
@@ -275,10 +278,10 @@ fn awake(watch: &mut Watch) -> Result<(), (&'static str, Errno)> {
 fn inherit(watch: &mut Watch) {
     let slot = watch.order.slot;
     match take_over(watch) {
-        Ok((mut pager, board, crew)) => {
+        Ok((mut pager, board, workers)) => {
             announce(watch, &mut pager);
             fork::end_takeover(Takeover::Done);
-            work(watch, board, &crew, &mut pager);
+            work(watch, board, &workers, &mut pager);
         }
         Err(_) if watch.gone() => {}
         Err(why) => fork::fail(slot, format_args!("{why}")),
@@ -307,10 +310,10 @@ impl fmt::Display for CannotTakeOver {
     }
 }
 
-fn take_over(watch: &mut Watch) -> Result<(Box<Engine>, Board, Crew), CannotTakeOver> {
+fn take_over(watch: &mut Watch) -> Result<(Box<Engine>, Board, Workers), CannotTakeOver> {
     let slot = watch.order.slot;
     let parts = Parts::open(watch, CONTROL.seed.load(Relaxed));
-    let Parts { live, config, mover, board, crew, limit } =
+    let Parts { live, config, mover, board, workers, limit } =
         parts.map_err(|(what, e)| CannotTakeOver::Refused(what, e))?;
     let late = fork::told().ok_or(CannotTakeOver::Untold)?;
     let parents = CONTROL.pager.load(Acquire) as *mut Engine;
@@ -323,15 +326,15 @@ fn take_over(watch: &mut Watch) -> Result<(Box<Engine>, Board, Crew), CannotTake
     let pager = pager.map_err(CannotTakeOver::Misfit)?;
     pager.kernel.unmark(pager.regions());
     live::allow_huge_pages();
-    Ok((Box::new(pager), board, crew))
+    Ok((Box::new(pager), board, workers))
 }
 
 /// Starts the workers, and runs the pager until the program is gone.
-fn work(watch: &mut Watch, board: Board, crew: &Crew, pager: &mut Engine) {
-    match crew.start(pager.kernel.memory()) {
-        Ok(workers) => {
+fn work(watch: &mut Watch, board: Board, workers: &Workers, pager: &mut Engine) {
+    match workers.start(pager.kernel.memory()) {
+        Ok(pids) => {
             watch.filter(Phase::Manages);
-            rounds::run(watch, board, &workers, pager)
+            rounds::run(watch, board, &pids, pager)
         }
         // What fails because the program has ended meanwhile is no news.
         Err(_) if watch.gone() => {}
@@ -343,5 +346,5 @@ fn work(watch: &mut Watch, board: Board, crew: &Crew, pager: &mut Engine) {
     }
     watch.count_cpu();
     board.end();
-    crew::await_end();
+    workers::await_end();
 }

@@ -58,7 +58,7 @@ pub enum Place {
 }
 
 /// Starts `entry` in a process that shares this one's descriptors, and is its child; its argument is the address of
-/// `duty`, which is never dropped. Who is made apart gets `shared` too, a mapping of the engine's.
+/// `start`, which is never dropped. Who is made apart gets `shared` too, a mapping of the engine's.
 ///
 /// # Safety
 /// `entry` must be fit to run beside the program: no libc, no thread-local storage. A child that somebody else makes
@@ -67,11 +67,11 @@ pub unsafe fn worker<T>(
     entry: extern "C" fn(usize) -> !,
     place: Place,
     shared: Range<usize>,
-    duty: T,
+    start: T,
 ) -> Result<u32, Errno> {
     const { assert!(size_of::<T>() < STACK / 2) };
     // Also where no process comes of it: it names descriptors that others use.
-    let duty = ManuallyDrop::new(duty);
+    let start = ManuallyDrop::new(start);
     let stack_top = stack::map()?;
     let (stack, vm) = (stack_top - STACK, if place == Place::Here { CLONE_VM } else { 0 });
     let inherited = [stack..stack_top, shared];
@@ -81,7 +81,7 @@ pub unsafe fn worker<T>(
     };
     // SAFETY: the stack is new, and grows down from its other end; the rest is the caller's contract.
     let made = unsafe {
-        (stack as *mut ManuallyDrop<T>).write(duty);
+        (stack as *mut ManuallyDrop<T>).write(start);
         advise(MADV_DOFORK).and_then(|()| sys::clone(vm | CLONE_FILES | CLONE_FS, stack_top, entry, stack))
     };
     // Refused, a child that the program makes has them too, and unmaps them.

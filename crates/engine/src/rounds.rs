@@ -3,7 +3,6 @@
 use crate::answer::{answer, enroll};
 use crate::board::Board;
 use crate::crawl::Crawling;
-use crate::crew;
 use crate::heritage;
 use crate::nap::{self, Nap};
 use crate::pager::Engine;
@@ -12,6 +11,7 @@ use crate::store::PageStore;
 use crate::telling::Teller;
 use crate::unseen::Unseen;
 use crate::watch::Watch;
+use crate::workers;
 use control::CONTROL;
 use control::arena;
 use control::footprint::sizes;
@@ -232,8 +232,8 @@ impl Rounds {
             let gets_nowhere = hungry_ns >= if crawling.knows() { full_ns } else { 2 * full_ns };
             full(watch, pager, now.saturating_sub(since), gets_nowhere, crawling);
         }
-        if crew::one_has_died() {
-            stop(watch, crew::DEATH);
+        if workers::one_has_died() {
+            stop(watch, workers::DEATH);
         }
         if (pager.store.is_frozen || pager.shares()) && !memcg.has_family(slot) {
             pager.thaw();

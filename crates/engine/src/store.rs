@@ -3,9 +3,9 @@
 //! The pool is the engine's alone. Workers get addresses and give bytes, and hold nothing that could be left locked.
 
 use crate::board::{Answer, Board, Work};
-use crate::crew::Crew;
 use crate::pool::{Mover, PoolMemory};
-use crate::{crew, heritage};
+use crate::workers::Workers;
+use crate::{heritage, workers};
 use alloc::collections::VecDeque;
 use control::words;
 use core::sync::atomic::Ordering::Relaxed;
@@ -55,8 +55,8 @@ pub struct PageStore {
 
 impl PageStore {
     /// An empty store, whose pool moves pages by this `mover`; `None` where there is no memory for it.
-    pub fn new(mover: Option<Mover>, crew: &Crew, memcg: &'static Memcg) -> Option<PageStore> {
-        let &Crew { board, choice, seed, file, .. } = crew;
+    pub fn new(mover: Option<Mover>, workers: &Workers, memcg: &'static Memcg) -> Option<PageStore> {
+        let &Workers { board, choice, seed, file, .. } = workers;
         let purse = choice.auto.map(|auto| Purse { paid_ns: &memcg.paid_ns, percent: auto.percent });
         let chooser = match purse {
             Some(purse) => Some(Chooser::new(purse)?),
@@ -67,7 +67,7 @@ impl PageStore {
             cache: Cache::new(PoolMemory::new(mover)),
             codec: Codec::new(choice, seed, file).ok()?.timed_by(sys::process_cpu_ns),
             chooser,
-            stat: &crew.slot.stat,
+            stat: &workers.slot.stat,
             given: VecDeque::new(),
             in_vain: 0,
             damage_every: memcg.settings.damage_every,
@@ -286,8 +286,8 @@ impl Store for PageStore {
         let Some(at) = self.given.iter().position(|g| board.is_done(g.slot)) else {
             self.in_vain = self.in_vain.wrapping_add(1);
             // The pager may wait for this very job, and look at nothing else meanwhile.
-            if self.in_vain.is_multiple_of(LOOK_EVERY) && !self.given.is_empty() && crew::one_has_died() {
-                words::last_words(crew::DEATH);
+            if self.in_vain.is_multiple_of(LOOK_EVERY) && !self.given.is_empty() && workers::one_has_died() {
+                words::last_words(workers::DEATH);
                 words::stop_program();
                 sys::exit(1);
             }

@@ -1,9 +1,9 @@
 //! The program, as its engine watches it: whether it is gone, what it holds and may hold, how it calls itself.
 
 use crate::creds;
+use crate::descriptors::Descriptors;
 use crate::filter::{self, Company, Phase};
 use crate::follow::{self, Follower};
-use crate::keys::Keys;
 use crate::share::{self, Coordinator, Copies};
 use control::footprint::{Swapped, footprint};
 use control::line::Line;
@@ -34,7 +34,7 @@ pub struct Watch {
     /// What it may do.
     rights: Follower,
     /// What was opened before it gave something up.
-    keys: Option<Keys>,
+    opened: Option<Descriptors>,
     /// /proc has the program by its number.
     is_shown: bool,
     /// The engine began with a filter.
@@ -73,7 +73,7 @@ impl Watch {
             copies,
             own_pid,
             rights,
-            keys: None,
+            opened: None,
             is_shown: seen.is_some(),
             was_filtered: creds::is_filtered(),
             cpu_ns: 0,
@@ -89,10 +89,10 @@ impl Watch {
     /// The same for an engine that sleeps, or has no work: what it would need to awake is opened before.
     pub fn follow_asleep(&mut self, now_ns: u64) {
         if follow::asked().is_some() {
-            self.open_keys();
+            self.open_descriptors();
         }
         self.look_at_rights(now_ns, |watch| {
-            watch.open_keys();
+            watch.open_descriptors();
             watch.rights.follow();
         });
     }
@@ -108,9 +108,9 @@ impl Watch {
         asked.into_iter().for_each(follow::answer);
     }
 
-    fn open_keys(&mut self) {
-        if self.keys.is_none() {
-            self.keys = Some(Keys::open());
+    fn open_descriptors(&mut self) {
+        if self.opened.is_none() {
+            self.opened = Some(Descriptors::open());
             self.filter(Phase::Bound);
         }
     }
@@ -124,8 +124,8 @@ impl Watch {
     }
 
     /// What an engine needs to awake.
-    pub fn keys(&mut self) -> Keys {
-        self.keys.take().unwrap_or_else(Keys::open)
+    pub fn descriptors(&mut self) -> Descriptors {
+        self.opened.take().unwrap_or_else(Descriptors::open)
     }
 
     /// The program has ended, or executes another one in a memory of its own.

@@ -30,7 +30,7 @@ use zswap::{
 };
 
 /// What a worker is started with.
-pub struct Duty {
+pub struct WorkerStart {
     /// The run's page, with the slot in it.
     pub memcg: &'static Memcg,
     /// Where jobs are.
@@ -79,7 +79,7 @@ const AGAIN_NS: u64 = 1_000_000;
 
 /// Who is watched, and what was used.
 struct Watch<'a> {
-    duty: &'a Duty,
+    start: &'a WorkerStart,
     engine: Fd,
     program: Fd,
     gone_since: Option<u64>,
@@ -93,13 +93,13 @@ struct Watch<'a> {
 }
 
 impl<'a> Watch<'a> {
-    fn new(duty: &'a Duty, engine: Fd, program: Fd, meter: Option<Meter>) -> Watch<'a> {
-        let own = duty
+    fn new(start: &'a WorkerStart, engine: Fd, program: Fd, meter: Option<Meter>) -> Watch<'a> {
+        let own = start
             .kept
             .as_ref()
             .and_then(|_| Some((sys::open(b"/proc/self/statm\0", O_RDONLY).ok()?, Swapped::open())));
-        let rights = Follower::open(Some(duty.program), duty.kept.is_none());
-        Watch { duty, engine, program, gone_since: None, cpu_ns: 0, looked_ns: 0, own, rights, meter }
+        let rights = Follower::open(Some(start.program), start.kept.is_none());
+        Watch { start, engine, program, gone_since: None, cpu_ns: 0, looked_ns: 0, own, rights, meter }
     }
 
     /// Looks, and says how much memory it has, unless that was a moment ago.
@@ -109,15 +109,15 @@ impl<'a> Watch<'a> {
             self.looked_ns = now;
             self.look();
             if let Some((statm, swapped)) = &mut self.own {
-                let bytes = footprint(statm) + swapped.bytes(now, self.duty.memcg);
-                self.duty.board.head().private[self.duty.number].store(bytes, Relaxed);
+                let bytes = footprint(statm) + swapped.bytes(now, self.start.memcg);
+                self.start.board.head().private[self.start.number].store(bytes, Relaxed);
             }
         }
     }
 
     /// Gives up what the program has given up, when the engine says so.
     fn follow(&mut self) {
-        let Duty { board, number, .. } = self.duty;
+        let WorkerStart { board, number, .. } = self.start;
         if board.is_to_follow(*number) {
             board.follow(*number, || {
                 if self.rights.has_changed(sys::now_ns()) {
@@ -129,21 +129,21 @@ impl<'a> Watch<'a> {
 
     fn count(&mut self) {
         let now = sys::process_cpu_ns();
-        self.duty.slot.stat.engine_cpu_ns.fetch_add(now - self.cpu_ns, Relaxed);
+        self.start.slot.stat.engine_cpu_ns.fetch_add(now - self.cpu_ns, Relaxed);
         self.cpu_ns = now;
         if let Some(meter) = &mut self.meter {
-            meter.tell(&self.duty.memcg.accelerator);
+            meter.tell(&self.start.memcg.accelerator);
         }
     }
 
     /// Ends this process when there is nobody left to work for; the program too where the engine has died before it.
     fn look(&mut self) {
         self.count();
-        let Duty { board, slot, .. } = self.duty;
+        let WorkerStart { board, slot, .. } = self.start;
         let ended = |fd: &Fd| sys::poll([fd], 0) == Ok([true]);
         if ended(&self.engine) && board.head().stop.load(SeqCst) == 0 {
             // Of a program that was killed too the slot may be another's by now.
-            if slot.pid.load(Acquire) == self.duty.program {
+            if slot.pid.load(Acquire) == self.start.program {
                 slot.say("the engine has died; the program was stopped, since its memory cannot be restored");
                 slot.state.store(memcg::State::Stopped as u32, Release);
             }
@@ -159,7 +159,7 @@ impl<'a> Watch<'a> {
         if ended(&self.program) {
             let now = sys::now_ns();
             if now - *self.gone_since.get_or_insert(now) > GRACE_NS {
-                let _ = sys::kill(self.duty.engine, SIGKILL);
+                let _ = sys::kill(self.start.engine, SIGKILL);
                 sys::exit(0);
             }
         }
@@ -229,8 +229,8 @@ impl Bench {
         tasks: &mut [Option<Task<'_>>],
         between: &mut dyn FnMut(&mut Watch<'_>),
     ) {
-        let duty = watch.duty;
-        let memory = &duty.memory;
+        let start = watch.start;
+        let memory = &start.memory;
         let mut loads: [Load<'_>; BATCH_MAX] = core::array::from_fn(|_| Load {
             object: &[],
             fingerprint: 0,
@@ -274,7 +274,7 @@ fn copy(watch: &mut Watch<'_>, at: usize, pages: u16, window: &mut [u8]) {
     while let Some(first) = (from..WINDOW_PAGES).find(|p| pages & 1 << p != 0) {
         from = (first..WINDOW_PAGES).find(|p| pages & 1 << p == 0).unwrap_or(WINDOW_PAGES);
         // They are there; what keeps them from being read passes, or this process ends with the engine.
-        while !watch.duty.memory.read(at + first * PAGE, &mut window[first * PAGE..from * PAGE]) {
+        while !watch.start.memory.read(at + first * PAGE, &mut window[first * PAGE..from * PAGE]) {
             watch.look();
             sys::sleep_ns(AGAIN_NS);
         }
@@ -286,67 +286,67 @@ fn copy(watch: &mut Watch<'_>, at: usize, pages: u16, window: &mut [u8]) {
 ///
 /// Here and not in the engine: a device works in the address space of whoever opened it, which is to be neither the
 /// program's nor one that a child of fork takes over. What the engine reads back itself it reads in software.
-fn attach_device(duty: &Duty, codec: &mut Codec) -> Option<Meter> {
-    if !duty.choice.compressor.is_for_device() {
+fn attach_device(start: &WorkerStart, codec: &mut Codec) -> Option<Meter> {
+    if !start.choice.compressor.is_for_device() {
         return None;
     }
     let mut driver = None;
-    let root = duty.memcg.settings.iaa_root.as_str();
+    let root = start.memcg.settings.iaa_root.as_str();
     let open = |config| {
         driver = acomp::open_device(root, config);
         driver.clone()
     };
-    let attached = match duty.kept {
+    let attached = match start.kept {
         None => Attached::NotApart,
         Some(_) if codec.attach(|context| context.attach(open)) => Attached::Yes,
         Some(_) => Attached::NoQueue,
     };
-    duty.memcg.accelerator.count_worker(attached);
+    start.memcg.accelerator.count_worker(attached);
     driver.filter(|_| attached == Attached::Yes).map(Meter::new)
 }
 
 /// While the engine may not run: calls it where the process has grown beyond what it may. False where this worker is
 /// not to look for that, or the engine runs.
-fn look_out(duty: &Duty) -> bool {
-    let (board, head) = (duty.board, duty.board.head());
+fn look_out(start: &WorkerStart) -> bool {
+    let (board, head) = (start.board, start.board.head());
     let alarm = head.alarm.load(Relaxed);
-    let Some(lookout) = duty.lookout.as_ref().filter(|_| alarm > 0) else { return false };
+    let Some(lookout) = start.lookout.as_ref().filter(|_| alarm > 0) else { return false };
     if footprint(&lookout.statm) > alarm && head.called.swap(1, AcqRel) == 0 {
-        let _ = sys::sched_setscheduler(duty.engine, SCHED_OTHER);
-        let _ = sys::sched_setaffinity(duty.engine, &lookout.cpus);
+        let _ = sys::sched_setscheduler(start.engine, SCHED_OTHER);
+        let _ = sys::sched_setaffinity(start.engine, &lookout.cpus);
         board.wake_pager();
     }
     true
 }
 
-/// A worker's first instruction; `duty` is the address of a [`Duty`] that is this process's.
-pub extern "C" fn main(duty: usize) -> ! {
-    // SAFETY: `processes` has written the duty there for this process alone.
-    let duty = unsafe { &*(duty as *const Duty) };
+/// A worker's first instruction; `start` is the address of a [`WorkerStart`] that is this process's.
+pub extern "C" fn main(start: usize) -> ! {
+    // SAFETY: `processes` has written the start there for this process alone.
+    let start = unsafe { &*(start as *const WorkerStart) };
     let _ = sys::set_name(PR_SET_NAME, c"zfolio-worker".as_ptr().cast());
     // SAFETY: this process was made apart, and uses nothing of the engine's but what is kept.
-    let is_alone = duty.kept.as_ref().is_none_or(|kept| unsafe { kept.leave_the_rest() });
+    let is_alone = start.kept.as_ref().is_none_or(|kept| unsafe { kept.leave_the_rest() });
     let codec =
-        Codec::new(duty.choice, duty.seed, duty.file).map(|codec| codec.timed_by(sys::process_cpu_ns));
-    let watched = (sys::pidfd_open(duty.engine), sys::pidfd_open(duty.program));
+        Codec::new(start.choice, start.seed, start.file).map(|codec| codec.timed_by(sys::process_cpu_ns));
+    let watched = (sys::pidfd_open(start.engine), sys::pidfd_open(start.program));
     let (true, Ok(mut codec), (Ok(engine), Ok(program))) = (is_alone, codec, watched) else { sys::exit(1) };
-    if duty.kept.is_some() {
+    if start.kept.is_some() {
         // It has pages of the program's, and descriptors by which to read the others: these are not for whoever may
         // look at a process of this user.
         creds::forbid_looks();
     }
-    let meter = attach_device(duty, &mut codec);
+    let meter = attach_device(start, &mut codec);
     // While anything may be opened still: by these names it opens queues that come later.
-    let doors = meter.as_ref().and_then(|_| acomp::doors::seal(duty.memcg.settings.iaa_root.as_str()));
+    let doors = meter.as_ref().and_then(|_| acomp::doors::seal(start.memcg.settings.iaa_root.as_str()));
     let mut bench = Bench::new(codec);
     // Without a device, for loads that come while a device works: they do not wait for it.
     let most = bench.codec.batch_size();
-    let aside = if most > 1 { Codec::new(duty.choice, duty.seed, duty.file).ok() } else { None };
+    let aside = if most > 1 { Codec::new(start.choice, start.seed, start.file).ok() } else { None };
     let mut aside = aside.map(Bench::new);
-    let mut watch = Watch::new(duty, engine, program, meter);
-    let (board, head) = (duty.board, duty.board.head());
+    let mut watch = Watch::new(start, engine, program, meter);
+    let (board, head) = (start.board, start.board.head());
     let mut hand = Hand::new(most);
-    filter::enter(Phase::Works, Company { program: duty.program, engine: duty.engine, doors });
+    filter::enter(Phase::Works, Company { program: start.program, engine: start.engine, doors });
     board.report_ready();
     while head.stop.load(SeqCst) == 0 {
         watch.follow();
@@ -361,8 +361,8 @@ pub extern "C" fn main(duty: usize) -> ! {
         }
         bench.codec.rest();
         watch.look_now_and_then();
-        let look_ns = if look_out(duty) { LOOK_OUT_NS } else { LOOK_NS };
-        board.wait(duty.number, &hand, look_ns);
+        let look_ns = if look_out(start) { LOOK_OUT_NS } else { LOOK_NS };
+        board.wait(start.number, &hand, look_ns);
     }
     watch.count();
     sys::exit(0)

@@ -209,7 +209,7 @@ impl Kernel for Live {
     }
 
     fn pins(&mut self, pins: &mut Vec<usize>) {
-        self.heads.pins(&self.memory, &self.tasks, pins);
+        self.robust_lists.pins(&self.memory, &self.tasks, pins);
     }
 
     fn move_pages(&mut self, dst: usize, src: usize, bytes: usize) -> Moved {

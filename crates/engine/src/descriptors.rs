@@ -9,7 +9,7 @@ use uffd::sys::{self, Errno, Fd, Result, consts::O_RDONLY};
 use uffd::{Features, Memory, Userfault};
 
 /// See the head of the file; what was refused says why.
-pub struct Keys {
+pub struct Descriptors {
     /// For the program's memory and the stage.
     pub events: Result<Userfault>,
     /// For what is dropped.
@@ -26,14 +26,14 @@ pub struct Keys {
     pub smaps: Result<Fd>,
 }
 
-impl Keys {
+impl Descriptors {
     /// Opens what can be had.
-    pub fn open() -> Keys {
+    pub fn open() -> Descriptors {
         let mut opener = Opener::new(NEED_NS);
         let events = opener.userfault(Features::Events);
         let quiet = opener.userfault(Features::Quiet);
         let pool = opener.userfault(Features::Quiet);
-        Keys {
+        Descriptors {
             events,
             quiet,
             pool: pool.and_then(|quiet| Ok(Mover { quiet, pagemap: opener.pagemap(0)? })),

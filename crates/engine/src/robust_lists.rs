@@ -101,13 +101,13 @@ const LOCKS_MAX: usize = 2048;
 
 /// Finds the pages that must stay: what the kernel touches as a thread ends, where it cannot wait.
 #[derive(Default)]
-pub struct Heads {
+pub struct RobustLists {
     /// What was found at the last look, by thread.
     told: Vec<(u32, usize)>,
     unknown: Vec<u32>,
 }
 
-impl Heads {
+impl RobustLists {
     /// The pages of control blocks and robust locks of all threads in `tasks`, an open /proc/PID/task.
     pub fn pins(&mut self, memory: &Memory, tasks: &Fd, pins: &mut Vec<usize>) {
         // The main thread's, which the engine reads itself: the thread of a forked child has no robust list before it

@@ -2,7 +2,7 @@
 
 use crate::board::{Board, WORKERS_MAX};
 use crate::processes::{self, Kept, Place};
-use crate::worker::{self, Duty, Lookout};
+use crate::worker::{self, Lookout, WorkerStart};
 use alloc::vec::Vec;
 use memcg::{Memcg, Slot};
 use uffd::sys::{self, CpuSet, Errno, consts::*};
@@ -10,7 +10,7 @@ use uffd::{Fd, Memory};
 use zswap::Choice;
 
 /// What all workers are started with.
-pub struct Crew {
+pub struct Workers {
     /// The run's page.
     pub memcg: &'static Memcg,
     /// Where jobs are.
@@ -37,7 +37,7 @@ const READY_LOOK_NS: u64 = 10_000_000;
 /// and each has half a MiB.
 const CROWD: usize = 3;
 
-impl Crew {
+impl Workers {
     /// Starts the workers: each apart, or here where that is refused. Meanwhile the caller sees to it that what is
     /// registered stays out of children, and nobody is served; `memory` is the program's.
     pub fn start(&self, memory: &Memory) -> Result<Vec<u32>, (&'static str, Errno)> {
@@ -53,10 +53,10 @@ impl Crew {
 
     /// Starts one, and waits until it is ready.
     fn start_one(&self, memory: &Memory, number: usize, place: Place) -> Result<u32, (&'static str, Errno)> {
-        let &Crew { memcg, board, choice, seed, file, slot, engine, program } = self;
+        let &Workers { memcg, board, choice, seed, file, slot, engine, program } = self;
         // One is enough to look out.
         let lookout = (number == 0).then(Lookout::open).and_then(Result::ok);
-        let duty = Duty {
+        let start = WorkerStart {
             memcg,
             board,
             number,
@@ -70,9 +70,9 @@ impl Crew {
             program,
             lookout,
         };
-        // SAFETY: `worker::main` is made to run beside the program, and takes the duty over. A child of the program's
+        // SAFETY: `worker::main` is made to run beside the program, and takes that over. A child of the program's
         // that comes meanwhile may get the stack and the board too, and uses neither.
-        let pid = unsafe { processes::worker(worker::main, place, board.range(), duty) };
+        let pid = unsafe { processes::worker(worker::main, place, board.range(), start) };
         let pid = pid.map_err(|e| ("clone", e))?;
         for _ in 0..READY_LOOKS {
             if board.await_ready(number as u32 + 1, READY_LOOK_NS) {
