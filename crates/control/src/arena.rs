@@ -201,12 +201,12 @@ fn map_as(
     }
     let range = room.ok_or(Errno::ENOMEM)?;
     let (at, is_heritable) = (range.start, children == Children::LetIn);
-    let is_childrens = children == Children::All || is_heritable && own.is_let_in;
+    let stays = children == Children::All || is_heritable && own.is_let_in;
     let mut ready = prepare(&range);
     if ready.is_ok() {
         // Refused, it is locked memory, or in the next child, which unmaps it, or in a core dump.
         let _ = sys::munlock(at, bytes);
-        if !is_childrens {
+        if !stays {
             let _ = sys::madvise_keep(at, bytes, MADV_DONTFORK);
         }
         let _ = sys::madvise_keep(at, bytes, MADV_DONTDUMP);

@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering
 use uffd::PAGE;
 use uffd::sys::{self, Errno, consts::*};
 
-/// How many logs a process can have: its own, and its forebears'.
+/// How many logs a process can have: its own, and its ancestors'.
 pub const LOGS: usize = 8;
 
 /// The first page of a log.

@@ -170,7 +170,7 @@ pub fn is_in_run() -> bool {
 }
 
 /// What every child has of the engine's memory: the run's page, and logs.
-pub fn childrens() -> impl Iterator<Item = Range<usize>> {
+pub fn inherited() -> impl Iterator<Item = Range<usize>> {
     let page = MEMCG.load(Acquire) as usize;
     let page = if page == 0 { 0..0 } else { page..page + size_of::<Memcg>().next_multiple_of(PAGE) };
     log::ranges().chain([page])

@@ -160,8 +160,9 @@ impl Rights {
         true
     }
 
-    /// True when this is more than a process of the rights `model` has, or other ids are; `is_kin` as for [`reduce`].
-    pub fn exceed(&self, model: &Rights, is_kin: bool) -> bool {
+    /// True when this is more than a process of the rights `model` has, or other ids are; `shares_namespace` as for
+    /// [`reduce`].
+    pub fn exceed(&self, model: &Rights, shares_namespace: bool) -> bool {
         let beyond = |own: u64, theirs: u64| own & !theirs != 0;
         let (own, theirs) = (&self.caps, &model.caps);
         let sets = |caps: &Caps| caps.effective | caps.permitted | caps.inheritable | caps.ambient;
@@ -174,7 +175,7 @@ impl Rights {
             || beyond(own.inheritable, theirs.inheritable)
             || beyond(own.ambient, theirs.ambient)
             || beyond(own.bounding, theirs.bounding)
-            || !is_kin && sets(own) != 0
+            || !shares_namespace && sets(own) != 0
     }
 
     /// True when the capability is in force.
@@ -274,13 +275,14 @@ pub fn forbid_looks() {
     let _ = prctl(options::SET_DUMPABLE, 0, 0);
 }
 
-/// Gives up what a process with the rights `own`, which is the calling one, has beyond `model`; `is_kin`: both are in
-/// one user namespace, else capabilities are about different things. What the kernel refuses stays.
-pub fn reduce(own: &Rights, model: &Rights, is_kin: bool) {
+/// Gives up what a process with the rights `own`, which is the calling one, has beyond `model`; `shares_namespace`:
+/// both are in one user namespace, else capabilities are about different things. What the kernel refuses stays.
+pub fn reduce(own: &Rights, model: &Rights, shares_namespace: bool) {
     if model.no_new_privs && !own.no_new_privs {
         let _ = set_no_new_privs();
     }
-    let theirs = if is_kin { model.caps } else { Caps { bounding: model.caps.bounding, ..Caps::default() } };
+    let theirs =
+        if shares_namespace { model.caps } else { Caps { bounding: model.caps.bounding, ..Caps::default() } };
     let bits = |set: u64| (0..64).filter(move |bit| set >> bit & 1 != 0);
     for bit in bits(own.caps.ambient & !theirs.ambient) {
         let _ = prctl(options::CAP_AMBIENT, options::CAP_AMBIENT_LOWER, bit);

@@ -127,7 +127,7 @@ const ENGINES: &[u32] = &[
     g::__NR_getrusage,
     g::__NR_msync,
     g::__NR_pidfd_getfd,
-    // A new log for its family (heritage.rs).
+    // A new log for its family (shared_store.rs).
     g::__NR_memfd_create,
     g::__NR_ftruncate,
 ];

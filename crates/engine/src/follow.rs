@@ -72,7 +72,7 @@ impl Follower {
     pub fn has_changed(&mut self, now_ns: u64) -> bool {
         self.looked_ns = now_ns;
         let Some((program, own)) = &self.files else { return false };
-        let now = Rights::of_process(self.pid, program).map(|rights| (rights, self.is_kin()));
+        let now = Rights::of_process(self.pid, program).map(|rights| (rights, self.shares_namespace()));
         let Ok(now) = now else { return false };
         let before = self.seen.replace(now);
         before != Some(now) && Rights::read(own).is_ok_and(|own| own.exceed(&now.0, now.1))
@@ -80,9 +80,9 @@ impl Follower {
 
     /// Gives up what the program had given up at the last look.
     pub fn follow(&self) {
-        let (Some((_, own)), Some((program, is_kin))) = (&self.files, &self.seen) else { return };
+        let (Some((_, own)), Some((program, shares_namespace))) = (&self.files, &self.seen) else { return };
         let Ok(own) = Rights::read(own) else { return };
-        let reduce = || creds::reduce(&own, program, *is_kin);
+        let reduce = || creds::reduce(&own, program, *shares_namespace);
         if self.is_in_program { creds::with_looks_as_they_are(reduce) } else { reduce() }
     }
 
@@ -93,7 +93,7 @@ impl Follower {
     }
 
     /// False when the program's capabilities are about another user namespace. Who may not ask has none.
-    fn is_kin(&self) -> bool {
+    fn shares_namespace(&self) -> bool {
         let (mut path, mut space) = (Line::default(), [0; 32]);
         let _ = write!(path, "/proc/{}/ns/user\0", self.pid);
         sys::readlink(path.as_str().as_bytes(), &mut space).is_err() || space == self.space

@@ -1,9 +1,9 @@
 //! The engine's side of a fork (fork.rs): in the parent it stands still for the clone, and tells the child what was
 //! late; in the child it hears that, and lets the thread run on.
 
-use crate::heritage;
 use crate::live;
 use crate::pager::Engine;
+use crate::shared_store;
 use crate::watch::Watch;
 use alloc::vec::Vec;
 use control::arena;
@@ -42,7 +42,7 @@ pub fn stand_still(watch: &Watch, pager: &mut Engine) {
     if !channel.await_thread(|| watch.gone(), serve) {
         return;
     }
-    heritage::renew(watch.order.memcg);
+    shared_store::renew(watch.order.memcg);
     make_room(watch, pager);
     pager.calm();
     let has_all = pager.kernel.let_in(pager.regions()) && arena::let_in(true);

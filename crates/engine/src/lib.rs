@@ -22,7 +22,7 @@
 //!   the program crawls; [`unseen`]: copies of it that no hook saw
 //! - [`follow`]: the engine gives up what its program gives up; [`creds`]: what that is; [`descriptors`]: what is
 //!   opened before; [`filter`]: which system calls are left
-//! - [`heritage`]: what relatives store once; [`telling`]: how that comes to be
+//! - [`shared_store`]: what relatives store once; [`sharing`]: how that comes to be
 //! - [`heap`]: what allocates in the engine's memory
 
 #![cfg_attr(not(test), no_std)]
@@ -40,7 +40,6 @@ pub mod filter;
 pub mod follow;
 pub mod fork;
 pub mod heap;
-pub mod heritage;
 pub mod live;
 pub mod locked;
 pub mod meter;
@@ -53,9 +52,10 @@ pub mod robust_lists;
 pub mod rounds;
 pub mod seat;
 pub mod share;
+pub mod shared_store;
+pub mod sharing;
 pub mod smaps;
 pub mod store;
-pub mod telling;
 pub mod unseen;
 pub mod watch;
 pub mod worker;

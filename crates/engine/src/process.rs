@@ -8,11 +8,11 @@ use crate::dontfork;
 use crate::filter::Phase;
 use crate::fork;
 use crate::heap;
-use crate::heritage;
 use crate::live::{self, Live};
 use crate::pager::Engine;
 use crate::pool::Mover;
 use crate::rounds::{self, AHEAD_LEAST};
+use crate::shared_store;
 use crate::store::PageStore;
 use crate::watch::Watch;
 use crate::workers::{self, Workers};
@@ -54,7 +54,7 @@ pub extern "C" fn main(_argument: usize) -> ! {
     match Watch::open(order) {
         Ok(mut watch) => {
             adopt_own_data();
-            heritage::begin(watch.order.memcg, watch.order.slot, takes_over);
+            shared_store::begin(watch.order.memcg, watch.order.slot, takes_over);
             choose_seed();
             watch.filter(Phase::Asleep);
             if takes_over {
@@ -130,7 +130,7 @@ fn asleep(watch: &mut Watch) -> bool {
         if watch.gone() {
             return false;
         }
-        heritage::renew(watch.order.memcg);
+        shared_store::renew(watch.order.memcg);
         let now = sys::now_ns();
         watch.follow_asleep(now);
         watch.note_name(now);
@@ -246,7 +246,7 @@ fn withdraw() {
 fn awake(watch: &mut Watch) -> Result<(), (&'static str, Errno)> {
     let (memcg, slot) = (watch.order.memcg, watch.order.slot);
     let seed = CONTROL.seed.load(Relaxed);
-    heritage::read_anew();
+    shared_store::read_anew();
     let Parts { live, config, mover, board, workers, limit } = Parts::open(watch, seed)?;
     let store = PageStore::new(mover, &workers, memcg).ok_or(("mmap", Errno::ENOMEM))?;
     // In the heap, where a child finds it.

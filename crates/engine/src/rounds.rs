@@ -3,12 +3,12 @@
 use crate::answer::{answer, enroll};
 use crate::board::Board;
 use crate::crawl::Crawling;
-use crate::heritage;
 use crate::nap::{self, Nap};
 use crate::pager::Engine;
 use crate::seat::{Faults, Seat};
+use crate::shared_store;
+use crate::sharing::Sharer;
 use crate::store::PageStore;
-use crate::telling::Teller;
 use crate::unseen::Unseen;
 use crate::watch::Watch;
 use crate::workers;
@@ -99,7 +99,7 @@ struct Rounds {
     tidied: Tidied,
     nap: Nap,
     unseen: Unseen,
-    teller: Teller,
+    sharer: Sharer,
     crawling: Crawling,
 }
 
@@ -124,7 +124,7 @@ impl Rounds {
             tidied: Tidied::default(),
             nap: Nap::default(),
             unseen: Unseen::default(),
-            teller: Teller::default(),
+            sharer: Sharer::default(),
             crawling: Crawling::default(),
         }
     }
@@ -200,7 +200,7 @@ impl Rounds {
             // Faults may have been read meanwhile, and nobody tells of them again.
             busy = true;
         }
-        busy | (!pager.paused && self.teller.turn(self.memcg, self.slot, pager))
+        busy | (!pager.paused && self.sharer.turn(self.memcg, self.slot, pager))
     }
 
     /// Publishes figures, and looks whether the program may go on; false when it is gone.
@@ -297,10 +297,10 @@ impl Rounds {
 /// Publishes what the process holds: `own` bytes, and `excess` that are counted with its relatives. A relative's log
 /// counts there, its own with what is in its pool.
 fn publish(watch: &mut Watch, pager: &Engine, own: usize, excess: usize) {
-    let (log, forebears) = heritage::bytes();
+    let (log, ancestors) = shared_store::bytes();
     let share = &watch.order.slot.share;
     share.log_bytes.store(log as u64, Relaxed);
-    share.read_bytes.store(forebears as u64, Relaxed);
+    share.read_bytes.store(ancestors as u64, Relaxed);
     let marks = pager.marks();
     share.kept_free_bytes.store((marks.limit - marks.low) as u64, Relaxed);
     let (pool, footprint) = (pager.store.pool_bytes(), own + excess);

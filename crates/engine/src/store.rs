@@ -5,7 +5,7 @@
 use crate::board::{Answer, Board, Work};
 use crate::pool::{Mover, PoolMemory};
 use crate::workers::Workers;
-use crate::{heritage, workers};
+use crate::{shared_store, workers};
 use alloc::collections::VecDeque;
 use control::words;
 use core::sync::atomic::Ordering::Relaxed;
@@ -167,7 +167,9 @@ impl PageStore {
     fn prior(&self, prior: Prior) -> Option<u128> {
         match prior.body {
             Body::Blob { handle, .. } => self.cache.hash(Handle::from_raw(handle)?, prior.page as usize),
-            Body::Common { log, at, .. } => zswap::hash_in(heritage::object(log, at)?, prior.page as usize),
+            Body::Common { log, at, .. } => {
+                zswap::hash_in(shared_store::object(log, at)?, prior.page as usize)
+            }
             _ => None,
         }
     }
@@ -318,7 +320,7 @@ impl Store for PageStore {
                 loaded.map_err(damaged)
             }
             Body::Common { log, at, fingerprint } => {
-                let object = heritage::object(log, at).ok_or(Damaged::Object)?;
+                let object = shared_store::object(log, at).ok_or(Damaged::Object)?;
                 self.codec.unpack(object, fingerprint, first as usize, to).map_err(damaged)
             }
             Body::Dropped => Err(Damaged::Stream),

@@ -229,11 +229,11 @@ fn has_room() -> bool {
 
 /// True when children come to this process's own PID namespace: otherwise after unshare or setns.
 fn has_own_pid_namespace() -> bool {
-    let (mut own, mut childrens) = ([0; 32], [0; 32]);
+    let (mut own, mut for_children) = ([0; 32], [0; 32]);
     let read = |path: &[u8], name| sys::readlink(path, name).is_ok();
     read(b"/proc/thread-self/ns/pid\0", &mut own)
-        && read(b"/proc/thread-self/ns/pid_for_children\0", &mut childrens)
-        && own == childrens
+        && read(b"/proc/thread-self/ns/pid_for_children\0", &mut for_children)
+        && own == for_children
 }
 
 #[cfg(test)]

@@ -62,8 +62,8 @@ pub unsafe fn reset(kind: &Kind) {
     unsafe {
         match kind {
             Kind::Small => {}
-            Kind::Anew => arena::begin_anew(run::childrens()),
-            Kind::TakesOver(mapping) => arena::take_over(run::childrens().chain(once(mapping.clone()))),
+            Kind::Anew => arena::begin_anew(run::inherited()),
+            Kind::TakesOver(mapping) => arena::take_over(run::inherited().chain(once(mapping.clone()))),
         }
         if !matches!(kind, Kind::TakesOver(_)) {
             bell::reset();

@@ -1,8 +1,8 @@
 //! What a process shares with its relatives, told to all of them: its engine, asked by the coordinator, compresses what
 //! others have too into its log; and everybody's reads what is in the logs.
 
-use crate::heritage;
 use crate::live::Live;
+use crate::shared_store;
 use crate::store::PageStore;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -18,9 +18,9 @@ use zswap::PARCEL_MAX_BYTES;
 /// How many records are read at a time.
 const RECORDS: usize = 64;
 
-/// The teller of one process.
+/// What a process shares next.
 #[derive(Default)]
-pub struct Teller {
+pub struct Sharer {
     /// A window and what it is compressed to; empty before there is anything to tell.
     window: Vec<u8>,
     parcel: Vec<u8>,
@@ -28,7 +28,7 @@ pub struct Teller {
     has_told: bool,
 }
 
-impl Teller {
+impl Sharer {
     /// Does a little of what is to be done; true when there is more.
     pub fn turn(&mut self, memcg: &Memcg, slot: &Slot, pager: &mut Pager<'_, Live, PageStore>) -> bool {
         if !pager.shares() {
@@ -38,14 +38,14 @@ impl Teller {
         let asked = slot.share.tell_bytes.load(Relaxed);
         let wanted = if memcg.settings.evict_all != 0 { WINDOW as u64 } else { asked };
         if wanted > 0 {
-            let told = self.tell(pager);
+            let told = self.share(pager);
             let left = wanted.saturating_sub(told.unwrap_or(wanted as usize) as u64);
             if told.is_none() {
                 slot.share.told_all.store(1, Relaxed);
             }
             slot.share.tell_bytes.store(left, Relaxed);
         }
-        let has_more = heritage::listen(RECORDS, |window, pages, body, borrowed| {
+        let has_more = shared_store::read_new(RECORDS, |window, pages, body, borrowed| {
             pager.heed(window, pages, body, borrowed)
         });
         has_more || asked > 0
@@ -53,7 +53,7 @@ impl Teller {
 
     /// Tells what is found next, if anything is: how many bytes it was; `None` where there is nothing left, or no room
     /// for it.
-    fn tell(&mut self, pager: &mut Pager<'_, Live, PageStore>) -> Option<usize> {
+    fn share(&mut self, pager: &mut Pager<'_, Live, PageStore>) -> Option<usize> {
         let (at, pages) = match pager.untold() {
             Untold::Pages(at, pages) => (at, pages),
             Untold::None => return Some(0),
@@ -73,7 +73,7 @@ impl Teller {
         else {
             return Some(0);
         };
-        let is_told = heritage::tell(at, pages, fingerprint, &self.parcel[..bytes]);
+        let is_told = shared_store::add(at, pages, fingerprint, &self.parcel[..bytes]);
         self.has_told |= is_told;
         is_told.then_some(pages.count_ones() as usize * PAGE)
     }
@@ -81,12 +81,12 @@ impl Teller {
 
 /// Without a family: brings home what is in logs, if that takes much, and empties them; true when there is more.
 fn leave(memcg: &Memcg, slot: &Slot, pager: &mut Pager<'_, Live, PageStore>) -> bool {
-    if !heritage::is_worth_leaving() || memcg.has_family(slot) {
+    if !shared_store::is_worth_leaving() || memcg.has_family(slot) {
         return false;
     }
     let is_left = pager.take_home();
     if !is_left {
-        heritage::empty(memcg, slot);
+        shared_store::empty(memcg, slot);
     }
     is_left
 }

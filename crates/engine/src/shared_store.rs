@@ -32,16 +32,16 @@ use uffd::sys::{self, Errno, consts::*};
 /// A log is this part of the limit, at most.
 const PART: usize = 4;
 
-/// For the engine, as it starts: what this process has of its forebears is read from the beginning, unless it is one
+/// For the engine, as it starts: what this process has of its ancestors is read from the beginning, unless it is one
 /// that takes over, whose parent's engine was copied with all that it had read; and it gets a log of its own, if that
 /// is to be had. Who does not belong to the family, since its parent had ended before it could, has no part in its
 /// logs.
 pub fn begin(memcg: &Memcg, slot: &Slot, takes_over: bool) {
     log::begin();
-    let is_kin = takes_over || slot.family.load(SeqCst) != 0;
+    let is_relative = takes_over || slot.family.load(SeqCst) != 0;
     for log in LOG.iter().filter(|log| log.at.load(Relaxed) != 0) {
-        let is_same =
-            is_kin && log.head().is_some_and(|head| head.emptied.load(SeqCst) == log.emptied.load(Relaxed));
+        let is_same = is_relative
+            && log.head().is_some_and(|head| head.emptied.load(SeqCst) == log.emptied.load(Relaxed));
         if !is_same {
             log.drop_it();
         } else if !takes_over {
@@ -97,9 +97,9 @@ fn create(size: usize) -> Result<(usize, usize), Errno> {
     }
 }
 
-/// Tells the family that these pages of a window, by bit, are in an object of this fingerprint. False when the log is
+/// Adds that these pages of a window, by bit, are in an object of this fingerprint. False when the log is
 /// full, or there is none.
-pub fn tell(window: usize, pages: u16, fingerprint: u32, object: &[u8]) -> bool {
+pub fn add(window: usize, pages: u16, fingerprint: u32, object: &[u8]) -> bool {
     writing(|at, log| {
         let len = object.len() as u32;
         // SAFETY: where this log is mapped to be written to.
@@ -108,9 +108,9 @@ pub fn tell(window: usize, pages: u16, fingerprint: u32, object: &[u8]) -> bool 
     .unwrap_or(false)
 }
 
-/// Calls `heed` with window, pages, body, and whether it is a relative's, for records that were not read yet, up to
+/// Calls `note` with window, pages, body, and whether it is a relative's, for records that were not read yet, up to
 /// `most` of them. True when there are more.
-pub fn listen(most: usize, mut heed: impl FnMut(usize, u16, Body, bool)) -> bool {
+pub fn read_new(most: usize, mut note: impl FnMut(usize, u16, Body, bool)) -> bool {
     let mut left = most;
     for (place, log) in LOG.iter().enumerate() {
         while let Some((record, object)) = log.record(log.read.load(Relaxed)) {
@@ -124,7 +124,7 @@ pub fn listen(most: usize, mut heed: impl FnMut(usize, u16, Body, bool)) -> bool
                 at: (at / align_of::<Record>()) as u32,
                 fingerprint: record.fingerprint,
             };
-            heed(record.window as usize, record.pages, body, place != log::own());
+            note(record.window as usize, record.pages, body, place != log::own());
         }
     }
     false
@@ -140,7 +140,7 @@ pub fn object(log: u32, at: u32) -> Option<&'static [u8]> {
     LOG.get(log as usize)?.record(at as usize * align_of::<Record>()).map(|(_, object)| object)
 }
 
-/// Bytes of this process's own log, and of those that it has read of its forebears.
+/// Bytes of this process's own log, and of those that it has read of its ancestors.
 pub fn bytes() -> (usize, usize) {
     let own = log::own();
     let bytes = |log: &Log| log.len().saturating_sub(PAGE).next_multiple_of(PAGE);
@@ -189,10 +189,10 @@ mod tests {
     use memcg::Settings;
     use uffd::maps::Maps;
 
-    fn heard() -> Vec<(usize, u16, Body, bool)> {
-        let mut heard = Vec::new();
-        while listen(1, |window, pages, body, borrowed| heard.push((window, pages, body, borrowed))) {}
-        heard
+    fn read() -> Vec<(usize, u16, Body, bool)> {
+        let mut found = Vec::new();
+        while read_new(1, |window, pages, body, borrowed| found.push((window, pages, body, borrowed))) {}
+        found
     }
 
     /// All in one: there is one list of logs in a process.
@@ -203,8 +203,8 @@ mod tests {
         memcg.init(4 << 20, Settings::default());
         let [slot, child] = [1, 2].map(|pid| memcg.claim(pid).unwrap());
         begin(&memcg, slot, false);
-        assert!(tell(0x10000, 0b101, 7, &[1; 100]) && tell(0x20000, 1, 8, &[2; 3]));
-        let all = heard();
+        assert!(add(0x10000, 0b101, 7, &[1; 100]) && add(0x20000, 1, 8, &[2; 3]));
+        let all = read();
         let windows: Vec<_> =
             all.iter().map(|&(window, pages, _, borrowed)| (window, pages, borrowed)).collect();
         assert_eq!(windows, [(0x10000, 0b101, false), (0x20000, 1, false)]);
@@ -213,7 +213,7 @@ mod tests {
             _ => panic!("{body:?}"),
         });
         assert_eq!(objects.collect::<Vec<_>>(), [(7, &[1u8; 100][..]), (8, &[2; 3])]);
-        assert!(heard().is_empty() && object(0, 3).is_none() && object(7, 600).is_none());
+        assert!(read().is_empty() && object(0, 3).is_none() && object(7, 600).is_none());
         let own = &LOG[log::own()];
         // SAFETY: a mapping of this test's.
         let opened = unsafe { sys::mprotect(own.range().start, PAGE, PROT_READ | PROT_WRITE) };
@@ -223,23 +223,23 @@ mod tests {
         memcg.join_family(slot, child);
         begin(&memcg, child, false);
         assert_eq!(
-            heard().iter().map(|all| (all.0, all.3)).collect::<Vec<_>>(),
+            read().iter().map(|all| (all.0, all.3)).collect::<Vec<_>>(),
             [(0x10000, true), (0x20000, true)]
         );
-        assert!(tell(0x30000, 1, 9, &[3; 10]));
-        assert_eq!(heard().iter().map(|all| (all.0, all.3)).collect::<Vec<_>>(), [(0x30000, false)]);
+        assert!(add(0x30000, 1, 9, &[3; 10]));
+        assert_eq!(read().iter().map(|all| (all.0, all.3)).collect::<Vec<_>>(), [(0x30000, false)]);
         begin(&memcg, child, true);
-        assert!(heard().is_empty(), "who has all that its parent knew reads on");
+        assert!(read().is_empty(), "who has all that its parent knew reads on");
 
         // Rights are given up: nothing can be told, until there is another log.
-        assert!(tell(0x40000, 1, 9, &[4; 10]));
+        assert!(add(0x40000, 1, 9, &[4; 10]));
         log::seal(sys::getppid().unwrap() as u32);
-        assert!(tell(0x50000, 1, 9, &[5; 10]), "a child of vfork closes nothing of its parent's");
+        assert!(add(0x50000, 1, 9, &[5; 10]), "a child of vfork closes nothing of its parent's");
         let maps = Maps::open().unwrap();
         let place = log::writer();
         log::seal(sys::getpid().unwrap() as u32);
-        assert!(!tell(0x60000, 1, 9, &[6; 10]));
-        assert_eq!(heard().len(), 2);
+        assert!(!add(0x60000, 1, 9, &[6; 10]));
+        assert_eq!(read().len(), 2);
         // Nobody else gets its addresses, and another log does.
         let held = maps.query(place.start).unwrap().unwrap();
         assert!(held.range.start <= place.start && held.range.end >= place.end && !held.is_read_write());
@@ -248,18 +248,18 @@ mod tests {
         assert!(arena::first_foreign(place.clone()).is_empty());
         renew(&memcg);
         assert_eq!(log::writer().start, place.start);
-        assert!(tell(0x70000, 1, 9, &[7; 10]));
-        assert_eq!(heard().len(), 1);
+        assert!(add(0x70000, 1, 9, &[7; 10]));
+        assert_eq!(read().len(), 1);
 
         // A log is full at last, and is not emptied while there is a family.
-        while tell(0x80000, 1, 9, &[8; 3000]) {}
+        while add(0x80000, 1, 9, &[8; 3000]) {}
         assert!(bytes().0 > (1 << 20) - 3 * PAGE && is_worth_leaving());
         empty(&memcg, slot);
-        assert!(bytes().0 > 0 && bytes().1 == 0, "forebears' logs are given up, what a child may read stays");
+        assert!(bytes().0 > 0 && bytes().1 == 0, "ancestors' logs are given up, what a child may read stays");
         memcg.forgo(child);
         empty(&memcg, slot);
         assert_eq!(bytes(), (0, 0));
-        assert!(tell(0x90000, 1, 9, &[9; 10]) && heard().len() == 1);
+        assert!(add(0x90000, 1, 9, &[9; 10]) && read().len() == 1);
 
         // Who was forked before that reads nothing of it, nor who has lost its family.
         for is_late in [true, false] {
@@ -269,8 +269,8 @@ mod tests {
                 LOG[log::own()].emptied.fetch_sub(1, Relaxed);
             }
             begin(&memcg, child, false);
-            assert!(heard().is_empty());
-            assert!(tell(0xa0000, 1, 9, &[9; 10]) && heard().len() == 1);
+            assert!(read().is_empty());
+            assert!(add(0xa0000, 1, 9, &[9; 10]) && read().len() == 1);
         }
     }
 }
