@@ -8,7 +8,7 @@
 //!              └───────────> control <────────────────┘
 //! ```
 //!
-//! - [`state`]: the words that both read and write, and the wishes that a thread has
+//! - [`state`]: the words that both read and write, and the requests that a thread has
 //! - [`fork_channel`]: what they tell each other for a fork
 //! - [`page_tables`]: what the program is told of its page tables
 //! - [`hooked`]: which of libc's system calls pass the library; [`blocks`]: where libc has its threads' control blocks
@@ -40,4 +40,4 @@ pub mod state;
 pub mod tasks;
 pub mod words;
 
-pub use state::{CONTROL, Control, DOORBELL_BYTES, Order, State, Takeover, Taking, UNANSWERED, Wish};
+pub use state::{CONTROL, Control, DOORBELL_BYTES, Order, Request, State, Takeover, Taking, UNANSWERED};

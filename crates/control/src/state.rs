@@ -41,11 +41,11 @@ pub struct Control {
     pub enrolled_bytes: AtomicUsize,
     /// How much one may be ahead of the other before the engine must be asked to see to it; 0 while it need not be.
     pub ahead_bytes: AtomicUsize,
-    /// What a thread of the program asks for by the doorbell ([`Wish`]); 0 when it is done.
-    pub wish: AtomicU32,
-    /// The range that the wish is about.
+    /// What a thread of the program asks for by the doorbell ([`Request`]); 0 when it is done.
+    pub request: AtomicU32,
+    /// The range that the request is about.
     pub range: (AtomicUsize, AtomicUsize),
-    /// What came of a wish that can be refused: an errno, 0 for none, or [`UNANSWERED`].
+    /// What came of a request that can be refused: an errno, 0 for none, or [`UNANSWERED`].
     pub outcome: AtomicU32,
     /// A range that the engine may not register; (0, 0) when there is none.
     pub spared: (AtomicUsize, AtomicUsize),
@@ -144,7 +144,7 @@ pub enum Takeover {
 /// What a thread of the program can ask the engine for, beside bringing everything home.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-pub enum Wish {
+pub enum Request {
     /// The contents of a range were discarded without an event: they are to be forgotten.
     Forget = 1,
     /// Another userfaultfd is to have a range: its contents are to come home, and its registration is to end.
@@ -168,7 +168,7 @@ pub enum Wish {
     Look = 10,
 }
 
-/// Nobody has answered a wish yet: not an errno.
+/// Nobody has answered a request yet: not an errno.
 pub const UNANSWERED: u32 = u32::MAX;
 
 /// The only one.
@@ -199,7 +199,7 @@ impl Control {
             fresh: [const { Hull::new() }; 2],
             enrolled_bytes: AtomicUsize::new(0),
             ahead_bytes: AtomicUsize::new(0),
-            wish: AtomicU32::new(0),
+            request: AtomicU32::new(0),
             range: (AtomicUsize::new(0), AtomicUsize::new(0)),
             outcome: AtomicU32::new(UNANSWERED),
             spared: (AtomicUsize::new(0), AtomicUsize::new(0)),
@@ -316,7 +316,7 @@ impl Control {
             self.home, 0;
             self.doorbell, 0;
             self.ahead_bytes, 0;
-            self.wish, 0;
+            self.request, 0;
             self.spared.0, 0;
             self.spared.1, 0;
             self.held.0, 0;

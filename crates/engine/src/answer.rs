@@ -6,7 +6,7 @@ use crate::pager::Engine;
 use crate::watch::Watch;
 use control::hull::Hull;
 use control::page_tables::{self, LOOK_PAGES};
-use control::{CONTROL, Wish};
+use control::{CONTROL, Request};
 use core::ops::Range;
 use core::sync::atomic::Ordering::*;
 use uffd::PAGE;
@@ -14,29 +14,29 @@ use uffd::sys::{self, consts::*};
 
 /// Does what a thread of the program asked for by the doorbell.
 pub fn answer(watch: &Watch, pager: &mut Engine) {
-    let wish = CONTROL.wish.load(Acquire);
+    let request = CONTROL.request.load(Acquire);
     let range = CONTROL.range.0.load(Relaxed)..CONTROL.range.1.load(Relaxed);
-    if wish == Wish::Fork as u32 {
+    if request == Request::Fork as u32 {
         return fork::stand_still(watch, pager);
-    } else if wish == Wish::Forget as u32 {
+    } else if request == Request::Forget as u32 {
         pager.disown(range);
-    } else if wish == Wish::LetGo as u32 {
+    } else if request == Request::LetGo as u32 {
         pager.let_go(range);
-    } else if wish == Wish::Enroll as u32 {
+    } else if request == Request::Enroll as u32 {
         enroll(pager);
-    } else if wish == Wish::KeepOut as u32 {
+    } else if request == Request::KeepOut as u32 {
         advise_children(pager, range, MADV_DONTFORK);
-    } else if wish == Wish::LetIn as u32 {
+    } else if request == Request::LetIn as u32 {
         advise_children(pager, range, MADV_DOFORK);
-    } else if wish == Wish::Move as u32 || wish == Wish::Grow as u32 {
+    } else if request == Request::Move as u32 || request == Request::Grow as u32 {
         pager.await_quiet();
-        pager.kernel.follow_mremap(range, wish == Wish::Grow as u32, pager.regions());
-    } else if wish == Wish::Hold as u32 {
+        pager.kernel.follow_mremap(range, request == Request::Grow as u32, pager.regions());
+    } else if request == Request::Hold as u32 {
         CONTROL.range.1.store(pager.hold(range, HELD_BYTES), Relaxed);
-    } else if wish == Wish::Look as u32 {
+    } else if request == Request::Look as u32 {
         look(pager, range);
     }
-    CONTROL.wish.store(0, Release);
+    CONTROL.request.store(0, Release);
     if CONTROL.forks.load(SeqCst) > 0 {
         pager.retire();
         CONTROL.home.store(1, SeqCst);

@@ -93,7 +93,7 @@ fn make_room(watch: &Watch, pager: &mut Engine) {
 
 /// What a thread asked for is done.
 fn answered(pager: &mut Engine) {
-    CONTROL.wish.store(0, Release);
+    CONTROL.request.store(0, Release);
     pager.answer();
 }
 

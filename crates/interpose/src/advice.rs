@@ -5,7 +5,7 @@ use crate::grow;
 use crate::libc::{Call, NO_SUCH_CALL, real, settle};
 use crate::own::{is_own_memory, with_bell};
 use control::run;
-use control::{CONTROL, State, UNANSWERED, Wish};
+use control::{CONTROL, Request, State, UNANSWERED};
 use core::ops::Range;
 use core::sync::atomic::Ordering::*;
 use uffd::PAGE;
@@ -23,7 +23,7 @@ fn install_guards(range: Range<usize>, call: impl FnOnce() -> i32) -> i32 {
         let result = call();
         CONTROL.guarding.store(0, SeqCst);
         if result == 0 && CONTROL.state() == State::Awake {
-            ask(Wish::Forget, range);
+            ask(Request::Forget, range);
         }
         result
     })
@@ -68,10 +68,10 @@ fn advise_children(range: Range<usize>, advice: u32, call: impl Fn() -> i32) -> 
             return result;
         }
     }
-    let wish = if advice == MADV_DONTFORK { Wish::KeepOut } else { Wish::LetIn };
+    let request = if advice == MADV_DONTFORK { Request::KeepOut } else { Request::LetIn };
     let outcome = with_bell(|| {
         CONTROL.outcome.store(UNANSWERED, SeqCst);
-        ask(wish, range);
+        ask(request, range);
         CONTROL.outcome.load(SeqCst)
     });
     match outcome {
@@ -86,8 +86,8 @@ fn advise_children(range: Range<usize>, advice: u32, call: impl Fn() -> i32) -> 
 pub fn has_moved(at: usize, before: usize, after: usize) {
     let [before, after] = [before, after].map(|bytes| bytes.next_multiple_of(PAGE));
     if CONTROL.state() == State::Awake {
-        let wish = if before < after { Wish::Grow } else { Wish::Move };
-        with_bell(|| ask(wish, at..at + after));
+        let request = if before < after { Request::Grow } else { Request::Move };
+        with_bell(|| ask(request, at..at + after));
     }
 }
 

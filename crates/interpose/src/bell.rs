@@ -1,7 +1,7 @@
 //! The doorbell: how a thread of the program asks the engine for something, and waits until that is done. It touches a
 //! page that is never there.
 
-use control::{CONTROL, DOORBELL_BYTES, State, Wish};
+use control::{CONTROL, DOORBELL_BYTES, Request, State};
 use core::ops::Range;
 use core::sync::atomic::Ordering::*;
 use uffd::sys;
@@ -33,12 +33,12 @@ pub fn with<R>(act: impl FnOnce() -> R) -> R {
 }
 
 /// Asks the engine for something, with the bell held, and returns when it is done.
-pub fn ask(wish: Wish, range: Range<usize>) {
+pub fn ask(request: Request, range: Range<usize>) {
     CONTROL.range.0.store(range.start, Relaxed);
     CONTROL.range.1.store(range.end, Relaxed);
-    CONTROL.wish.store(wish as u32, SeqCst);
-    // Another thread's answer may be under way, and the bell found answered: the wish itself says when it is done.
-    while CONTROL.wish.load(Acquire) != 0 && CONTROL.state() == State::Awake {
+    CONTROL.request.store(request as u32, SeqCst);
+    // Another thread's answer may be under way, and the bell found answered: the request itself says when it is done.
+    while CONTROL.request.load(Acquire) != 0 && CONTROL.state() == State::Awake {
         ring();
     }
 }

@@ -30,7 +30,7 @@ use crate::start;
 use control::fork_channel::{CHANNEL_BYTES, ForkStage, LOOK_NS, channel};
 use control::run;
 use control::words;
-use control::{CONTROL, Order, State, Takeover, Wish};
+use control::{CONTROL, Order, Request, State, Takeover};
 use core::cell::UnsafeCell;
 use core::sync::atomic::Ordering::*;
 use memcg::{Memcg, Slot};
@@ -153,7 +153,7 @@ fn in_place(memcg: &'static Memcg, clone: Clone) -> Option<isize> {
         memcg.join_family(own, slot);
     }
     CONTROL.channel.store(0, SeqCst);
-    bell::ask(Wish::Fork, 0..0);
+    bell::ask(Request::Fork, 0..0);
     let Some(channel) = channel() else {
         memcg.forgo(slot);
         return None;

@@ -26,7 +26,7 @@ use crate::start;
 use control::footprint;
 use control::hooked;
 use control::run;
-use control::{CONTROL, State, Wish};
+use control::{CONTROL, Request, State};
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::*};
 use uffd::PAGE;
@@ -207,7 +207,7 @@ fn tell(range: Range<usize>, growth: Growth) {
         State::Awake => own::with_bell(|| {
             // Another thread may have asked meanwhile.
             if CONTROL.is_ahead() {
-                bell::ask(Wish::Enroll, 0..0);
+                bell::ask(Request::Enroll, 0..0);
             }
         }),
     }

@@ -9,7 +9,7 @@ use crate::libc::{Call, NO_SUCH_CALL, real, set_errno};
 use crate::looks;
 use crate::own::with_bell;
 use control::run::is_managed;
-use control::{CONTROL, State, Wish};
+use control::{CONTROL, Request, State};
 use core::ops::Range;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use uffd::pagemap;
@@ -21,12 +21,12 @@ type Ioctl = unsafe extern "C" fn(i32, usize, ...) -> i32;
 const TOP: usize = 1 << 47;
 
 /// A call of the program's.
-struct Request {
+struct IoctlCall {
     fd: i32,
     request: usize,
 }
 
-impl Request {
+impl IoctlCall {
     /// Makes it, by libc, with this argument.
     fn call(&self, argument: usize) -> i32 {
         // SAFETY: the type of ioctl(2).
@@ -38,7 +38,7 @@ impl Request {
 
 /// ioctl(2).
 pub extern "C" fn ioctl(fd: i32, request: usize, argument: usize) -> i32 {
-    let call = Request { fd, request };
+    let call = IoctlCall { fd, request };
     if !is_managed() {
         return call.call(argument);
     }
@@ -80,7 +80,7 @@ fn range(start: u64, bytes: u64) -> Option<Range<usize>> {
 
 /// Memory that the program gives to a userfaultfd of its own must not be another's, and the engine may have registered
 /// it.
-fn register(call: &Request, argument: usize) -> i32 {
+fn register(call: &IoctlCall, argument: usize) -> i32 {
     // struct uffdio_register begins with start and length.
     let Some(range) = words::<2>(argument).and_then(|[start, bytes]| range(start, bytes)) else {
         return call.call(argument);
@@ -88,7 +88,7 @@ fn register(call: &Request, argument: usize) -> i32 {
     with_bell(|| {
         CONTROL.spare(range.clone());
         if CONTROL.state() == State::Awake {
-            ask(Wish::LetGo, range);
+            ask(Request::LetGo, range);
         }
         let result = call.call(argument);
         CONTROL.spare(0..0);
@@ -103,7 +103,7 @@ fn at_home<R>(range: Range<usize>, act: impl FnOnce(usize) -> R) -> R {
         CONTROL.hold(range.clone());
         let mut upto = range.end;
         if CONTROL.state() == State::Awake {
-            ask(Wish::Hold, range.clone());
+            ask(Request::Hold, range.clone());
             upto = CONTROL.range.1.load(Relaxed);
             // Only the end changes: what is home is held all the while.
             CONTROL.held.1.store(upto, SeqCst);
@@ -122,7 +122,7 @@ const MOVE_MOVED: usize = 4;
 
 /// UFFDIO_MOVE: what is taken is taken as it is in the page tables. (Its target is registered with the program's
 /// descriptor, and so not with the engine's.)
-fn take(call: &Request, argument: usize) -> i32 {
+fn take(call: &IoctlCall, argument: usize) -> i32 {
     let Some((given, src)) = words::<5>(argument).and_then(|w| Some((w, range(w[MOVE_SRC], w[MOVE_BYTES])?)))
     else {
         return call.call(argument);
@@ -184,7 +184,7 @@ struct Region {
 /// PAGEMAP_SCAN of this memory. What is out is brought home, and not only said to be swapped: who has only known
 /// machines without swap asks for pages that are there. Without regions to write nothing is told, and what it protects
 /// then is registered with the program's descriptor.
-fn scan(call: &Request, argument: usize) -> i32 {
+fn scan(call: &IoctlCall, argument: usize) -> i32 {
     let Some(given) = words::<SCAN_WORDS>(argument) else { return call.call(argument) };
     let (start, end) = (given[SCAN_START] as usize, given[SCAN_END] as usize);
     let is_odd =

@@ -29,7 +29,7 @@ use crate::loaded;
 use crate::own::with_bell;
 use control::line::Line;
 use control::page_tables::{self, LOOK_PAGES};
-use control::{CONTROL, State, Wish};
+use control::{CONTROL, Request, State};
 use core::ffi::c_void;
 use core::fmt::Write;
 use core::ops::Range;
@@ -329,7 +329,7 @@ fn complete(fd: i32, pieces: &[Piece], offset: i64, done: isize) -> isize {
 fn with_answer(range: Range<usize>, act: impl FnOnce(&[u64])) {
     with_bell(|| {
         if CONTROL.state() == State::Awake && range.end <= 1 << 47 {
-            ask(Wish::Look, range.clone());
+            ask(Request::Look, range.clone());
             // SAFETY: the engine has answered, and nobody else asks.
             act(&unsafe { &*page_tables::answer() }[..range.len() / PAGE]);
         }
