@@ -15,7 +15,7 @@ pub const NEED_NS: u64 = 10_000_000_000;
 /// See [`NEED_NS`].
 pub const TRY_NS: u64 = 1_000_000_000;
 
-/// See the head of the file.
+/// What `zfolio run` has handed over.
 pub struct Handed {
     /// The run's page, and its beginning.
     pub page: Fd,

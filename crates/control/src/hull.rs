@@ -10,7 +10,7 @@ const UNIT: usize = 64 << 10;
 /// Nothing was added. The word of a hull that holds everything is 0: as a process begins, and in a child.
 const EMPTY: u64 = u32::MAX as u64;
 
-/// See the head of the file: the first unit below, and the one after the last above.
+/// One range, as two units in one word: the first unit in the lower half, the one after the last in the upper.
 pub struct Hull(AtomicU64);
 
 impl Hull {

@@ -29,7 +29,7 @@ const FRESH_NS: u64 = 10_000_000_000;
 const SHRINKS: [usize; 2] = [3, 4];
 const MUCH_BYTES: usize = 4 << 20;
 
-/// See the head of the file.
+/// How the program fares, and what of its memory cannot go out.
 #[derive(Default)]
 pub struct Crawling {
     crawl: Crawl,

@@ -65,7 +65,7 @@ pub struct Caps {
     pub ambient: u64,
 }
 
-/// See the head of the file.
+/// What a process may do: its ids, groups and capabilities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rights {
     /// Real, effective, saved, and for files.

@@ -8,7 +8,7 @@ use uffd::pagemap::Pagemap;
 use uffd::sys::{self, Errno, Fd, Result, consts::O_RDONLY};
 use uffd::{Features, Memory, Userfault};
 
-/// See the head of the file; what was refused says why.
+/// What an engine has opened; what was refused says why.
 pub struct Descriptors {
     /// For the program's memory and the stage.
     pub events: Result<Userfault>,

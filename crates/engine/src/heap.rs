@@ -63,7 +63,7 @@ pub unsafe fn reset() {
 /// behind that dlmalloc would keep.
 const LARGE_BYTES: usize = 256 << 10;
 
-/// See the head of the file.
+/// The allocator: mappings for what is large, dlmalloc for the rest.
 pub struct Heap;
 
 // SAFETY: both hand out memory of the layout that nobody else has.

@@ -22,7 +22,7 @@ pub struct Mover {
     pub pagemap: Pagemap,
 }
 
-/// See the head of the file.
+/// The mappings of the pool, and the pages that they may grow by.
 pub struct PoolMemory {
     /// None where that was refused.
     mover: RefCell<Option<Mover>>,

@@ -33,7 +33,7 @@ struct Given {
     loads: Option<Handle>,
 }
 
-/// See the head of the file.
+/// The pool, and the jobs that workers have.
 pub struct PageStore {
     board: Board,
     cache: Cache<PoolMemory>,

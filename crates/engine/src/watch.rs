@@ -13,7 +13,7 @@ use core::fmt::Write;
 use core::sync::atomic::Ordering::*;
 use uffd::sys::{self, Errno, Fd, consts::*};
 
-/// See the head of the file.
+/// A program that is watched.
 pub struct Watch {
     /// What the engine was started with.
     pub order: Order,

@@ -31,6 +31,9 @@ const IN_PROCESS: [&str; 12] = [
     "zswap",
 ];
 
+/// Crates that the program's threads run, where nothing may be allocated; and all that these use.
+const WITHOUT_ALLOC: [&str; 4] = ["control", "interpose", "memcg", "uffd"];
+
 /// Directories that are not ours to read.
 const SKIPPED: [&str; 4] = ["target", ".git", "build", "__pycache__"];
 
@@ -142,6 +145,31 @@ fn crates_keep_their_walls() {
         }
     }
     expect_none("walls with a hole", found);
+}
+
+/// The compiler refuses an allocation in a crate that does not name `alloc`, nor uses one that allocates.
+#[test]
+fn the_programs_threads_cannot_allocate() {
+    let mut found = Vec::new();
+    for name in WITHOUT_ALLOC {
+        let manifest = fs::read_to_string(root().join("crates").join(name).join("Cargo.toml")).unwrap();
+        let (_, dependencies) = manifest.split_once("[dependencies]").unwrap();
+        let dependencies = dependencies.split("\n[").next().unwrap();
+        for line in dependencies.lines().filter(|line| line.contains("workspace = true")) {
+            let used = line.split('.').next().unwrap();
+            if !WITHOUT_ALLOC.contains(&used) {
+                found.push(format!("crates/{name} uses {used}"));
+            }
+        }
+    }
+    let is_theirs =
+        |path: &str| WITHOUT_ALLOC.iter().any(|name| path.starts_with(&format!("crates/{name}/src/")));
+    for (path, text) in files().iter().filter(|(path, _)| is_theirs(path)) {
+        if text.contains("extern crate alloc") {
+            found.push(format!("{path} names alloc"));
+        }
+    }
+    expect_none("allocations on the program's threads", found);
 }
 
 #[test]

@@ -9,7 +9,7 @@ pub struct Ends {
     tail: AtomicUsize,
 }
 
-/// See the head of the file: its ends, and as many places as a power of two.
+/// A ring: its ends, and as many places as a power of two.
 #[derive(Clone, Copy)]
 pub struct Ring {
     /// Where it begins and ends.
