@@ -6,7 +6,7 @@
 //! (`map_apart`) has another life in each process.
 
 use crate::reservation;
-use crate::{CONTROL, State};
+use crate::{CONTROL, EngineState};
 use core::ops::Range;
 use core::sync::atomic::{AtomicUsize, Ordering::*};
 use uffd::lock::Guard;
@@ -16,15 +16,15 @@ use uffd::{Mutex, PAGE};
 /// The most ranges that a table holds; neighbours are joined, so a few hundred mappings make a few ranges.
 const RANGES: usize = 512;
 
-struct Table {
+struct RangeTable {
     ranges: [(usize, usize); RANGES],
     len: usize,
 }
 
 /// What of the reservation is used, and what of it a child can take over.
 struct Tables {
-    used: Table,
-    heritable: Table,
+    used: RangeTable,
+    heritable: RangeTable,
     /// The next child has it.
     is_let_in: bool,
 }
@@ -49,8 +49,8 @@ fn lock() -> Guard<'static, Tables> {
 
 /// True for the process `own` where the engine of the process `program` is in this state: the engine itself, a worker,
 /// a helper, a child of fork that has not begun anew yet; and anybody where no engine works.
-fn may_lock(state: State, program: u32, own: u32) -> bool {
-    state == State::Asleep || own != program
+fn may_lock(state: EngineState, program: u32, own: u32) -> bool {
+    state == EngineState::Asleep || own != program
 }
 
 /// Which children have a mapping.
@@ -63,7 +63,7 @@ enum Children {
 
 impl Tables {
     const fn new() -> Tables {
-        Tables { used: Table::new(), heritable: Table::new(), is_let_in: false }
+        Tables { used: RangeTable::new(), heritable: RangeTable::new(), is_let_in: false }
     }
 
     fn enter(&mut self, range: &Range<usize>, is_heritable: bool) -> bool {
@@ -92,9 +92,9 @@ impl Tables {
     }
 }
 
-impl Table {
-    const fn new() -> Table {
-        Table { ranges: [(0, 0); RANGES], len: 0 }
+impl RangeTable {
+    const fn new() -> RangeTable {
+        RangeTable { ranges: [(0, 0); RANGES], len: 0 }
     }
 
     fn ranges(&self) -> &[(usize, usize)] {
@@ -333,7 +333,7 @@ pub unsafe fn begin_anew(kept: impl Iterator<Item = Range<usize>>) {
 
 /// # Safety
 /// As for [`take_over`].
-unsafe fn keep_only(used: &mut Table, kept: impl Iterator<Item = Range<usize>>) {
+unsafe fn keep_only(used: &mut RangeTable, kept: impl Iterator<Item = Range<usize>>) {
     for range in kept.filter(|range| !range.is_empty()) {
         // A table that a parent's ranges filled is not full of these.
         used.enter(range.start, range.end);

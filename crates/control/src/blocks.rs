@@ -4,7 +4,7 @@
 use core::sync::atomic::{AtomicUsize, Ordering::*};
 
 /// What libc says of its control blocks; all 0 where it says nothing (before 2.34).
-pub struct Layout {
+pub struct BlockLayout {
     /// Addresses of the two lists: of threads on libc's stacks, and on others.
     pub lists: [AtomicUsize; 2],
     /// Where in a block the list's pointers are, the thread's number, and the robust list head.
@@ -15,11 +15,11 @@ pub struct Layout {
     pub head: AtomicUsize,
 }
 
-impl Layout {
+impl BlockLayout {
     /// Nothing known.
-    pub const fn unknown() -> Layout {
+    pub const fn unknown() -> BlockLayout {
         let zero = AtomicUsize::new;
-        Layout { lists: [zero(0), zero(0)], list: zero(0), tid: zero(0), head: zero(0) }
+        BlockLayout { lists: [zero(0), zero(0)], list: zero(0), tid: zero(0), head: zero(0) }
     }
 
     /// How far a thread's number, which is its exit word, lies behind its robust list head.

@@ -40,4 +40,6 @@ pub mod state;
 pub mod tasks;
 pub mod words;
 
-pub use state::{CONTROL, Control, DOORBELL_BYTES, Order, Request, State, Takeover, Taking, UNANSWERED};
+pub use state::{
+    CONTROL, Control, DOORBELL_BYTES, EngineState, Order, Request, Takeover, Taking, UNANSWERED,
+};

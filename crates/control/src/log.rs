@@ -15,7 +15,7 @@ use uffd::sys::{self, Errno, consts::*};
 pub const LOGS: usize = 8;
 
 /// The first page of a log.
-pub struct Head {
+pub struct LogHead {
     /// Where the next record goes, in bytes from the beginning of the log.
     pub len: AtomicU64,
     /// How often it was emptied.
@@ -25,7 +25,7 @@ pub struct Head {
 /// What comes before the bytes of an object.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub struct Record {
+pub struct LogRecord {
     /// The window that its pages lie in.
     pub window: u64,
     /// The object's pages, by their place in the window.
@@ -38,10 +38,10 @@ pub struct Record {
     _more: u32,
 }
 
-impl Record {
+impl LogRecord {
     /// What comes before an object of so many bytes.
-    pub fn new(window: usize, pages: u16, fingerprint: u32, bytes: u32) -> Record {
-        Record { window: window as u64, pages, _zeros: 0, fingerprint, bytes, _more: 0 }
+    pub fn new(window: usize, pages: u16, fingerprint: u32, bytes: u32) -> LogRecord {
+        LogRecord { window: window as u64, pages, _zeros: 0, fingerprint, bytes, _more: 0 }
     }
 }
 
@@ -84,9 +84,9 @@ impl Log {
     }
 
     /// Its first page.
-    pub fn head(&self) -> Option<&'static Head> {
+    pub fn head(&self) -> Option<&'static LogHead> {
         // SAFETY: mapped for as long as it is listed, which the engine alone changes.
-        unsafe { (self.at.load(Acquire) as *const Head).as_ref() }
+        unsafe { (self.at.load(Acquire) as *const LogHead).as_ref() }
     }
 
     /// Bytes of it that are in use.
@@ -103,13 +103,13 @@ impl Log {
     }
 
     /// The record at an offset, and its object's bytes; `None` where there is no whole one.
-    pub fn record(&self, at: usize) -> Option<(Record, &'static [u8])> {
-        let (base, len, object) = (self.at.load(Acquire), self.len(), at + size_of::<Record>());
-        if base == 0 || at < PAGE || !at.is_multiple_of(align_of::<Record>()) || object > len {
+    pub fn record(&self, at: usize) -> Option<(LogRecord, &'static [u8])> {
+        let (base, len, object) = (self.at.load(Acquire), self.len(), at + size_of::<LogRecord>());
+        if base == 0 || at < PAGE || !at.is_multiple_of(align_of::<LogRecord>()) || object > len {
             return None;
         }
         // SAFETY: within the mapping, written before `len` was, and never changed.
-        let record = unsafe { *((base + at) as *const Record) };
+        let record = unsafe { *((base + at) as *const LogRecord) };
         let is_whole =
             record.pages != 0 && record.window % PAGE as u64 == 0 && record.bytes as usize <= len - object;
         if !is_whole {
@@ -125,7 +125,7 @@ impl Log {
     ///
     /// # Safety
     /// The log must be mapped at `at`, to be written to.
-    pub unsafe fn append(&self, at: usize, record: Record, object: &[u8]) -> bool {
+    pub unsafe fn append(&self, at: usize, record: LogRecord, object: &[u8]) -> bool {
         let (len, size) = (self.len(), self.size.load(Relaxed));
         let stride = stride(object.len());
         if len < PAGE || stride > size - len {
@@ -133,10 +133,10 @@ impl Log {
         }
         // SAFETY: within the mapping, where nobody reads before `len` says so; it is aligned.
         unsafe {
-            ((at + len) as *mut Record).write(record);
-            ((at + len + size_of::<Record>()) as *mut u8)
+            ((at + len) as *mut LogRecord).write(record);
+            ((at + len + size_of::<LogRecord>()) as *mut u8)
                 .copy_from_nonoverlapping(object.as_ptr(), object.len());
-            (*(at as *const Head)).len.store((len + stride) as u64, Release);
+            (*(at as *const LogHead)).len.store((len + stride) as u64, Release);
         }
         true
     }
@@ -154,7 +154,7 @@ impl Log {
 
 /// How long a record is, with what it is filled up with.
 pub fn stride(bytes: usize) -> usize {
-    (size_of::<Record>() + bytes).next_multiple_of(align_of::<Record>())
+    (size_of::<LogRecord>() + bytes).next_multiple_of(align_of::<LogRecord>())
 }
 
 /// Where the logs are that this process reads, and its children after it.

@@ -38,12 +38,12 @@ pub fn is_bound() -> bool {
 pub const LOOK_PAGES: usize = 512;
 
 /// The engine's answer. The bell is held around its use.
-struct Answer(UnsafeCell<[u64; LOOK_PAGES]>);
+struct AnswerBuffer(UnsafeCell<[u64; LOOK_PAGES]>);
 
 // SAFETY: written by the engine while the one thread that holds the bell waits for it.
-unsafe impl Sync for Answer {}
+unsafe impl Sync for AnswerBuffer {}
 
-static ANSWER: Answer = Answer(UnsafeCell::new([0; LOOK_PAGES]));
+static ANSWER: AnswerBuffer = AnswerBuffer(UnsafeCell::new([0; LOOK_PAGES]));
 
 /// Where the engine writes how the pages stand, as words of page tables.
 pub fn answer() -> *mut [u64; LOOK_PAGES] {

@@ -44,13 +44,13 @@ const STEP: usize = 4 << 20;
 const RANGES: usize = 1024;
 
 /// A range that is reserved; its end is 0 where there is none.
-struct Entry {
+struct ReservedRange {
     start: AtomicUsize,
     end: AtomicUsize,
 }
 
-static RESERVED: [Entry; RANGES] =
-    [const { Entry { start: AtomicUsize::new(0), end: AtomicUsize::new(0) } }; RANGES];
+static RESERVED: [ReservedRange; RANGES] =
+    [const { ReservedRange { start: AtomicUsize::new(0), end: AtomicUsize::new(0) } }; RANGES];
 
 /// How many entries have ever been used.
 static ENTRIES: AtomicUsize = AtomicUsize::new(0);
@@ -58,7 +58,7 @@ static ENTRIES: AtomicUsize = AtomicUsize::new(0);
 /// The flags of what is reserved.
 const NOTHING: u32 = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
 
-impl Entry {
+impl ReservedRange {
     fn range(&self) -> Range<usize> {
         let end = self.end.load(Acquire);
         if end == 0 { 0..0 } else { self.start.load(Relaxed)..end }
@@ -73,10 +73,10 @@ impl Entry {
 
 /// All that is reserved, used or not, in no order.
 pub fn ranges() -> impl Iterator<Item = Range<usize>> {
-    entries().map(Entry::range).filter(|range| !range.is_empty())
+    entries().map(ReservedRange::range).filter(|range| !range.is_empty())
 }
 
-fn entries() -> impl Iterator<Item = &'static Entry> {
+fn entries() -> impl Iterator<Item = &'static ReservedRange> {
     RESERVED[..ENTRIES.load(Acquire)].iter()
 }
 
@@ -175,7 +175,7 @@ pub fn close_hole(range: Range<usize>) {
 
 /// A part is not reserved any more, but where too many ranges would be left.
 fn give_up(part: Range<usize>) {
-    let holds = |entry: &&Entry| entry.range().start <= part.start && part.end <= entry.range().end;
+    let holds = |entry: &&ReservedRange| entry.range().start <= part.start && part.end <= entry.range().end;
     let Some(entry) = entries().find(holds) else { return };
     let Range { start, end } = entry.range();
     entry.end.store(if start < part.start { part.start } else { 0 }, Release);

@@ -17,17 +17,17 @@ const TEXT_BYTES: usize = memcg::PATH_BYTES + 64;
 
 /// A text with its NUL.
 #[derive(Clone, Copy)]
-struct Text {
+struct FixedText {
     bytes: [u8; TEXT_BYTES],
     len: usize,
 }
 
-impl Text {
-    const EMPTY: Text = Text { bytes: [0; TEXT_BYTES], len: 0 };
+impl FixedText {
+    const EMPTY: FixedText = FixedText { bytes: [0; TEXT_BYTES], len: 0 };
 
     /// The parts in a row; none where they are too long.
-    fn of(parts: &[&[u8]]) -> Option<Text> {
-        let mut text = Text::EMPTY;
+    fn of(parts: &[&[u8]]) -> Option<FixedText> {
+        let mut text = FixedText::EMPTY;
         for part in parts {
             // One byte is left for NUL.
             text.bytes[..TEXT_BYTES - 1].get_mut(text.len..text.len + part.len())?.copy_from_slice(part);
@@ -52,28 +52,29 @@ pub enum Name {
 
 /// The run that this process belongs to.
 #[derive(Clone, Copy)]
-pub struct Run {
+pub struct RunFiles {
     /// `ZFOLIO_MEMCG=DIR/memcg`.
-    variable: Text,
+    variable: FixedText,
     /// [`Name::Platform`].
-    platform: Text,
+    platform: FixedText,
     /// [`Name::File`].
-    file: Text,
+    file: FixedText,
 }
 
-impl Run {
+impl RunFiles {
     /// No run.
-    pub const NONE: Run = Run { variable: Text::EMPTY, platform: Text::EMPTY, file: Text::EMPTY };
+    pub const NONE: RunFiles =
+        RunFiles { variable: FixedText::EMPTY, platform: FixedText::EMPTY, file: FixedText::EMPTY };
 
     /// The run whose page has this path. None where that is no path of a page, or too long.
-    pub fn new(page: &[u8]) -> Option<Run> {
+    pub fn new(page: &[u8]) -> Option<RunFiles> {
         let name = memcg::PAGE_FILE_GROWN.as_bytes();
         let dir = page.strip_suffix(&[*page.last()?])?.strip_suffix(name)?.strip_suffix(b"/")?;
         let (platform, file) = (memcg::PLATFORM.as_bytes(), memcg::LIBRARY_FILE.as_bytes());
-        Some(Run {
-            variable: Text::of(&[memcg::ENV.as_bytes(), b"=", page])?,
-            platform: Text::of(&[dir, b"/", platform, b"/", file])?,
-            file: Text::of(&[dir, b"/", file])?,
+        Some(RunFiles {
+            variable: FixedText::of(&[memcg::ENV.as_bytes(), b"=", page])?,
+            platform: FixedText::of(&[dir, b"/", platform, b"/", file])?,
+            file: FixedText::of(&[dir, b"/", file])?,
         })
     }
 
@@ -102,20 +103,20 @@ impl Run {
 }
 
 /// The run, written once before the program runs.
-struct OneRun(UnsafeCell<Run>, AtomicBool);
+struct OneRun(UnsafeCell<RunFiles>, AtomicBool);
 
 // SAFETY: `enter` is the only one to write, and is called once, by the constructor; others read when the flag says
 // so.
 unsafe impl Sync for OneRun {}
 
 #[unsafe(link_section = ".data.zfolio")]
-static RUN: OneRun = OneRun(UnsafeCell::new(Run::NONE), AtomicBool::new(false));
+static RUN: OneRun = OneRun(UnsafeCell::new(RunFiles::NONE), AtomicBool::new(false));
 
 /// Notes that this process belongs to a run, and the path of its page, which may end with NUL: what this process starts
 /// gets it too. For the constructor.
 pub fn enter(page: &[u8]) {
     IN_RUN.store(true, Relaxed);
-    if let Some(run) = Run::new(page.strip_suffix(b"\0").unwrap_or(page)) {
+    if let Some(run) = RunFiles::new(page.strip_suffix(b"\0").unwrap_or(page)) {
         // SAFETY: the process has one thread, and nobody reads yet.
         unsafe { RUN.0.get().write(run) };
         RUN.1.store(true, Release);
@@ -123,7 +124,7 @@ pub fn enter(page: &[u8]) {
 }
 
 /// The run; none where this process belongs to none.
-pub fn run() -> Option<&'static Run> {
+pub fn run() -> Option<&'static RunFiles> {
     // SAFETY: written before the flag was set, and never again.
     RUN.1.load(Acquire).then(|| unsafe { &*RUN.0.get() })
 }

@@ -1,6 +1,6 @@
 //! What the program's threads and the engine tell each other.
 
-use crate::blocks::Layout;
+use crate::blocks::BlockLayout;
 use crate::hull::Hull;
 use core::ops::Range;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
@@ -10,7 +10,7 @@ use uffd::sys;
 /// What the engine does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-pub enum State {
+pub enum EngineState {
     /// Nothing is registered, nothing is out.
     Asleep = 0,
     /// Memory may be out; the doorbell is answered.
@@ -19,7 +19,7 @@ pub enum State {
 
 /// What the program's threads and the engine tell each other.
 pub struct Control {
-    /// A [`State`].
+    /// An [`EngineState`].
     pub state: AtomicU32,
     /// Calls of fork under way: while there are any, everything stays home.
     pub forks: AtomicU32,
@@ -104,7 +104,7 @@ pub struct Control {
     /// none.
     pub constants: (AtomicUsize, AtomicUsize),
     /// What libc says of its threads.
-    pub blocks: Layout,
+    pub blocks: BlockLayout,
 }
 
 /// Bytes of the doorbell, whose pages are touched by turns.
@@ -189,7 +189,7 @@ pub struct Order {
 impl Control {
     const fn new() -> Control {
         Control {
-            state: AtomicU32::new(State::Asleep as u32),
+            state: AtomicU32::new(EngineState::Asleep as u32),
             forks: AtomicU32::new(0),
             home: AtomicU32::new(0),
             guards: AtomicU32::new(0),
@@ -230,7 +230,7 @@ impl Control {
             rights_asked: AtomicU32::new(0),
             rights_done: AtomicU32::new(0),
             constants: (AtomicUsize::new(0), AtomicUsize::new(0)),
-            blocks: Layout::unknown(),
+            blocks: BlockLayout::unknown(),
         }
     }
 
@@ -268,8 +268,12 @@ impl Control {
     }
 
     /// What the engine does now.
-    pub fn state(&self) -> State {
-        if self.state.load(SeqCst) == State::Awake as u32 { State::Awake } else { State::Asleep }
+    pub fn state(&self) -> EngineState {
+        if self.state.load(SeqCst) == EngineState::Awake as u32 {
+            EngineState::Awake
+        } else {
+            EngineState::Asleep
+        }
     }
 
     /// True when an engine lives, asleep or awake.
@@ -311,7 +315,7 @@ impl Control {
             self.slot.store(core::ptr::null_mut(), Relaxed);
         }
         put! {
-            self.state, State::Asleep as u32;
+            self.state, EngineState::Asleep as u32;
             self.forks, 0;
             self.home, 0;
             self.doorbell, 0;

@@ -77,7 +77,7 @@ struct Cell {
 }
 
 /// The head of the mapping.
-pub struct Head {
+pub struct BoardHead {
     /// Workers that sleep, or are about to, and that nobody has called yet, by bit; and those of them that want a
     /// parcel.
     asleep: AtomicU32,
@@ -113,7 +113,7 @@ pub struct Head {
 /// What pager and workers share.
 #[derive(Clone, Copy)]
 pub struct Board {
-    head: &'static Head,
+    head: &'static BoardHead,
     cells: &'static [Cell],
     /// Loads come before stores: a thread may already wait for one.
     fetches: Ring,
@@ -128,7 +128,7 @@ unsafe impl Sync for Board {}
 unsafe impl Send for Board {}
 
 /// Where the parts of a board lie.
-struct Layout {
+struct BoardLayout {
     cells: usize,
     fetches: usize,
     stores: usize,
@@ -137,24 +137,24 @@ struct Layout {
     ring: usize,
 }
 
-impl Layout {
-    fn new(slots: usize) -> Layout {
+impl BoardLayout {
+    fn new(slots: usize) -> BoardLayout {
         let ring = slots.next_power_of_two();
-        let cells = size_of::<Head>().next_multiple_of(64);
+        let cells = size_of::<BoardHead>().next_multiple_of(64);
         let fetches = cells + slots * size_of::<Cell>();
         let stores = fetches + ring * size_of::<AtomicU32>();
         let parcels = (stores + ring * size_of::<AtomicU32>()).next_multiple_of(PAGE);
-        Layout { cells, fetches, stores, parcels, bytes: parcels + PARCELS * PARCEL_BYTES, ring }
+        BoardLayout { cells, fetches, stores, parcels, bytes: parcels + PARCELS * PARCEL_BYTES, ring }
     }
 }
 
 impl Board {
     /// A board for a stage of `slots` slots; `None` where there is no memory. It stays for ever.
     pub fn map(slots: usize, bell: Fd) -> Option<Board> {
-        let layout = Layout::new(slots);
+        let layout = BoardLayout::new(slots);
         let at = arena::map_shared(layout.bytes)?;
         let zero = AtomicU32::new;
-        let head = Head {
+        let head = BoardHead {
             asleep: zero(0),
             starving: zero(0),
             calls: Default::default(),
@@ -176,8 +176,8 @@ impl Board {
         // SAFETY: the mapping is new, zeroed, as long as the layout says, and stays; the parts lie apart in it, each
         // aligned, and zeros are a value of atomics and of what is not read before it is written.
         unsafe {
-            (at as *mut Head).write(head);
-            let head = &*(at as *const Head);
+            (at as *mut BoardHead).write(head);
+            let head = &*(at as *const BoardHead);
             let ring = |offset: usize, ends| Ring {
                 ends,
                 slots: slice::from_raw_parts((at + offset) as *const AtomicU32, layout.ring),
@@ -194,7 +194,7 @@ impl Board {
     }
 
     /// The words that engine and workers tell each other.
-    pub fn head(&self) -> &'static Head {
+    pub fn head(&self) -> &'static BoardHead {
         self.head
     }
 

@@ -142,7 +142,7 @@ fn count(entry: &Entry, stuck: &mut Stuck, (file, file_bytes): (&mut Line, &mut 
 
 /// Why the program is not to go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Why {
+enum StopReason {
     /// What cannot go out is more than the limit, or leaves nothing of it.
     Stuck,
     /// It is slower than its user allows.
@@ -180,8 +180,10 @@ impl Crawling {
             memcg.crawls.say(told(watch, pager, pace, &stuck).as_str());
         }
         let why = match () {
-            _ if is_taken && (is_passed || pace.is_some_and(|_| own > pager.marks().low)) => Why::Stuck,
-            _ if is_slow => Why::Slow,
+            _ if is_taken && (is_passed || pace.is_some_and(|_| own > pager.marks().low)) => {
+                StopReason::Stuck
+            }
+            _ if is_slow => StopReason::Slow,
             _ => return None,
         };
         self.is_stopped = true;
@@ -267,10 +269,10 @@ fn told(watch: &Watch, pager: &Engine, pace: Pace, stuck: &Stuck) -> Line {
 }
 
 /// What a user reads whose program was stopped.
-fn stopped(watch: &Watch, pager: &Engine, why: Why, pace: Option<Pace>, stuck: &Stuck) -> Line {
+fn stopped(watch: &Watch, pager: &Engine, why: StopReason, pace: Option<Pace>, stuck: &Stuck) -> Line {
     let (pid, memcg, mut line) = (watch.order.pid, watch.order.memcg, Line::default());
     let _ = match (why, pace) {
-        (Why::Slow, Some(pace)) => write!(
+        (StopReason::Slow, Some(pace)) => write!(
             line,
             "process {pid} was stopped (--stop-when-slow {}): it has waited for memory for {} % of its time in the last {} s, and takes {} times as long as without; {}",
             memcg.settings.stop_when_slow,

@@ -64,7 +64,7 @@ fn pinned_kib(status: &[u8]) -> Option<usize> {
 }
 
 /// Pages are on their way to `to`, the mapping where they were stays.
-struct Order {
+struct MoveOrder {
     from: usize,
     bytes: usize,
     to: usize,
@@ -78,7 +78,7 @@ const REFUSED: u32 = 2;
 
 extern "C" fn mover(order: usize) -> ! {
     // SAFETY: `remove` keeps it until this process has ended.
-    let order = unsafe { &*(order as *const Order) };
+    let order = unsafe { &*(order as *const MoveOrder) };
     // SAFETY: the engine's to take.
     let moved = unsafe { sys::mremap(order.from, order.bytes, order.bytes, MREMAP_DONTUNMAP, order.to) };
     order.result.store(if moved.is_ok() { DONE } else { REFUSED }, SeqCst);
@@ -105,7 +105,7 @@ pub fn remove(
     wait: impl Fn(),
     mut read: impl FnMut() -> Option<bool>,
 ) -> Removed {
-    let order = Order { from: from.start, bytes: from.len(), to, result: AtomicU32::new(PENDING) };
+    let order = MoveOrder { from: from.start, bytes: from.len(), to, result: AtomicU32::new(PENDING) };
     // SAFETY: it makes a system call and ends, and the order is here until then.
     let Ok(helper) = (unsafe { processes::helper(mover, &raw const order as usize) }) else {
         return Removed::Refused;

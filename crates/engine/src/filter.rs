@@ -279,7 +279,7 @@ fn write(phase: Phase, company: Company) -> Vec<Instruction> {
 pub fn enter(phase: Phase, company: Company) -> bool {
     /// `struct sock_fprog`.
     #[repr(C)]
-    struct Program {
+    struct SockFprog {
         len: u16,
         at: *const Instruction,
     }
@@ -287,7 +287,7 @@ pub fn enter(phase: Phase, company: Company) -> bool {
     // Older kernels would have the processor guess less from here on.
     const SPEC_ALLOW: usize = 4;
     let filter = write(phase, company);
-    let program = Program { len: filter.len() as u16, at: filter.as_ptr() };
+    let program = SockFprog { len: filter.len() as u16, at: filter.as_ptr() };
     let call = [SET_MODE_FILTER, SPEC_ALLOW, &raw const program as usize, 0, 0, 0];
     // SAFETY: the kernel reads the filter.
     creds::set_no_new_privs().is_ok() && unsafe { sys::syscall(g::__NR_seccomp, call) }.is_ok()

@@ -5,10 +5,10 @@ use control::arena::{self, map, unmap};
 use core::ptr::null_mut;
 use uffd::{Mutex, PAGE};
 
-struct Pages;
+struct HeapPages;
 
 // SAFETY: hands out fresh mappings and takes none back, as the trait allows.
-unsafe impl dlmalloc::Allocator for Pages {
+unsafe impl dlmalloc::Allocator for HeapPages {
     fn alloc(&self, bytes: usize) -> (*mut u8, usize, u32) {
         match map(bytes, PAGE) {
             Some(at) => (at as *mut u8, bytes, 0),
@@ -43,11 +43,11 @@ unsafe impl dlmalloc::Allocator for Pages {
     }
 }
 
-const fn new_heap() -> dlmalloc::Dlmalloc<Pages> {
-    dlmalloc::Dlmalloc::new_with_allocator(Pages)
+const fn new_heap() -> dlmalloc::Dlmalloc<HeapPages> {
+    dlmalloc::Dlmalloc::new_with_allocator(HeapPages)
 }
 
-static HEAP: Mutex<dlmalloc::Dlmalloc<Pages>> = Mutex::new(new_heap());
+static HEAP: Mutex<dlmalloc::Dlmalloc<HeapPages>> = Mutex::new(new_heap());
 
 /// In a process that has a heap of its own from now on.
 ///

@@ -16,19 +16,19 @@ const _: () = assert!(
 /// A driver, and what of its counters is in the page already.
 pub struct Meter {
     driver: Arc<Driver>,
-    told: Counts,
+    told: DeviceCounts,
 }
 
 /// Counters that only grow.
 #[derive(Default)]
-struct Counts {
+struct DeviceCounts {
     queues: Vec<(u32, u32, [u64; QUEUE_COUNTERS])>,
     cpus: Vec<(usize, [u64; CPU_COUNTERS])>,
     reasons: [u64; REASONS],
 }
 
-impl Counts {
-    fn new(stats: &Stats) -> Counts {
+impl DeviceCounts {
+    fn new(stats: &Stats) -> DeviceCounts {
         let mut queues: Vec<(u32, u32, [u64; QUEUE_COUNTERS])> = Vec::new();
         // What a queue did before it was closed, and since it is open again.
         for (device, id, counts) in stats.queues.iter().chain(&stats.gone) {
@@ -38,11 +38,11 @@ impl Counts {
             }
         }
         let cpus = stats.cpus.iter().map(|(cpu, counts)| (*cpu, counts.values())).collect();
-        Counts { queues, cpus, reasons: stats.reasons }
+        DeviceCounts { queues, cpus, reasons: stats.reasons }
     }
 
     /// Tells what there is beyond `told`.
-    fn tell(&self, told: &Counts, page: &Accelerator) {
+    fn tell(&self, told: &DeviceCounts, page: &Accelerator) {
         for &(device, id, counts) in &self.queues {
             let before = told.queues.iter().find(|known| (known.0, known.1) == (device, id));
             page.add_queue(device, id, beyond(counts, before.map(|before| before.2)));
@@ -63,12 +63,12 @@ fn beyond<const N: usize>(now: [u64; N], before: Option<[u64; N]>) -> [u64; N] {
 impl Meter {
     /// For a driver of which nothing was told yet.
     pub fn new(driver: Arc<Driver>) -> Meter {
-        Meter { driver, told: Counts::default() }
+        Meter { driver, told: DeviceCounts::default() }
     }
 
     /// Adds what has been done since the last time.
     pub fn tell(&mut self, page: &Accelerator) {
-        let now = Counts::new(&self.driver.stats());
+        let now = DeviceCounts::new(&self.driver.stats());
         now.tell(&self.told, page);
         self.told = now;
     }
@@ -116,14 +116,14 @@ mod tests {
             },
         ];
         // Two workers, of which the other tells once.
-        let mut told = Counts::default();
+        let mut told = DeviceCounts::default();
         for stats in &moments {
-            let now = Counts::new(stats);
+            let now = DeviceCounts::new(stats);
             now.tell(&told, &page);
             now.tell(&now, &page);
             told = now;
         }
-        Counts::new(&moments[3]).tell(&Counts::default(), &page);
+        DeviceCounts::new(&moments[3]).tell(&DeviceCounts::default(), &page);
         let mut queues: Vec<_> =
             page.queues().map(|(device, id, counts)| (device, id, counts[6], counts[10])).collect();
         queues.sort_unstable();

@@ -23,7 +23,7 @@ use control::handover;
 use control::library::library;
 use control::page_tables;
 use control::words::{self, unmanaged};
-use control::{CONTROL, DOORBELL_BYTES, State, Takeover};
+use control::{CONTROL, DOORBELL_BYTES, EngineState, Takeover};
 use core::fmt;
 use core::sync::atomic::Ordering::*;
 use mm::fork::Misfit;
@@ -232,14 +232,14 @@ fn announce(watch: &Watch, pager: &mut Engine) {
         page_tables::bind();
     }
     page_tables::begin();
-    CONTROL.state.store(State::Awake as u32, SeqCst);
+    CONTROL.state.store(EngineState::Awake as u32, SeqCst);
     watch.order.slot.state.store(memcg::State::Awake as u32, Release);
 }
 
 /// Undoes [`announce`]: who has asked for something finds that nobody answers.
 fn withdraw() {
     CONTROL.doorbell.store(0, Release);
-    CONTROL.state.store(State::Asleep as u32, SeqCst);
+    CONTROL.state.store(EngineState::Asleep as u32, SeqCst);
 }
 
 /// Manages the program's memory until it is gone. An error says what could not be had, before anything was touched.

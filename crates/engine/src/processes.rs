@@ -50,7 +50,7 @@ impl Helper {
 
 /// Where a worker runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum WorkerPlace {
     /// In an address space of its own: a copy of this one, without all that is kept out of children.
     Apart,
     /// In this one.
@@ -65,7 +65,7 @@ pub enum Place {
 /// meanwhile gets the stack and `shared` too.
 pub unsafe fn worker<T>(
     entry: extern "C" fn(usize) -> !,
-    place: Place,
+    place: WorkerPlace,
     shared: Range<usize>,
     start: T,
 ) -> Result<u32, Errno> {
@@ -73,7 +73,7 @@ pub unsafe fn worker<T>(
     // Also where no process comes of it: it names descriptors that others use.
     let start = ManuallyDrop::new(start);
     let stack_top = stack::map()?;
-    let (stack, vm) = (stack_top - STACK, if place == Place::Here { CLONE_VM } else { 0 });
+    let (stack, vm) = (stack_top - STACK, if place == WorkerPlace::Here { CLONE_VM } else { 0 });
     let inherited = [stack..stack_top, shared];
     let advise = |advice| {
         let all = inherited.iter().all(|r| sys::madvise_keep(r.start, r.len(), advice).is_ok());
@@ -86,7 +86,7 @@ pub unsafe fn worker<T>(
     };
     // Refused, a child that the program makes has them too, and unmaps them.
     let _ = advise(MADV_DONTFORK);
-    if place == Place::Apart || made.is_err() {
+    if place == WorkerPlace::Apart || made.is_err() {
         // SAFETY: the new process has a copy of it.
         unsafe { stack::unmap(stack_top) };
     }

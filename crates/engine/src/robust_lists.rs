@@ -8,7 +8,7 @@
 
 use alloc::vec::Vec;
 use control::CONTROL;
-use control::blocks::Layout;
+use control::blocks::BlockLayout;
 use control::tasks::parse_tid;
 use core::ops::Range;
 use core::sync::atomic::Ordering::*;
@@ -16,14 +16,14 @@ use uffd::sys;
 use uffd::{Errno, Fd, Memory, PAGE};
 
 /// True when a robust list head that was a thread's still is, as far as can be told.
-fn is_of(layout: &Layout, memory: &Memory, head: usize, tid: u32) -> bool {
+fn is_of(layout: &BlockLayout, memory: &Memory, head: usize, tid: u32) -> bool {
     let Some(offset) = layout.tid_from_head() else { return true };
     let mut number = [0; 4];
     memory.glance(head.wrapping_add_signed(offset), &mut number) == Ok(4) && u32::from_ne_bytes(number) == tid
 }
 
 /// Calls `each` with the heads of the threads in `wanted`, which leave it, and with what is out, as far as it is found.
-fn find(layout: &Layout, memory: &Memory, wanted: &mut Vec<u32>, mut each: impl FnMut(Found)) {
+fn find(layout: &BlockLayout, memory: &Memory, wanted: &mut Vec<u32>, mut each: impl FnMut(Found)) {
     let head = layout.head.load(Acquire);
     for _ in 0..if head == 0 { 0 } else { LOOKS } {
         for list in &layout.lists {
@@ -49,7 +49,7 @@ fn find(layout: &Layout, memory: &Memory, wanted: &mut Vec<u32>, mut each: impl 
 /// Calls `each` with the blocks of a list and their threads' numbers, or with the address where it is out and ends for
 /// now, until it says false.
 fn walk(
-    layout: &Layout,
+    layout: &BlockLayout,
     memory: &Memory,
     list: usize,
     mut each: impl FnMut(Result<(usize, u32), usize>) -> bool,
@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn libc_s_list_has_every_thread_s_robust_list() {
-        let layout = &Layout::unknown();
+        let layout = &BlockLayout::unknown();
         interpose::libc_threads::learn(layout);
         if layout.head.load(Relaxed) == 0 {
             println!("skipped: this libc does not describe its threads");

@@ -17,11 +17,11 @@
 //!    ([`empty`]);
 //! 2. whoever comes of a fork belongs to the family before it is cloned; only who is so small that it has no slot
 //!    does not. It reads nothing before it has one, and looks then whether the log was emptied since it was cloned
-//!    ([`begin`]): `Head::emptied` is counted before it is looked for the family once more.
+//!    ([`begin`]): `LogHead::emptied` is counted before it is looked for the family once more.
 
 use control::arena;
 use control::line::Line;
-use control::log::{self, Head, LOG, Log, Record, stride, writing};
+use control::log::{self, LOG, Log, LogHead, LogRecord, stride, writing};
 use core::fmt::Write;
 use core::sync::atomic::Ordering::*;
 use memcg::{Memcg, Slot};
@@ -86,7 +86,7 @@ fn create(size: usize) -> Result<(usize, usize), Errno> {
     let reader = sys::open(path.as_str().as_bytes(), O_RDONLY)?;
     let write = arena::map_file(size, PROT_READ | PROT_WRITE, &file)?;
     // SAFETY: mapped a moment ago, and nobody else's.
-    unsafe { (*(write as *const Head)).len.store(PAGE as u64, Release) };
+    unsafe { (*(write as *const LogHead)).len.store(PAGE as u64, Release) };
     match arena::map_for_all(size, PROT_READ, &reader) {
         Ok(read) => Ok((read, write)),
         Err(errno) => {
@@ -103,7 +103,7 @@ pub fn add(window: usize, pages: u16, fingerprint: u32, object: &[u8]) -> bool {
     writing(|at, log| {
         let len = object.len() as u32;
         // SAFETY: where this log is mapped to be written to.
-        unsafe { log.append(at, Record::new(window, pages, fingerprint, len), object) }
+        unsafe { log.append(at, LogRecord::new(window, pages, fingerprint, len), object) }
     })
     .unwrap_or(false)
 }
@@ -121,7 +121,7 @@ pub fn read_new(most: usize, mut note: impl FnMut(usize, u16, Body, bool)) -> bo
             let at = log.read.fetch_add(stride(object.len()), Relaxed);
             let body = Body::Common {
                 log: place as u32,
-                at: (at / align_of::<Record>()) as u32,
+                at: (at / align_of::<LogRecord>()) as u32,
                 fingerprint: record.fingerprint,
             };
             note(record.window as usize, record.pages, body, place != log::own());
@@ -137,7 +137,7 @@ pub fn read_anew() {
 
 /// The bytes of the object that a body names; `None` when there is none.
 pub fn object(log: u32, at: u32) -> Option<&'static [u8]> {
-    LOG.get(log as usize)?.record(at as usize * align_of::<Record>()).map(|(_, object)| object)
+    LOG.get(log as usize)?.record(at as usize * align_of::<LogRecord>()).map(|(_, object)| object)
 }
 
 /// Bytes of this process's own log, and of those that it has read of its ancestors.
@@ -169,7 +169,7 @@ pub fn empty(memcg: &Memcg, slot: &Slot) {
     }
     writing(|at, log| {
         // SAFETY: mapped as long as it is writable.
-        let head = unsafe { &*(at as *const Head) };
+        let head = unsafe { &*(at as *const LogHead) };
         log.emptied.store(head.emptied.fetch_add(1, SeqCst) + 1, Relaxed);
         // Who has got a slot meanwhile, and looked before that was counted, may read it.
         if memcg.has_family(slot) {

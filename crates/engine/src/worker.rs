@@ -78,7 +78,7 @@ const GRACE_NS: u64 = 3_000_000_000;
 const AGAIN_NS: u64 = 1_000_000;
 
 /// Who is watched, and what was used.
-struct Watch<'a> {
+struct WorkerWatch<'a> {
     start: &'a WorkerStart,
     engine: Fd,
     program: Fd,
@@ -92,14 +92,14 @@ struct Watch<'a> {
     meter: Option<Meter>,
 }
 
-impl<'a> Watch<'a> {
-    fn new(start: &'a WorkerStart, engine: Fd, program: Fd, meter: Option<Meter>) -> Watch<'a> {
+impl<'a> WorkerWatch<'a> {
+    fn new(start: &'a WorkerStart, engine: Fd, program: Fd, meter: Option<Meter>) -> WorkerWatch<'a> {
         let own = start
             .kept
             .as_ref()
             .and_then(|_| Some((sys::open(b"/proc/self/statm\0", O_RDONLY).ok()?, Swapped::open())));
         let rights = Follower::open(Some(start.program), start.kept.is_none());
-        Watch { start, engine, program, gone_since: None, cpu_ns: 0, looked_ns: 0, own, rights, meter }
+        WorkerWatch { start, engine, program, gone_since: None, cpu_ns: 0, looked_ns: 0, own, rights, meter }
     }
 
     /// Looks, and says how much memory it has, unless that was a moment ago.
@@ -182,9 +182,9 @@ impl Bench {
     /// Does what a worker has taken, and calls `between` meanwhile.
     fn act(
         &mut self,
-        watch: &mut Watch<'_>,
+        watch: &mut WorkerWatch<'_>,
         tasks: &mut [Option<Task<'_>>],
-        between: &mut dyn FnMut(&mut Watch<'_>),
+        between: &mut dyn FnMut(&mut WorkerWatch<'_>),
     ) {
         self.unpack(watch, tasks, between);
         self.pack(watch, tasks, between);
@@ -192,9 +192,9 @@ impl Bench {
 
     fn pack(
         &mut self,
-        watch: &mut Watch<'_>,
+        watch: &mut WorkerWatch<'_>,
         tasks: &mut [Option<Task<'_>>],
-        between: &mut dyn FnMut(&mut Watch<'_>),
+        between: &mut dyn FnMut(&mut WorkerWatch<'_>),
     ) {
         let none = Priors::default();
         let mut windows: [Window<'_>; BATCH_MAX] = core::array::from_fn(|_| Window {
@@ -225,9 +225,9 @@ impl Bench {
 
     fn unpack(
         &mut self,
-        watch: &mut Watch<'_>,
+        watch: &mut WorkerWatch<'_>,
         tasks: &mut [Option<Task<'_>>],
-        between: &mut dyn FnMut(&mut Watch<'_>),
+        between: &mut dyn FnMut(&mut WorkerWatch<'_>),
     ) {
         let start = watch.start;
         let memory = &start.memory;
@@ -269,7 +269,7 @@ impl Bench {
 }
 
 /// Copies the pages of the window at `at` that are named by bit, each to its place.
-fn copy(watch: &mut Watch<'_>, at: usize, pages: u16, window: &mut [u8]) {
+fn copy(watch: &mut WorkerWatch<'_>, at: usize, pages: u16, window: &mut [u8]) {
     let mut from = 0;
     while let Some(first) = (from..WINDOW_PAGES).find(|p| pages & 1 << p != 0) {
         from = (first..WINDOW_PAGES).find(|p| pages & 1 << p == 0).unwrap_or(WINDOW_PAGES);
@@ -343,14 +343,14 @@ pub extern "C" fn main(start: usize) -> ! {
     let most = bench.codec.batch_size();
     let aside = if most > 1 { Codec::new(start.choice, start.seed, start.file).ok() } else { None };
     let mut aside = aside.map(Bench::new);
-    let mut watch = Watch::new(start, engine, program, meter);
+    let mut watch = WorkerWatch::new(start, engine, program, meter);
     let (board, head) = (start.board, start.board.head());
     let mut hand = Hand::new(most);
     filter::enter(Phase::Works, Company { program: start.program, engine: start.engine, doors });
     board.report_ready();
     while head.stop.load(SeqCst) == 0 {
         watch.follow();
-        let mut serve_loads = |watch: &mut Watch<'_>| {
+        let mut serve_loads = |watch: &mut WorkerWatch<'_>| {
             if let Some(aside) = &mut aside {
                 board.serve_load(most, |tasks| aside.act(watch, tasks, &mut |_| {}));
             }

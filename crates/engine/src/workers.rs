@@ -1,7 +1,7 @@
 //! The workers: how they are started, and whether they live.
 
 use crate::board::{Board, WORKERS_MAX};
-use crate::processes::{self, Kept, Place};
+use crate::processes::{self, Kept, WorkerPlace};
 use crate::worker::{self, Lookout, WorkerStart};
 use alloc::vec::Vec;
 use memcg::{Memcg, Slot};
@@ -45,14 +45,19 @@ impl Workers {
         let most = if is_crowded { 1 } else { WORKERS_MAX };
         let count = CpuSet::of_this_thread().count().clamp(1, most);
         let start = |number| {
-            let apart = self.start_one(memory, number, Place::Apart);
-            apart.or_else(|_| self.start_one(memory, number, Place::Here))
+            let apart = self.start_one(memory, number, WorkerPlace::Apart);
+            apart.or_else(|_| self.start_one(memory, number, WorkerPlace::Here))
         };
         (0..count).map(start).collect()
     }
 
     /// Starts one, and waits until it is ready.
-    fn start_one(&self, memory: &Memory, number: usize, place: Place) -> Result<u32, (&'static str, Errno)> {
+    fn start_one(
+        &self,
+        memory: &Memory,
+        number: usize,
+        place: WorkerPlace,
+    ) -> Result<u32, (&'static str, Errno)> {
         let &Workers { memcg, board, choice, seed, file, slot, engine, program } = self;
         // One is enough to look out.
         let lookout = (number == 0).then(Lookout::open).and_then(Result::ok);
@@ -60,7 +65,7 @@ impl Workers {
             memcg,
             board,
             number,
-            kept: (place == Place::Apart).then(|| Kept::new(board.range().start, memcg, slot)),
+            kept: (place == WorkerPlace::Apart).then(|| Kept::new(board.range().start, memcg, slot)),
             memory: memory.share(),
             choice,
             seed,

@@ -5,7 +5,7 @@ use crate::grow;
 use crate::libc::{Call, NO_SUCH_CALL, real, settle};
 use crate::own::{is_own_memory, with_bell};
 use control::run;
-use control::{CONTROL, Request, State, UNANSWERED};
+use control::{CONTROL, EngineState, Request, UNANSWERED};
 use core::ops::Range;
 use core::sync::atomic::Ordering::*;
 use uffd::PAGE;
@@ -22,7 +22,7 @@ fn install_guards(range: Range<usize>, call: impl FnOnce() -> i32) -> i32 {
         }
         let result = call();
         CONTROL.guarding.store(0, SeqCst);
-        if result == 0 && CONTROL.state() == State::Awake {
+        if result == 0 && CONTROL.state() == EngineState::Awake {
             ask(Request::Forget, range);
         }
         result
@@ -58,13 +58,13 @@ pub extern "C" fn madvise(at: usize, bytes: usize, advice: i32) -> i32 {
 /// MADV_DONTFORK and MADV_DOFORK: an engine that is awake gives the advice for the program (dontfork.rs).
 fn advise_children(range: Range<usize>, advice: u32, call: impl Fn() -> i32) -> i32 {
     is_own_memory();
-    if CONTROL.state() == State::Asleep {
+    if CONTROL.state() == EngineState::Asleep {
         if advice == MADV_DONTFORK {
             CONTROL.early_advice.store(1, SeqCst);
         }
         let result = call();
         // If it has awoken meanwhile it may not know of this.
-        if CONTROL.state() == State::Asleep {
+        if CONTROL.state() == EngineState::Asleep {
             return result;
         }
     }
@@ -85,7 +85,7 @@ fn advise_children(range: Range<usize>, advice: u32, call: impl Fn() -> i32) -> 
 /// events tell in part only (dontfork.rs).
 pub fn has_moved(at: usize, before: usize, after: usize) {
     let [before, after] = [before, after].map(|bytes| bytes.next_multiple_of(PAGE));
-    if CONTROL.state() == State::Awake {
+    if CONTROL.state() == EngineState::Awake {
         let request = if before < after { Request::Grow } else { Request::Move };
         with_bell(|| ask(request, at..at + after));
     }

@@ -78,7 +78,7 @@ pub fn free_aside_stack() {
     }
 }
 
-struct Order {
+struct CloneOrder {
     flags: u32,
     stack_top: usize,
     entry: extern "C" fn(usize) -> !,
@@ -97,7 +97,7 @@ pub struct EngineProcess {
 
 extern "C" fn intermediate(order: usize) -> ! {
     // SAFETY: `detached` keeps the order alive until this process has ended (CLONE_VFORK).
-    let order = unsafe { &mut *(order as *mut Order) };
+    let order = unsafe { &mut *(order as *mut CloneOrder) };
     // SAFETY: the stack is new; what the entry does is its own contract.
     order.result = unsafe { sys::clone(order.flags, order.stack_top, order.entry, order.argument) };
     // This process has the same rights as the new one, and ends at once.
@@ -107,13 +107,13 @@ extern "C" fn intermediate(order: usize) -> ! {
 
 /// While it lives, a child that ends leaves no trace in the program's account of its children (RUSAGE_CHILDREN): the
 /// kernel reaps children whose signal is ignored without counting what they used.
-struct Unseen(sys::Disposition);
+struct Unaccounted(sys::Disposition);
 
-impl Unseen {
+impl Unaccounted {
     const IGNORED: sys::Disposition = [1, 0, 0, 0];
 
     /// `None` where it would show: a child of the program's could end meanwhile, or a pending SIGCHLD would be lost.
-    fn begin() -> Option<Unseen> {
+    fn begin() -> Option<Unaccounted> {
         // Another thread could make a child, and it could end, before the signal is heeded again.
         if !loaded::has_one_thread() {
             return None;
@@ -124,11 +124,11 @@ impl Unseen {
             return None;
         }
         // SAFETY: SIGCHLD is blocked, and ignored until `drop`.
-        unsafe { sys::sigaction(SIGCHLD, &Self::IGNORED) }.ok().map(Unseen)
+        unsafe { sys::sigaction(SIGCHLD, &Self::IGNORED) }.ok().map(Unaccounted)
     }
 }
 
-impl Drop for Unseen {
+impl Drop for Unaccounted {
     fn drop(&mut self) {
         // SAFETY: what the program had set.
         let _ = unsafe { sys::sigaction(SIGCHLD, &self.0) };
@@ -142,7 +142,7 @@ impl Drop for Unseen {
 /// `entry` must be fit to run in the program's place: no libc, no thread-local storage.
 pub unsafe fn aside(entry: extern "C" fn(usize) -> !, argument: usize) -> Result<(), Errno> {
     // SAFETY: the caller's contract.
-    unsafe { aside_in(Aside::take()?, 0, Unseen::begin(), entry, argument) }
+    unsafe { aside_in(Aside::take()?, 0, Unaccounted::begin(), entry, argument) }
 }
 
 /// The same in new namespaces, as these flags of clone say, `unseen` or as a child without an exit signal.
@@ -152,7 +152,7 @@ pub unsafe fn aside(entry: extern "C" fn(usize) -> !, argument: usize) -> Result
 unsafe fn aside_in(
     stack: Aside,
     namespaces: u32,
-    unseen: Option<Unseen>,
+    unseen: Option<Unaccounted>,
     entry: extern "C" fn(usize) -> !,
     argument: usize,
 ) -> Result<(), Errno> {
@@ -178,12 +178,13 @@ pub unsafe fn detached(entry: extern "C" fn(usize) -> !, argument: usize) -> Res
     let stack_top = stack::map()?;
     let adopts = wait::adopts();
     let flags = if adopts { CLONE_VM | CLONE_PARENT } else { CLONE_VM };
-    let mut order = Order { flags, stack_top, entry, argument, result: Err(Errno::ECHILD), may_yield: false };
+    let mut order =
+        CloneOrder { flags, stack_top, entry, argument, result: Err(Errno::ECHILD), may_yield: false };
     // With CLONE_PARENT the engine has the intermediate process's exit signal.
-    let unseen = if adopts { None } else { Unseen::begin() };
+    let unseen = if adopts { None } else { Unaccounted::begin() };
     // SAFETY: `order` lives until the intermediate process has ended; the rest is the caller's contract.
     unsafe { aside_in(Aside::take()?, 0, unseen, intermediate, &raw mut order as usize) }?;
-    let Order { result, may_yield, .. } = order;
+    let CloneOrder { result, may_yield, .. } = order;
     result.map(|pid| EngineProcess { pid, may_yield })
 }
 
@@ -207,7 +208,7 @@ pub fn has_rights(namespaces: u32) -> bool {
     let Some(stack) = Aside::take_own() else { return false };
     let mut result = false;
     // SAFETY: `attempt` uses no libc, and what it writes lives as long as it does.
-    unsafe { aside_in(stack, namespaces, Unseen::begin(), attempt, &raw mut result as usize) }.is_ok()
+    unsafe { aside_in(stack, namespaces, Unaccounted::begin(), attempt, &raw mut result as usize) }.is_ok()
         && result
 }
 

@@ -31,7 +31,7 @@ use uffd::sys;
 /// Where it stands: known to crates/zfolio/src/attach.rs by these numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-pub enum Stage {
+pub enum AttachStage {
     /// The thread is at it.
     Running = 1,
     /// It waits to be fetched.
@@ -49,9 +49,9 @@ const STACK: usize = 48 << 10;
 /// upper end, as iretq takes them.
 #[repr(C, align(4096))]
 struct Attachment {
-    /// A [`Stage`].
+    /// An [`AttachStage`].
     stage: AtomicU32,
-    /// An [`Outcome`](grow::Outcome).
+    /// A [`StartOutcome`](grow::StartOutcome).
     outcome: AtomicU32,
     /// The signal mask that the thread came with.
     mask: AtomicU64,
@@ -122,13 +122,13 @@ extern "C" fn zfolio_attach() {
 extern "C" fn attached() {
     let own = &zfolio_attachment;
     own.outcome.store(grow::start_from_outside() as u32, Relaxed);
-    own.stage.store(Stage::Done as u32, Release);
+    own.stage.store(AttachStage::Done as u32, Release);
     // By no call that the kernel would have to restart: that would take the place of the one that the thread came from.
     let end = sys::now_ns() + FETCHED_NS;
     while sys::now_ns() < end {
         sys::sched_yield();
     }
     // Whoever stops the thread from here on leaves it alone.
-    own.stage.store(Stage::Left as u32, Release);
+    own.stage.store(AttachStage::Left as u32, Release);
     sys::signal_mask(own.mask.load(Relaxed));
 }

@@ -1,7 +1,7 @@
 //! The doorbell: how a thread of the program asks the engine for something, and waits until that is done. It touches a
 //! page that is never there.
 
-use control::{CONTROL, DOORBELL_BYTES, Request, State};
+use control::{CONTROL, DOORBELL_BYTES, EngineState, Request};
 use core::ops::Range;
 use core::sync::atomic::Ordering::*;
 use uffd::sys;
@@ -38,7 +38,7 @@ pub fn ask(request: Request, range: Range<usize>) {
     CONTROL.range.1.store(range.end, Relaxed);
     CONTROL.request.store(request as u32, SeqCst);
     // Another thread's answer may be under way, and the bell found answered: the request itself says when it is done.
-    while CONTROL.request.load(Acquire) != 0 && CONTROL.state() == State::Awake {
+    while CONTROL.request.load(Acquire) != 0 && CONTROL.state() == EngineState::Awake {
         ring();
     }
 }
@@ -46,7 +46,7 @@ pub fn ask(request: Request, range: Range<usize>) {
 /// A fork is counted: returns when everything is home.
 pub fn come_home() {
     // The bell may be found answered for another thread's sake: what counts is what the engine says.
-    while CONTROL.home.load(SeqCst) == 0 && CONTROL.state() == State::Awake {
+    while CONTROL.home.load(SeqCst) == 0 && CONTROL.state() == EngineState::Awake {
         ring();
     }
 }

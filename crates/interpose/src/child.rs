@@ -1,7 +1,7 @@
 //! What a child of fork begins anew, in its only thread, before it does anything else: one list.
 //!
-//! There are three kinds of children ([`Kind`]). In each, every static of the library is a copy of its parent's. What
-//! is begun anew is done here, by [`reset`]; what an engine has to itself it begins anew when it starts
+//! There are three kinds of children ([`ChildKind`]). In each, every static of the library is a copy of its parent's.
+//! What is begun anew is done here, by [`reset`]; what an engine has to itself it begins anew when it starts
 //! (`engine::process::begin_anew`); the rest a child keeps, since it is about the program or the library, which are the
 //! same in both. A test compares this list with the statics that there are.
 //!
@@ -43,7 +43,7 @@ use core::sync::atomic::Ordering::*;
 use uffd::sys;
 
 /// What a child is.
-pub enum Kind {
+pub enum ChildKind {
     /// Its parent had no engine: what another thread of the parent's was doing is not under way here. It is too small
     /// to be told apart: what an engine finds later is its own.
     Small,
@@ -57,21 +57,21 @@ pub enum Kind {
 ///
 /// # Safety
 /// The caller is the only thread, and nothing of the engine's is in use.
-pub unsafe fn reset(kind: &Kind) {
+pub unsafe fn reset(kind: &ChildKind) {
     // SAFETY: the caller's contract.
     unsafe {
         match kind {
-            Kind::Small => {}
-            Kind::Anew => arena::begin_anew(run::inherited()),
-            Kind::TakesOver(mapping) => arena::take_over(run::inherited().chain(once(mapping.clone()))),
+            ChildKind::Small => {}
+            ChildKind::Anew => arena::begin_anew(run::inherited()),
+            ChildKind::TakesOver(mapping) => arena::take_over(run::inherited().chain(once(mapping.clone()))),
         }
-        if !matches!(kind, Kind::TakesOver(_)) {
+        if !matches!(kind, ChildKind::TakesOver(_)) {
             bell::reset();
         }
     }
     aside::free_aside_stack();
-    CONTROL.reset(!matches!(kind, Kind::Small));
-    if matches!(kind, Kind::Anew) {
+    CONTROL.reset(!matches!(kind, ChildKind::Small));
+    if matches!(kind, ChildKind::Anew) {
         page_tables::reset();
     }
 }
@@ -81,7 +81,7 @@ pub unsafe fn reset(kind: &Kind) {
 pub fn begin(word: usize) {
     let parent = CONTROL.slot.load(Acquire);
     // SAFETY: a child of fork has one thread, and nothing of the engine's is left that could be in use.
-    unsafe { reset(&Kind::Anew) };
+    unsafe { reset(&ChildKind::Anew) };
     // SAFETY: null, or of static life.
     let parent = unsafe { parent.as_ref() };
     start_engine(parent, (word != 0).then(|| (word, sys::gettid().unwrap_or(0) as u32)));
@@ -90,7 +90,7 @@ pub fn begin(word: usize) {
 /// After a fork in a process without an engine.
 pub fn begin_small() {
     // SAFETY: a child of fork has one thread.
-    unsafe { reset(&Kind::Small) };
+    unsafe { reset(&ChildKind::Small) };
 }
 
 #[cfg(test)]

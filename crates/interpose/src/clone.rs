@@ -38,7 +38,7 @@ static TOLD: Told =
 
 /// Where the program wants it; 0 where it does not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Wanted {
+struct WantedTids {
     parent_tid: usize,
     pidfd: usize,
     child_tid: usize,
@@ -46,7 +46,7 @@ struct Wanted {
 
 /// clone3's arguments, with the numbers that they refer to.
 #[derive(Clone, Copy, Debug)]
-struct Arguments {
+struct Clone3Arguments {
     args: g::clone_args,
     set_tid: [u32; SET_TID_MOST],
 }
@@ -55,16 +55,16 @@ struct Arguments {
 const SET_TID_MOST: usize = 32;
 
 #[derive(Clone, Copy, Debug)]
-enum Form {
+enum CloneForm {
     Clone([usize; 6]),
-    Clone3(Arguments),
+    Clone3(Clone3Arguments),
 }
 
 /// A system call that makes a copy of the process, which begins in the same place of the same stack.
 #[derive(Clone, Copy, Debug)]
 pub struct Clone {
-    form: Form,
-    wanted: Wanted,
+    form: CloneForm,
+    wanted: WantedTids,
 }
 
 impl Clone {
@@ -72,7 +72,7 @@ impl Clone {
     pub fn of_libc(arguments: [usize; 6]) -> Clone {
         let mut arguments = arguments;
         arguments[STACK] = 0;
-        Clone { form: Form::Clone(arguments), wanted: Wanted::default() }
+        Clone { form: CloneForm::Clone(arguments), wanted: WantedTids::default() }
     }
 
     /// As the program makes it, by clone(2). Its stack is the caller's business.
@@ -80,7 +80,7 @@ impl Clone {
         let (mut arguments, flags) = (arguments, arguments[FLAGS]);
         let at =
             |flag: u32, argument: usize| if flags & flag as usize != 0 { arguments[argument] } else { 0 };
-        let wanted = Wanted {
+        let wanted = WantedTids {
             parent_tid: at(CLONE_PARENT_SETTID, PARENT_TID),
             pidfd: at(CLONE_PIDFD, PARENT_TID),
             child_tid: at(CLONE_CHILD_SETTID, CHILD_TID_AT),
@@ -92,16 +92,16 @@ impl Clone {
         arguments[PARENT_TID] = told.as_ptr() as usize;
         arguments[CHILD_TID_AT] = TOLD.exit_word.as_ptr() as usize;
         wanted.can_be_told(flags & CLONE_PIDFD as usize != 0)?;
-        Ok(Clone { form: Form::Clone(arguments), wanted })
+        Ok(Clone { form: CloneForm::Clone(arguments), wanted })
     }
 
     /// As the program makes it, by clone3(2), with `bytes` of arguments at `at`; and the end of the stack that the copy
     /// is to have, or 0.
     pub fn of_program_3(at: usize, bytes: usize) -> Result<(Clone, usize), Errno> {
-        let mut args = Arguments::read(at, bytes)?;
+        let mut args = Clone3Arguments::read(at, bytes)?;
         let given = args.args;
         let at = |flag: u32, at: u64| if given.flags & flag as u64 != 0 { at as usize } else { 0 };
-        let wanted = Wanted {
+        let wanted = WantedTids {
             parent_tid: at(CLONE_PARENT_SETTID, given.parent_tid),
             pidfd: at(CLONE_PIDFD, given.pidfd),
             child_tid: at(CLONE_CHILD_SETTID, given.child_tid),
@@ -115,13 +115,13 @@ impl Clone {
         new.parent_tid = if is_one { new.pidfd } else { TOLD.parent_tid.as_ptr() as u64 };
         (new.stack, new.stack_size) = (0, 0);
         wanted.can_be_told(given.flags & CLONE_PIDFD as u64 != 0)?;
-        Ok((Clone { form: Form::Clone3(args), wanted }, (given.stack + given.stack_size) as usize))
+        Ok((Clone { form: CloneForm::Clone3(args), wanted }, (given.stack + given.stack_size) as usize))
     }
 
     fn flags(&self) -> usize {
         match &self.form {
-            Form::Clone(arguments) => arguments[FLAGS],
-            Form::Clone3(arguments) => arguments.args.flags as usize,
+            CloneForm::Clone(arguments) => arguments[FLAGS],
+            CloneForm::Clone3(arguments) => arguments.args.flags as usize,
         }
     }
 
@@ -134,8 +134,8 @@ impl Clone {
     pub fn make(&self) -> isize {
         let made = match self.form {
             // SAFETY: the copy goes on from here as its parent does, in memory of its own.
-            Form::Clone(arguments) => unsafe { sys::syscall(NR_CLONE, arguments) },
-            Form::Clone3(Arguments { mut args, set_tid }) => {
+            CloneForm::Clone(arguments) => unsafe { sys::syscall(NR_CLONE, arguments) },
+            CloneForm::Clone3(Clone3Arguments { mut args, set_tid }) => {
                 if args.set_tid_size != 0 {
                     args.set_tid = set_tid.as_ptr() as u64;
                 }
@@ -150,15 +150,17 @@ impl Clone {
     /// does not.
     pub fn exit_word(&self) -> usize {
         match &self.form {
-            Form::Clone(arguments) if arguments[FLAGS] & CHILD_TID == CHILD_TID => arguments[CHILD_TID_AT],
-            Form::Clone(_) => 0,
-            Form::Clone3(arguments) => arguments.args.child_tid as usize,
+            CloneForm::Clone(arguments) if arguments[FLAGS] & CHILD_TID == CHILD_TID => {
+                arguments[CHILD_TID_AT]
+            }
+            CloneForm::Clone(_) => 0,
+            CloneForm::Clone3(arguments) => arguments.args.child_tid as usize,
         }
     }
 
     /// True when the kernel writes what the program wants to be told: the bell must be held.
     pub fn is_told(&self) -> bool {
-        self.wanted != Wanted::default()
+        self.wanted != WantedTids::default()
     }
 
     /// Tells the program what it wants to be told; `result` is `make`'s. Memory comes in where it is touched.
@@ -186,7 +188,7 @@ fn write(at: usize, value: u32) {
     }
 }
 
-impl Wanted {
+impl WantedTids {
     /// A pidfd that can be written nowhere is an error before there is a copy.
     fn can_be_told(&self, wants_pidfd: bool) -> Result<(), Errno> {
         let (own, mut word) = (sys::getpid().unwrap_or(0) as u32, [0; 4]);
@@ -195,9 +197,9 @@ impl Wanted {
     }
 }
 
-impl Arguments {
+impl Clone3Arguments {
     /// From the program's memory, as the kernel reads them.
-    fn read(at: usize, bytes: usize) -> Result<Arguments, Errno> {
+    fn read(at: usize, bytes: usize) -> Result<Clone3Arguments, Errno> {
         const LEAST: usize = 64;
         const KNOWN: usize = size_of::<g::clone_args>();
         if bytes > PAGE {
@@ -223,7 +225,7 @@ impl Arguments {
         if count != 0 {
             read(args.set_tid as usize, numbers)?;
         }
-        Ok(Arguments { args, set_tid })
+        Ok(Clone3Arguments { args, set_tid })
     }
 }
 
@@ -253,8 +255,8 @@ mod tests {
         let at = &raw const place as usize;
         let flags = (CLONE_PARENT_SETTID | CLONE_CHILD_SETTID) as usize;
         let clone = Clone::of_program([flags, 4096, at, at + 8, 7, 0]).unwrap();
-        assert_eq!(clone.wanted, Wanted { parent_tid: at, pidfd: 0, child_tid: at + 8 });
-        let Form::Clone(made) = clone.form else { panic!("clone(2)") };
+        assert_eq!(clone.wanted, WantedTids { parent_tid: at, pidfd: 0, child_tid: at + 8 });
+        let CloneForm::Clone(made) = clone.form else { panic!("clone(2)") };
         let (parent, exit) = (TOLD.parent_tid.as_ptr() as usize, TOLD.exit_word.as_ptr() as usize);
         assert_eq!(made, [flags | CHILD_TID, 0, parent, exit, 7, 0]);
         assert_eq!(clone.exit_word(), exit);
@@ -266,7 +268,7 @@ mod tests {
         (args.stack, args.stack_size) = (4096, 8192);
         let (clone, stack) = Clone::of_program_3(&raw const args as usize, 64).unwrap();
         assert_eq!((clone.wanted.pidfd, stack, clone.exit_word()), (at, 12288, exit));
-        let Form::Clone3(made) = clone.form else { panic!("clone3(2)") };
+        let CloneForm::Clone3(made) = clone.form else { panic!("clone3(2)") };
         assert_eq!((made.args.stack, made.args.pidfd), (0, TOLD.pidfd.as_ptr() as u64));
     }
 

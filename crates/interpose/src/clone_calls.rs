@@ -84,7 +84,7 @@ pub extern "C" fn by_syscall() {
 }
 
 /// The arguments of clone(3), in its order.
-type Libc = extern "C" fn(usize, usize, i32, usize, usize, usize, usize) -> i32;
+type LibcClone = extern "C" fn(usize, usize, i32, usize, usize, usize, usize) -> i32;
 
 fn on_libc_clone(
     (function, stack, flags, argument): (usize, usize, i32, usize),
@@ -92,7 +92,7 @@ fn on_libc_clone(
 ) -> i32 {
     if !is_in_run() || flags as u32 & CLONE_VM != 0 || function == 0 || stack == 0 {
         // SAFETY: the type of clone(3); the rest is its caller's business.
-        let real = unsafe { real::<Libc>(Call::Clone) };
+        let real = unsafe { real::<LibcClone>(Call::Clone) };
         return real
             .map_or(NO_SUCH_CALL, |f| f(function, stack, flags, argument, parent_tid, tls, child_tid));
     }

@@ -4,7 +4,7 @@
 use crate::grow;
 use crate::page;
 use crate::relocate;
-use crate::start::{self, Entry};
+use crate::start::{self, EngineEntry};
 use crate::stubs;
 use control::run;
 use uffd::Errno;
@@ -15,7 +15,7 @@ use uffd::sys;
 /// # Safety
 /// `envp` must be the environment as the dynamic linker passes it.
 #[unsafe(link_section = ".text.startup.zfolio")]
-pub unsafe fn start(envp: *const *const u8, engine: Entry) {
+pub unsafe fn start(envp: *const *const u8, engine: EngineEntry) {
     // SAFETY: the caller's contract.
     let Some(path) = (unsafe { variable(envp, memcg::ENV.as_bytes()) }) else { return };
     run::enter(path);

@@ -3,7 +3,7 @@
 //! All of it may run in a child of vfork and in a signal handler: it calls nothing, allocates nothing, and writes only
 //! where it is told to.
 
-use control::run::{Name, Run};
+use control::run::{Name, RunFiles};
 use core::ffi::CStr;
 
 /// An array of strings that ends with NULL, as exec takes it.
@@ -12,8 +12,8 @@ pub type Vector = *const *const u8;
 const PRELOAD: &[u8] = b"LD_PRELOAD=";
 
 /// How an environment is to be changed before a program gets it.
-pub struct Plan<'a> {
-    run: &'a Run,
+pub struct EnvironmentChange<'a> {
+    run: &'a RunFiles,
     strings: Vector,
     /// How many strings there are.
     count: usize,
@@ -29,15 +29,19 @@ fn is_blank(byte: &u8) -> bool {
     matches!(byte, b' ' | b':')
 }
 
-impl<'a> Plan<'a> {
+impl<'a> EnvironmentChange<'a> {
     /// Looks at the environment `strings` (NULL is an empty one). None when nothing is to be changed: what is to be put
     /// in is there, the library by this name and no other; where nothing is to be, nothing is; or it belongs to another
     /// run, one inside this.
     ///
     /// # Safety
     /// `strings` must be an environment as exec takes it, and stay as it is for `'a`.
-    pub unsafe fn new(run: &'a Run, strings: Vector, put_in: Option<Name>) -> Option<Plan<'a>> {
-        let mut plan = Plan { run, strings, count: 0, put_in, preload: None, page: None };
+    pub unsafe fn new(
+        run: &'a RunFiles,
+        strings: Vector,
+        put_in: Option<Name>,
+    ) -> Option<EnvironmentChange<'a>> {
+        let mut plan = EnvironmentChange { run, strings, count: 0, put_in, preload: None, page: None };
         let name = &run.variable()[..memcg::ENV.len() + 1];
         // SAFETY: the caller's contract: there are strings up to NULL.
         while let Some(string) = unsafe { plan.string(plan.count) } {
@@ -69,7 +73,7 @@ impl<'a> Plan<'a> {
     /// The string at an index up to the end.
     ///
     /// # Safety
-    /// As for [`Plan::new`], and there must be as many strings.
+    /// As for [`EnvironmentChange::new`], and there must be as many strings.
     unsafe fn string(&self, index: usize) -> Option<*const u8> {
         if self.strings.is_null() {
             return None;
@@ -88,7 +92,7 @@ impl<'a> Plan<'a> {
         self.preloaded().split(is_blank).filter(|entry| self.run.is_library(entry))
     }
 
-    /// How much room [`Plan::write`] needs, in bytes.
+    /// How much room [`EnvironmentChange::write`] needs, in bytes.
     pub fn room_bytes(&self) -> usize {
         self.pointers_bytes() + self.text_bytes()
     }
@@ -193,12 +197,12 @@ mod tests {
 
     /// What a program gets that is started with these variables; none where they are passed as they are.
     fn changed(variables: &[&str], put_in: Option<Name>) -> Option<Vec<String>> {
-        let run = Run::new(b"/run/a/memcg-8").unwrap();
+        let run = RunFiles::new(b"/run/a/memcg-8").unwrap();
         let texts: Vec<CString> = variables.iter().map(|text| CString::new(*text).unwrap()).collect();
         let mut vector: Vec<*const u8> = texts.iter().map(|text| text.as_ptr().cast()).collect();
         vector.push(core::ptr::null());
         // SAFETY: a NULL-terminated array of C strings.
-        let plan = unsafe { Plan::new(&run, vector.as_ptr(), put_in) }?;
+        let plan = unsafe { EnvironmentChange::new(&run, vector.as_ptr(), put_in) }?;
         // A word behind the room, to see that it is not written.
         let words = plan.room_bytes().div_ceil(8);
         let mut room = vec![!0u64; words + 1];
@@ -315,21 +319,24 @@ mod tests {
 
     #[test]
     fn no_environment_is_an_empty_one() {
-        let run = Run::new(b"/run/a/memcg-8").unwrap();
+        let run = RunFiles::new(b"/run/a/memcg-8").unwrap();
         // SAFETY: NULL is allowed.
         unsafe {
-            assert!(Plan::new(&run, core::ptr::null(), None).is_none());
-            assert_eq!(Plan::new(&run, core::ptr::null(), Some(Name::Platform)).unwrap().count, 0);
+            assert!(EnvironmentChange::new(&run, core::ptr::null(), None).is_none());
+            assert_eq!(
+                EnvironmentChange::new(&run, core::ptr::null(), Some(Name::Platform)).unwrap().count,
+                0
+            );
         }
     }
 
     #[test]
     fn a_path_that_is_no_pages_or_too_long_is_no_run() {
-        assert!(Run::new(b"/run/a/page").is_none());
-        assert!(Run::new(b"memcg-8").is_none());
+        assert!(RunFiles::new(b"/run/a/page").is_none());
+        assert!(RunFiles::new(b"memcg-8").is_none());
         let path = |bytes: usize| format!("/{}/memcg-8", "x".repeat(bytes - "//memcg-8".len()));
-        let run = Run::new(path(memcg::PATH_BYTES).as_bytes()).unwrap();
+        let run = RunFiles::new(path(memcg::PATH_BYTES).as_bytes()).unwrap();
         assert_eq!(run.file().last(), Some(&0));
-        assert!(Run::new(path(memcg::PATH_BYTES + 64).as_bytes()).is_none());
+        assert!(RunFiles::new(path(memcg::PATH_BYTES + 64).as_bytes()).is_none());
     }
 }

@@ -12,7 +12,7 @@
 //! What libc starts by itself (system, popen, wordexp) does not pass here. It uses `environ`, and so it is unmanaged
 //! where a program has emptied that.
 
-use crate::environment::{Plan, Vector};
+use crate::environment::{EnvironmentChange, Vector};
 use crate::image::Image;
 use crate::libc::{Call, real, set_errno};
 use crate::loaded;
@@ -28,7 +28,7 @@ fn with_environment(strings: Vector, image: Image, call: impl FnOnce(Vector) -> 
     let Some(run) = run() else { return call(strings) };
     let name = || if image.is_glibcs() { Name::File } else { Name::Platform };
     // SAFETY: an environment, by the contract of every function that calls this; it stays until the call returns.
-    match unsafe { Plan::new(run, strings, sys::may_read(run.file()).then(name)) } {
+    match unsafe { EnvironmentChange::new(run, strings, sys::may_read(run.file()).then(name)) } {
         None => call(strings),
         // SAFETY: as much room as the plan asks for, aligned to 16.
         Some(plan) => on_stack(plan.room_bytes(), |room| call(unsafe { plan.write(room) })),

@@ -60,8 +60,8 @@ macro_rules! functions {
                         is_awake = sym control::page_tables::IS_AWAKE,
                         here = sym crate::looks::$frequent,
                         real = sym crate::looks::REAL,
-                        offset = const crate::looks::Call::$call as usize * size_of::<usize>(),
-                        call = const crate::looks::Call::$call as usize,
+                        offset = const crate::looks::ReadCall::$call as usize * size_of::<usize>(),
+                        call = const crate::looks::ReadCall::$call as usize,
                         find = sym super::find,
                     )
                 }

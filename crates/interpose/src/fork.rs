@@ -23,14 +23,14 @@
 
 use crate::aside;
 use crate::bell;
-use crate::child::{self, Kind};
+use crate::child::{self, ChildKind};
 use crate::clone::Clone;
 use crate::own;
 use crate::start;
 use control::fork_channel::{CHANNEL_BYTES, ForkStage, LOOK_NS, channel};
 use control::run;
 use control::words;
-use control::{CONTROL, Order, Request, State, Takeover};
+use control::{CONTROL, EngineState, Order, Request, Takeover};
 use core::cell::UnsafeCell;
 use core::sync::atomic::Ordering::*;
 use memcg::{Memcg, Slot};
@@ -110,7 +110,7 @@ fn around(clone: &Clone) -> isize {
     };
     own::with_bell(|| {
         CONTROL.forks.fetch_add(1, SeqCst);
-        if CONTROL.state() == State::Awake {
+        if CONTROL.state() == EngineState::Awake {
             CONTROL.forks.fetch_sub(1, SeqCst);
             let mut attempt = Attempt { memcg, clone: *clone, result: None };
             on_own_stack(attempt_in_place, &raw mut attempt as usize);
@@ -185,7 +185,7 @@ fn in_place(memcg: &'static Memcg, clone: Clone) -> Option<isize> {
 fn take_over(memcg: &'static Memcg, slot: &'static Slot, exit_word: usize) {
     let (channel, pager) = (CONTROL.channel.load(Relaxed), CONTROL.pager.load(Relaxed));
     // SAFETY: a child of fork has one thread, and its parent's engine stood still: nothing of the engine's is in use.
-    unsafe { child::reset(&Kind::TakesOver(channel..channel + CHANNEL_BYTES)) };
+    unsafe { child::reset(&ChildKind::TakesOver(channel..channel + CHANNEL_BYTES)) };
     // The thread is through with it.
     CONTROL.channel_users.store(1, Relaxed);
     CONTROL.channel.store(channel, Relaxed);

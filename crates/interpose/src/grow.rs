@@ -16,7 +16,7 @@
 //! mapping that libc did not make, is noticed at the next look, or by `zfolio run` (attach.rs).
 
 use crate::bell;
-use crate::loaded::Program;
+use crate::loaded::Executable;
 use crate::own::{self, is_own_memory};
 use crate::page::{self, PATH_BYTES};
 use crate::patch;
@@ -26,7 +26,7 @@ use crate::start;
 use control::footprint;
 use control::hooked;
 use control::run;
-use control::{CONTROL, Request, State};
+use control::{CONTROL, EngineState, Request};
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::*};
 use uffd::PAGE;
@@ -92,7 +92,7 @@ pub unsafe fn begin(envp: *const *const u8, path: &[u8]) -> bool {
     patch::install(if at_once { &Site::ALL } else { &FIRST });
     own::begin();
     // SAFETY: the caller's contract.
-    let Some(program) = (unsafe { Program::read(envp) }) else { return false };
+    let Some(program) = (unsafe { Executable::read(envp) }) else { return false };
     let is_seen = FIRST.into_iter().all(hooked::is_active);
     if !is_seen || program.is_go || program.data_bytes >= grown || path.len() > PATH_BYTES {
         patch::install(&Site::ALL);
@@ -127,7 +127,7 @@ fn grown_bytes(path: &[u8]) -> usize {
 
 /// How private memory came to a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Growth {
+pub enum GrowthKind {
     /// The heap of brk grew.
     Heap,
     /// A mapping, new or larger.
@@ -140,25 +140,25 @@ pub enum Growth {
 
 /// Private memory has been mapped here.
 #[unsafe(link_section = ".text.startup.zfolio")]
-pub fn grown(range: Range<usize>, growth: Growth) {
+pub fn grown(range: Range<usize>, growth: GrowthKind) {
     let bytes = range.len();
     if bytes == 0 {
         return;
     }
     if !WATCHING.load(Relaxed) {
-        if growth != Growth::Reserve {
+        if growth != GrowthKind::Reserve {
             tell(range, growth);
         }
         return;
     }
-    if growth == Growth::Reserve {
+    if growth == GrowthKind::Reserve {
         RESERVED.fetch_add(bytes, Relaxed);
     }
     let mapped = MAPPED.fetch_add(bytes, Relaxed).saturating_add(bytes);
     let is_large = match growth {
-        Growth::Heap => false,
-        Growth::Mapping => bytes >= LARGE_BYTES,
-        Growth::Stack | Growth::Reserve => true,
+        GrowthKind::Heap => false,
+        GrowthKind::Mapping => bytes >= LARGE_BYTES,
+        GrowthKind::Stack | GrowthKind::Reserve => true,
     };
     if is_large || mapped >= SOME_BYTES {
         hook_all();
@@ -196,15 +196,15 @@ pub fn before_mremap() {
 /// The process has an engine, or will never have one: has all memory registered before more has been mapped than there
 /// is room for. A thread fills memory at 3 MiB in a millisecond, and the engine may not get a processor for many of
 /// those; what is registered faults to it, and can be made to wait.
-fn tell(range: Range<usize>, growth: Growth) {
-    CONTROL.fresh[(growth != Growth::Heap) as usize].add(&range);
+fn tell(range: Range<usize>, growth: GrowthKind) {
+    CONTROL.fresh[(growth != GrowthKind::Heap) as usize].add(&range);
     CONTROL.mapped_bytes.fetch_add(range.len(), Release);
     if !CONTROL.is_ahead() || !is_own_memory() {
         return;
     }
     match CONTROL.state() {
-        State::Asleep => CONTROL.rouse(),
-        State::Awake => own::with_bell(|| {
+        EngineState::Asleep => CONTROL.rouse(),
+        EngineState::Awake => own::with_bell(|| {
             // Another thread may have asked meanwhile.
             if CONTROL.is_ahead() {
                 bell::ask(Request::Enroll, 0..0);
@@ -255,7 +255,7 @@ pub fn populate(at: usize, bytes: usize, protection: u32) {
     // asked to see to it.
     if run::is_managed() && is_own_memory() {
         CONTROL.await_engine();
-        tell(at..at + bytes, Growth::Mapping);
+        tell(at..at + bytes, GrowthKind::Mapping);
     }
     let how = if protection & PROT_WRITE != 0 { MADV_POPULATE_WRITE } else { MADV_POPULATE_READ };
     let _ = sys::madvise_keep(at, bytes, how);
@@ -267,7 +267,7 @@ pub fn heap_ends(end: usize) {
     let before = HEAP_END.swap(end, Relaxed);
     if before != 0 {
         mapped(before, end.saturating_sub(before));
-        grown(before..end, Growth::Heap);
+        grown(before..end, GrowthKind::Heap);
     }
 }
 
@@ -303,7 +303,7 @@ pub fn before_it_cannot() {
 /// What came of a start from outside: known to crates/zfolio/src/attach.rs by these numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-pub enum Outcome {
+pub enum StartOutcome {
     /// There is an engine, or it is known that there will be none.
     Settled = 1,
     /// The memory is another process's, as in a child of vfork.
@@ -314,18 +314,18 @@ pub enum Outcome {
 
 /// The process has grown past every hook, and `zfolio run` has noticed: gives it an engine now. All signals are blocked
 /// (attach.rs).
-pub fn start_from_outside() -> Outcome {
+pub fn start_from_outside() -> StartOutcome {
     // The loader comes to this library late: none of its own addresses is there, and no lock of the loader's may be
     // waited for.
     if !HAS_BEGUN.load(Acquire) {
-        return Outcome::Busy;
+        return StartOutcome::Busy;
     }
     relocate::finish();
     if !WATCHING.load(Acquire) {
-        return Outcome::Settled;
+        return StartOutcome::Settled;
     }
     if !is_own_memory() {
-        return Outcome::Foreign;
+        return StartOutcome::Foreign;
     }
     // All that there may be has not been seen by the engine: where the limit may be passed meanwhile the thread waits
     // for its first look.
@@ -333,7 +333,7 @@ pub fn start_from_outside() -> Outcome {
         MAPPED.fetch_max(footprint::data(&statm), Relaxed);
     }
     start();
-    if WATCHING.load(Acquire) { Outcome::Busy } else { Outcome::Settled }
+    if WATCHING.load(Acquire) { StartOutcome::Busy } else { StartOutcome::Settled }
 }
 
 /// Starts the engine, unless somebody does or there is one. All signals must be blocked: a handler would find the gate

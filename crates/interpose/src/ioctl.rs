@@ -9,7 +9,7 @@ use crate::libc::{Call, NO_SUCH_CALL, real, set_errno};
 use crate::looks;
 use crate::own::with_bell;
 use control::run::is_managed;
-use control::{CONTROL, Request, State};
+use control::{CONTROL, EngineState, Request};
 use core::ops::Range;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use uffd::pagemap;
@@ -87,7 +87,7 @@ fn register(call: &IoctlCall, argument: usize) -> i32 {
     };
     with_bell(|| {
         CONTROL.spare(range.clone());
-        if CONTROL.state() == State::Awake {
+        if CONTROL.state() == EngineState::Awake {
             ask(Request::LetGo, range);
         }
         let result = call.call(argument);
@@ -102,7 +102,7 @@ fn at_home<R>(range: Range<usize>, act: impl FnOnce(usize) -> R) -> R {
         // First: an engine that awakes now finds it.
         CONTROL.hold(range.clone());
         let mut upto = range.end;
-        if CONTROL.state() == State::Awake {
+        if CONTROL.state() == EngineState::Awake {
             ask(Request::Hold, range.clone());
             upto = CONTROL.range.1.load(Relaxed);
             // Only the end changes: what is home is held all the while.
@@ -175,7 +175,7 @@ const SCAN_WORDS: usize = 12;
 /// struct page_region.
 #[derive(Clone, Copy)]
 #[repr(C)]
-struct Region {
+struct PageRegion {
     start: u64,
     end: u64,
     categories: u64,
@@ -198,7 +198,7 @@ fn scan(call: &IoctlCall, argument: usize) -> i32 {
             let mut piece = given;
             piece[SCAN_START] = at as u64;
             piece[SCAN_END] = upto.min(end) as u64;
-            piece[SCAN_VEC] += (found * size_of::<Region>()) as u64;
+            piece[SCAN_VEC] += (found * size_of::<PageRegion>()) as u64;
             piece[SCAN_VEC_LEN] -= found as u64;
             piece[SCAN_MAX_PAGES] = piece[SCAN_MAX_PAGES].saturating_sub(pages);
             (call.call(&raw mut piece as usize), piece)
@@ -206,7 +206,7 @@ fn scan(call: &IoctlCall, argument: usize) -> i32 {
         let Ok(more) = usize::try_from(result) else { return result };
         // SAFETY: the kernel has written so many there.
         let regions =
-            unsafe { core::slice::from_raw_parts_mut(given[SCAN_VEC] as *mut Region, found + more) };
+            unsafe { core::slice::from_raw_parts_mut(given[SCAN_VEC] as *mut PageRegion, found + more) };
         pages += regions[found..].iter().map(|region| (region.end - region.start) / PAGE as u64).sum::<u64>();
         found = join(regions, found);
         let is_enough = given[SCAN_MAX_PAGES] != 0 && pages >= given[SCAN_MAX_PAGES];
@@ -223,7 +223,7 @@ fn scan(call: &IoctlCall, argument: usize) -> i32 {
 
 /// Makes one region of the last of the first `found` ones and the one that goes on with it, as the kernel would have;
 /// how many there are then.
-fn join(regions: &mut [Region], found: usize) -> usize {
+fn join(regions: &mut [PageRegion], found: usize) -> usize {
     if found == 0 || found == regions.len() {
         return regions.len();
     }
@@ -248,9 +248,9 @@ mod tests {
 
     #[test]
     fn regions_of_two_pieces_are_joined_where_they_are_one() {
-        let region = |(start, end, categories)| Region { start, end, categories };
+        let region = |(start, end, categories)| PageRegion { start, end, categories };
         let joined = |found: usize, all: &[(u64, u64, u64)]| {
-            let mut regions: Vec<Region> = all.iter().copied().map(region).collect();
+            let mut regions: Vec<PageRegion> = all.iter().copied().map(region).collect();
             let len = join(&mut regions, found);
             regions[..len].iter().map(|r| (r.start, r.end, r.categories)).collect::<Vec<_>>()
         };

@@ -1,19 +1,19 @@
 //! What libc tells debuggers of its threads: where it lists them, and how a control block is laid out.
 
-use crate::loaded::Object;
-use control::blocks::Layout;
+use crate::loaded::SharedObject;
+use control::blocks::BlockLayout;
 use core::sync::atomic::Ordering::*;
 use uffd::{PAGE, sys};
 
 /// For a thread of the program's: finds out, by its own block.
-pub fn learn(layout: &Layout) {
+pub fn learn(layout: &BlockLayout) {
     if layout.head.load(Relaxed) == 0 {
         let _ = ask_libc(layout);
     }
 }
 
-fn ask_libc(layout: &Layout) -> Option<()> {
-    let libc = Object::libc()?;
+fn ask_libc(layout: &BlockLayout) -> Option<()> {
+    let libc = SharedObject::libc()?;
     // Its size in bits, how many of them, and where in the structure.
     let offset = |name: &[u8]| {
         let (at, bytes) = libc.symbol(name)?;

@@ -64,7 +64,7 @@ fn first() -> *const LinkMap {
 
 /// A shared object with its table of symbols.
 #[derive(Clone, Copy)]
-pub struct Object {
+pub struct SharedObject {
     base: usize,
     names: *const u8,
     symbols: *const Symbol,
@@ -84,7 +84,7 @@ pub fn symbol_after(base: usize, name: &[u8]) -> Option<usize> {
     let later = list().skip_while(|map| map.base != base).skip(1);
     // SAFETY: objects that are loaded.
     later
-        .filter_map(|map| unsafe { Object::read(map) })
+        .filter_map(|map| unsafe { SharedObject::read(map) })
         .find_map(|object| object.symbol(name))
         .map(|(at, _)| at)
 }
@@ -104,7 +104,7 @@ pub fn symbol_behind_us(name: &[u8]) -> Option<usize> {
     while let Some(object) = unsafe { map.as_ref() } {
         if is_behind {
             // SAFETY: an object that is loaded.
-            let found = unsafe { Object::read(object) }.and_then(|object| object.symbol(&name[..end]));
+            let found = unsafe { SharedObject::read(object) }.and_then(|object| object.symbol(&name[..end]));
             if let Some((at, _)) = found {
                 return Some(at);
             }
@@ -115,21 +115,21 @@ pub fn symbol_behind_us(name: &[u8]) -> Option<usize> {
     None
 }
 
-impl Object {
+impl SharedObject {
     /// libc. `None` where none is loaded, or one without a hash table of the usual kind.
     #[unsafe(link_section = ".text.startup.zfolio")]
-    pub fn libc() -> Option<Object> {
+    pub fn libc() -> Option<SharedObject> {
         // SAFETY: the loader's names end with NUL; libc is never unloaded.
         unsafe {
             let map = list().find(|map| CStr::from_ptr(map.name).to_bytes().ends_with(b"/libc.so.6"))?;
-            Object::read(map)
+            SharedObject::read(map)
         }
     }
 
     /// # Safety
     /// The object must be loaded, and stay.
     #[unsafe(link_section = ".text.startup.zfolio")]
-    unsafe fn read(map: &LinkMap) -> Option<Object> {
+    unsafe fn read(map: &LinkMap) -> Option<SharedObject> {
         let (mut names, mut symbols, mut hash, mut versions) = (0, 0, 0, 0);
         // The loader adds the base where it can write.
         let address = |value: usize| if value < map.base { value + map.base } else { value };
@@ -148,7 +148,13 @@ impl Object {
         }
         let (names, symbols, hash) = (names as *const u8, symbols as *const Symbol, hash as *const u32);
         let complete = !names.is_null() && !symbols.is_null() && !hash.is_null();
-        complete.then_some(Object { base: map.base, names, symbols, hash, versions: versions as *const u16 })
+        complete.then_some(SharedObject {
+            base: map.base,
+            names,
+            symbols,
+            hash,
+            versions: versions as *const u16,
+        })
     }
 
     /// Address and length in bytes of a symbol that the object defines.
@@ -207,7 +213,7 @@ const PF_W: u32 = 2;
 
 /// What the main program's headers say of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Program {
+pub struct Executable {
     /// Bytes that it can write to (.data and .bss).
     pub data_bytes: usize,
     /// Where its constants are that the loader has written addresses to, and made read-only: whole pages.
@@ -216,14 +222,14 @@ pub struct Program {
     pub is_go: bool,
 }
 
-impl Program {
+impl Executable {
     /// Reads them. `None` where the kernel's notes to the program (the auxiliary vector) are not behind the environment
     /// any more.
     ///
     /// # Safety
     /// `envp` must be the environment as the kernel laid it out.
     #[unsafe(link_section = ".text.startup.zfolio")]
-    pub unsafe fn read(envp: *const *const u8) -> Option<Program> {
+    pub unsafe fn read(envp: *const *const u8) -> Option<Executable> {
         let (mut headers, mut count) = (0, 0);
         // SAFETY: the environment ends with NULL, and the vector that follows it with an entry of type 0.
         unsafe {
@@ -249,7 +255,7 @@ impl Program {
         let segments = unsafe { core::slice::from_raw_parts(headers as *const Segment, count) };
         let writable = segments.iter().filter(|s| s.kind == PT_LOAD && s.flags & PF_W != 0);
         let mut notes = segments.iter().filter(|s| s.kind == PT_NOTE);
-        Some(Program {
+        Some(Executable {
             data_bytes: writable.map(|s| s.bytes).sum(),
             constants: segments
                 .iter()
@@ -288,7 +294,7 @@ pub fn has_one_thread() -> bool {
 /// True when libc says that the calling process has one thread. In a child of vfork it says what holds for the parent.
 #[unsafe(link_section = ".text.startup.zfolio")]
 pub fn says_one_thread() -> bool {
-    let says = Object::libc().and_then(|libc| libc.symbol(b"__libc_single_threaded"));
+    let says = SharedObject::libc().and_then(|libc| libc.symbol(b"__libc_single_threaded"));
     // SAFETY: libc's variable, of one byte. It changes before the first pthread_create maps a stack, and so before
     // there is a second thread.
     says.is_some_and(|(at, _)| unsafe { (at as *const u8).read_volatile() != 0 })
@@ -303,7 +309,7 @@ mod tests {
         unsafe extern "C" {
             fn dlsym(handle: usize, name: *const i8) -> usize;
         }
-        let libc = Object::libc().expect("this test is linked with glibc");
+        let libc = SharedObject::libc().expect("this test is linked with glibc");
         for name in [c"mmap", c"brk", c"_Fork", c"mremap", c"environ", c"getpid", c"qsort"] {
             let (at, bytes) = libc.symbol(name.to_bytes()).unwrap();
             // SAFETY: dlsym(3), RTLD_DEFAULT.

@@ -29,7 +29,7 @@ use crate::loaded;
 use crate::own::with_bell;
 use control::line::Line;
 use control::page_tables::{self, LOOK_PAGES};
-use control::{CONTROL, Request, State};
+use control::{CONTROL, EngineState, Request};
 use core::ffi::c_void;
 use core::fmt::Write;
 use core::ops::Range;
@@ -38,7 +38,7 @@ use linux_raw_sys::general as g;
 use uffd::pagemap::{self, PRESENT_BIT, PROTECTED_BIT, SOFT_DIRTY_BIT, SWAPPED_BIT};
 use uffd::{PAGE, sys};
 
-/// libc's functions, by [`Call`]; 0 before the first call of each.
+/// libc's functions, by [`ReadCall`]; 0 before the first call of each.
 #[unsafe(link_section = ".data.zfolio")]
 pub static REAL: [AtomicUsize; NAMES.len()] = [const { AtomicUsize::new(0) }; NAMES.len()];
 
@@ -49,7 +49,7 @@ macro_rules! functions {
         #[allow(missing_docs, reason = "their names say it")]
         #[derive(Clone, Copy)]
         #[repr(usize)]
-        pub enum Call {
+        pub enum ReadCall {
             $($call),*
         }
 
@@ -90,7 +90,7 @@ extern "C" fn no_such_call() -> isize {
 ///
 /// # Safety
 /// `F` must be the type of a pointer to that function.
-unsafe fn real<F: Copy>(call: Call) -> F {
+unsafe fn real<F: Copy>(call: ReadCall) -> F {
     const { assert!(size_of::<F>() == size_of::<usize>()) };
     let known = REAL[call as usize].load(Relaxed);
     let address = if known == 0 { resolve(call as usize) } else { known };
@@ -101,7 +101,7 @@ unsafe fn real<F: Copy>(call: Call) -> F {
 /// `struct iovec`.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub struct Piece {
+pub struct Iovec {
     at: usize,
     bytes: usize,
 }
@@ -112,16 +112,17 @@ const HERE: i64 = -1;
 /// read(2).
 pub extern "C" fn read(fd: i32, at: *mut c_void, bytes: usize) -> isize {
     // SAFETY: the type of read(2), and the program's own call.
-    let done = unsafe { real::<extern "C" fn(i32, *mut c_void, usize) -> isize>(Call::Read) }(fd, at, bytes);
-    complete(fd, &[Piece { at: at as usize, bytes }], HERE, done)
+    let done =
+        unsafe { real::<extern "C" fn(i32, *mut c_void, usize) -> isize>(ReadCall::Read) }(fd, at, bytes);
+    complete(fd, &[Iovec { at: at as usize, bytes }], HERE, done)
 }
 
 /// read(2), where the compiler knows how large the buffer is.
 pub extern "C" fn __read_chk(fd: i32, at: *mut c_void, bytes: usize, most: usize) -> isize {
     // SAFETY: libc's function of this name, and the program's own call.
-    let real = unsafe { real::<extern "C" fn(i32, *mut c_void, usize, usize) -> isize>(Call::ReadChk) };
+    let real = unsafe { real::<extern "C" fn(i32, *mut c_void, usize, usize) -> isize>(ReadCall::ReadChk) };
     let done = real(fd, at, bytes, most);
-    complete(fd, &[Piece { at: at as usize, bytes }], HERE, done)
+    complete(fd, &[Iovec { at: at as usize, bytes }], HERE, done)
 }
 
 /// The calls with an offset and one buffer; those that know how large it is say so in a fifth register.
@@ -132,8 +133,8 @@ macro_rules! pread {
             pub extern "C" fn $name(fd: i32, at: *mut c_void, bytes: usize, offset: i64, most: usize) -> isize {
                 type Pread = extern "C" fn(i32, *mut c_void, usize, i64, usize) -> isize;
                 // SAFETY: libc's function of this name, which reads from the registers what it needs.
-                let done = unsafe { real::<Pread>(Call::$call) }(fd, at, bytes, offset, most);
-                complete(fd, &[Piece { at: at as usize, bytes }], offset, done)
+                let done = unsafe { real::<Pread>(ReadCall::$call) }(fd, at, bytes, offset, most);
+                complete(fd, &[Iovec { at: at as usize, bytes }], offset, done)
             }
         )*
     };
@@ -158,12 +159,12 @@ macro_rules! readv {
             pub extern "C" fn $name(fd: i32, pieces: usize, count: i32 $(, $argument: $kind)*) -> isize {
                 type Readv = extern "C" fn(i32, usize, i32 $(, $kind)*) -> isize;
                 // SAFETY: libc's function of this name, and the program's own call.
-                let done = unsafe { real::<Readv>(Call::$call) }(fd, pieces, count $(, $argument)*);
+                let done = unsafe { real::<Readv>(ReadCall::$call) }(fd, pieces, count $(, $argument)*);
                 if done <= 0 {
                     return done;
                 }
                 // SAFETY: the kernel has just read so many of them there.
-                let pieces = unsafe { core::slice::from_raw_parts(pieces as *const Piece, count as usize) };
+                let pieces = unsafe { core::slice::from_raw_parts(pieces as *const Iovec, count as usize) };
                 complete(fd, pieces, $offset, done)
             }
         )*
@@ -267,12 +268,12 @@ fn merge(told: u64, known: u64) -> u64 {
 const ENTRY: usize = size_of::<u64>();
 
 /// The words that were read, where they lie.
-struct Words<'a> {
-    pieces: &'a [Piece],
+struct EntryWords<'a> {
+    pieces: &'a [Iovec],
     bytes: usize,
 }
 
-impl Words<'_> {
+impl EntryWords<'_> {
     /// Their addresses. The kernel reads whole entries into each piece.
     fn places(&self) -> impl Iterator<Item = *mut u64> {
         let mut left = self.bytes;
@@ -298,11 +299,11 @@ impl Words<'_> {
 }
 
 /// A call has read `done` bytes, or failed: returns the same when what they say is right.
-fn complete(fd: i32, pieces: &[Piece], offset: i64, done: isize) -> isize {
+fn complete(fd: i32, pieces: &[Iovec], offset: i64, done: isize) -> isize {
     if done <= 0 || !(done as usize).is_multiple_of(ENTRY) || page_tables::IS_AWAKE.load(Relaxed) == 0 {
         return done;
     }
-    let words = Words { pieces, bytes: done as usize };
+    let words = EntryWords { pieces, bytes: done as usize };
     if !words.may_be_wrong() || !is_own(fd) {
         return done;
     }
@@ -328,7 +329,7 @@ fn complete(fd: i32, pieces: &[Piece], offset: i64, done: isize) -> isize {
 /// Asks the engine about a range of pages, [`LOOK_PAGES`] at most.
 fn with_answer(range: Range<usize>, act: impl FnOnce(&[u64])) {
     with_bell(|| {
-        if CONTROL.state() == State::Awake && range.end <= 1 << 47 {
+        if CONTROL.state() == EngineState::Awake && range.end <= 1 << 47 {
             ask(Request::Look, range.clone());
             // SAFETY: the engine has answered, and nobody else asks.
             act(&unsafe { &*page_tables::answer() }[..range.len() / PAGE]);
@@ -398,8 +399,8 @@ mod tests {
     fn only_page_tables_with_a_hole_are_looked_at_twice() {
         let there = PRESENT_BIT | SOFT_DIRTY_BIT | 0x1234;
         let may_be_wrong = |words: &[u64]| {
-            let pieces = [Piece { at: words.as_ptr() as usize, bytes: words.len() * ENTRY }];
-            Words { pieces: &pieces, bytes: words.len() * ENTRY }.may_be_wrong()
+            let pieces = [Iovec { at: words.as_ptr() as usize, bytes: words.len() * ENTRY }];
+            EntryWords { pieces: &pieces, bytes: words.len() * ENTRY }.may_be_wrong()
         };
         assert!(!may_be_wrong(&[there, there]));
         assert!(!may_be_wrong(&[SWAPPED_BIT]));
@@ -415,9 +416,10 @@ mod tests {
         let memory = [0u64; 6];
         let at = memory.as_ptr() as usize;
         let pieces =
-            [Piece { at, bytes: 16 }, Piece { at: at + 24, bytes: 0 }, Piece { at: at + 32, bytes: 16 }];
-        let places =
-            |bytes| Words { pieces: &pieces, bytes }.places().map(|p| p as usize - at).collect::<Vec<_>>();
+            [Iovec { at, bytes: 16 }, Iovec { at: at + 24, bytes: 0 }, Iovec { at: at + 32, bytes: 16 }];
+        let places = |bytes| {
+            EntryWords { pieces: &pieces, bytes }.places().map(|p| p as usize - at).collect::<Vec<_>>()
+        };
         assert_eq!(places(32), [0, 8, 32, 40]);
         assert_eq!(places(24), [0, 8, 32]);
         assert_eq!(places(0), []);

@@ -2,7 +2,7 @@
 //! between forks and starts of an engine, which exclude one another.
 
 use crate::bell;
-use crate::child::{self, Kind};
+use crate::child::{self, ChildKind};
 use crate::relocate;
 use control::run;
 use core::sync::atomic::{AtomicU32, Ordering::*};
@@ -81,7 +81,7 @@ fn begin_anew(own: u32) {
         child::begin(0);
     } else {
         // SAFETY: of the engine that another thread of the parent's may have been starting nothing is in use here.
-        unsafe { child::reset(&Kind::Anew) };
+        unsafe { child::reset(&ChildKind::Anew) };
     }
     child_begin();
 }

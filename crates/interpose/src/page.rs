@@ -36,7 +36,7 @@ fn map(file: &Fd, settings: &Fd) -> Result<usize, Errno> {
 }
 
 /// What `mapper` is to do.
-struct Order {
+struct MapOrder {
     path: [u8; PATH_BYTES],
     page: Result<usize, Errno>,
 }
@@ -44,7 +44,7 @@ struct Order {
 /// Maps the page with descriptors of its own: the program may have none left, and counts on which one it gets next.
 extern "C" fn mapper(order: usize) -> ! {
     // SAFETY: `map_aside` keeps it until this process has ended.
-    let order = unsafe { &mut *(order as *mut Order) };
+    let order = unsafe { &mut *(order as *mut MapOrder) };
     sys::close_all();
     sys::want_descriptors(8);
     if let Ok(path) = CStr::from_bytes_until_nul(&order.path) {
@@ -61,7 +61,7 @@ extern "C" fn mapper(order: usize) -> ! {
 /// Maps the page in `path`, which has a NUL, without a descriptor of this process's, also where it may not open it. All
 /// signals must be blocked.
 pub fn map_aside(path: [u8; PATH_BYTES]) -> Result<usize, Errno> {
-    let mut order = Order { path, page: Err(Errno::ENOENT) };
+    let mut order = MapOrder { path, page: Err(Errno::ENOENT) };
     // SAFETY: it uses nothing but system calls, and the order lives until it has ended.
     if unsafe { aside::aside(mapper, &raw mut order as usize) }.is_err() {
         // A filter of the program's: there will be no engine either, which can only be said on the page.

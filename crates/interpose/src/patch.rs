@@ -11,7 +11,7 @@
 //! What runs in every process lies together (`.text.startup`, `.data.zfolio`): most of what a start costs is page
 //! faults.
 
-use crate::loaded::{self, Object};
+use crate::loaded::{self, SharedObject};
 use control::hooked::{BACK, is_active};
 use core::sync::atomic::{AtomicUsize, Ordering::*};
 use uffd::PAGE;
@@ -30,7 +30,7 @@ const LONGEST: usize = 4096;
 /// there.
 #[unsafe(link_section = ".text.startup.zfolio")]
 pub fn install(sites: &[Site]) {
-    let Some(libc) = Object::libc() else { return };
+    let Some(libc) = SharedObject::libc() else { return };
     let mut found = [None; Site::ALL.len()];
     for site in sites.iter().filter(|site| !is_active(**site)) {
         found[*site as usize] = locate(&libc, *site);
@@ -72,7 +72,7 @@ fn jump(distance: i32) -> [u8; JUMP_BYTES] {
 
 /// The address of a site, if its stub can be reached from there.
 #[unsafe(link_section = ".text.startup.zfolio")]
-fn locate(libc: &Object, site: Site) -> Option<usize> {
+fn locate(libc: &SharedObject, site: Site) -> Option<usize> {
     let (function, bytes) = site.symbols().find_map(|name| libc.symbol(name))?;
     // SAFETY: a function of libc, as long as its symbol says.
     let code = unsafe { core::slice::from_raw_parts(function as *const u8, bytes.min(LONGEST)) };

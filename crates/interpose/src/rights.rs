@@ -9,7 +9,7 @@ use crate::libc::{Call, NO_SUCH_CALL, real};
 use control::log;
 use control::page_tables;
 use control::run;
-use control::{CONTROL, State};
+use control::{CONTROL, EngineState};
 use core::sync::atomic::Ordering::*;
 use linux_raw_sys::general as g;
 use uffd::sys::{self, consts::*};
@@ -49,10 +49,10 @@ fn ask() {
         if done.wrapping_sub(asked) as i32 >= 0 || !CONTROL.has_engine() {
             return;
         }
-        if CONTROL.state() == State::Awake {
+        if CONTROL.state() == EngineState::Awake {
             // Whoever waits there is answered, and this was asked for before.
             bell::ring();
-            if CONTROL.state() == State::Awake {
+            if CONTROL.state() == EngineState::Awake {
                 continue;
             }
         }

@@ -10,14 +10,14 @@ use memcg::{Memcg, Slot};
 use uffd::sys::{self, Errno, consts::*};
 
 /// The first function of an engine; its argument is not used.
-pub type Entry = extern "C" fn(usize) -> !;
+pub type EngineEntry = extern "C" fn(usize) -> !;
 
 /// Where it is; 0 where there is none.
 #[unsafe(link_section = ".data.zfolio")]
 static ENGINE: AtomicUsize = AtomicUsize::new(0);
 
 /// Engines of this process begin there. For the constructor.
-pub fn set_engine(entry: Entry) {
+pub fn set_engine(entry: EngineEntry) {
     ENGINE.store(entry as usize, Relaxed);
 }
 
@@ -28,7 +28,7 @@ pub fn make_engine() -> Result<EngineProcess, Errno> {
         return Err(Errno::ENOSYS);
     }
     // SAFETY: it was stored as such a function.
-    let entry = unsafe { core::mem::transmute::<usize, Entry>(entry) };
+    let entry = unsafe { core::mem::transmute::<usize, EngineEntry>(entry) };
     // SAFETY: it is made to run beside the program.
     unsafe { aside::detached(entry, &raw const CONTROL as usize) }
 }

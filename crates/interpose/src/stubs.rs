@@ -8,7 +8,7 @@
 use crate::advice;
 use crate::clone::Clone;
 use crate::fork;
-use crate::grow::{self, Growth};
+use crate::grow::{self, GrowthKind};
 use crate::patch;
 use crate::relocate;
 use control::CONTROL;
@@ -68,9 +68,9 @@ extern "C" fn on_mmap(arguments: &Arguments) -> usize {
     let becomes_own = flags & MAP_ANONYMOUS as usize != 0 || arguments.get(2) & PROT_WRITE as usize != 0;
     if at < ERRORS && is_private && becomes_own {
         let growth = match arguments {
-            _ if arguments.get(2) == PROT_NONE as usize => Growth::Reserve,
-            _ if arguments.get(3) & MAP_STACK as usize != 0 => Growth::Stack,
-            _ => Growth::Mapping,
+            _ if arguments.get(2) == PROT_NONE as usize => GrowthKind::Reserve,
+            _ if arguments.get(3) & MAP_STACK as usize != 0 => GrowthKind::Stack,
+            _ => GrowthKind::Mapping,
         };
         grow::grown(at..at.saturating_add(bytes), growth);
     }
@@ -87,7 +87,7 @@ extern "C" fn on_mremap(arguments: &Arguments) -> usize {
         grow::mapped(at, arguments.get(2));
         let (before, after) = (arguments.get(1), arguments.get(2));
         // What was there before is registered, or was mapped before.
-        grow::grown(at + before.min(after)..at + after, Growth::Mapping);
+        grow::grown(at + before.min(after)..at + after, GrowthKind::Mapping);
         if CONTROL.may_keep_out() {
             relocate::finish();
             advice::has_moved(at, before, after);

@@ -29,7 +29,7 @@ use control::page_tables;
 use control::run;
 use core::fmt::Write;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
-use figures::Kind;
+use figures::FigureKind;
 use linux_raw_sys::general as g;
 use memcg::Memcg;
 use uffd::sys::{self, consts::*};
@@ -107,7 +107,7 @@ fn show(fd: i32) -> Option<()> {
     let len = sys::readlink(link(fd).as_str().as_bytes(), &mut path).ok().filter(|len| *len < PATH_BYTES)?;
     let path = &path[..len];
     let kind = figures::kind(file_system, path)?;
-    if kind != Kind::Machine && !group::is_ours(fd, file_system, path) {
+    if kind != FigureKind::Machine && !group::is_ours(fd, file_system, path) {
         return None;
     }
     let made = file::in_memory(c"zfolio-visible").ok()?;

@@ -45,7 +45,7 @@ fn holds_one(at: usize) -> bool {
 
 #[test]
 fn the_table_joins_neighbours_and_splits_again() {
-    let mut t = Table::new();
+    let mut t = RangeTable::new();
     for start in [10, 30, 20, 50] {
         assert!(t.enter(start, start + 10));
     }
@@ -226,7 +226,7 @@ fn it_grows_within_the_program_s_limits() {
 #[test]
 fn no_thread_of_the_program_locks_while_its_engine_works() {
     let (program, other) = (100, 101);
-    assert!(!may_lock(State::Awake, program, program));
-    assert!(may_lock(State::Awake, program, other), "the engine, a worker, a child of fork");
-    assert!(may_lock(State::Asleep, program, program), "its engine is about to be started");
+    assert!(!may_lock(EngineState::Awake, program, program));
+    assert!(may_lock(EngineState::Awake, program, other), "the engine, a worker, a child of fork");
+    assert!(may_lock(EngineState::Asleep, program, program), "its engine is about to be started");
 }

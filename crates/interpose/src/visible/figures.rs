@@ -11,7 +11,7 @@ use uffd::sys::{self, Fd};
 
 /// Files that say how much memory there is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum FigureKind {
     /// /proc/meminfo: all of the machine's.
     Machine,
     /// A limit of a control group: a number, or `max`.
@@ -23,26 +23,28 @@ pub enum Kind {
 }
 
 /// What the file at this path of a file system is; `None` for others.
-pub fn kind(file_system: FileSystem, path: &[u8]) -> Option<Kind> {
+pub fn kind(file_system: FileSystem, path: &[u8]) -> Option<FigureKind> {
     let name = path.rsplit(|byte| *byte == b'/').next()?;
     match (file_system, name) {
-        (FileSystem::Proc, b"meminfo") => Some(Kind::Machine),
-        (FileSystem::Fuse, _) if path == b"/proc/meminfo" => Some(Kind::Machine),
-        (FileSystem::Cgroup2, b"memory.max" | b"memory.high") => Some(Kind::Limit),
-        (FileSystem::Cgroup2, b"memory.current") => Some(Kind::Usage),
+        (FileSystem::Proc, b"meminfo") => Some(FigureKind::Machine),
+        (FileSystem::Fuse, _) if path == b"/proc/meminfo" => Some(FigureKind::Machine),
+        (FileSystem::Cgroup2, b"memory.max" | b"memory.high") => Some(FigureKind::Limit),
+        (FileSystem::Cgroup2, b"memory.current") => Some(FigureKind::Usage),
         (
             FileSystem::Cgroup,
             b"memory.limit_in_bytes" | b"memory.soft_limit_in_bytes" | b"memory.memsw.limit_in_bytes",
-        ) => Some(Kind::Limit),
-        (FileSystem::Cgroup, b"memory.usage_in_bytes" | b"memory.memsw.usage_in_bytes") => Some(Kind::Usage),
-        (FileSystem::Cgroup, b"memory.stat") => Some(Kind::Stat),
+        ) => Some(FigureKind::Limit),
+        (FileSystem::Cgroup, b"memory.usage_in_bytes" | b"memory.memsw.usage_in_bytes") => {
+            Some(FigureKind::Usage)
+        }
+        (FileSystem::Cgroup, b"memory.stat") => Some(FigureKind::Stat),
         _ => None,
     }
 }
 
 /// Writes to `to` what the file behind `fd` says, with the figures that are to be seen. False where nothing is another,
 /// or not all could be written.
-pub fn write(kind: Kind, fd: i32, shown: &Shown, to: &Fd) -> bool {
+pub fn write(kind: FigureKind, fd: i32, shown: &Shown, to: &Fd) -> bool {
     let (mut lines, mut text) = (Lines::of(fd), Text { to, buffer: [0; 1024], filled: 0, is_whole: true });
     let mut is_other = false;
     while let Some(line) = lines.next_line() {
@@ -81,14 +83,14 @@ impl Text<'_> {
 }
 
 /// Gives a line in parts, with another figure where it needs one: true then.
-fn edit(kind: Kind, line: &[u8], shown: &Shown, mut give: impl FnMut(&[u8])) -> bool {
+fn edit(kind: FigureKind, line: &[u8], shown: &Shown, mut give: impl FnMut(&[u8])) -> bool {
     let Some((place, most)) = figure(kind, line, shown) else {
         give(line);
         return false;
     };
     let mut number = Line::default();
     // Where figures stand below each other they still do.
-    let width = if kind == Kind::Machine { place.len() } else { 0 };
+    let width = if kind == FigureKind::Machine { place.len() } else { 0 };
     let _ = write!(number, "{most:width$}");
     give(&line[..place.start]);
     give(number.as_str().as_bytes());
@@ -97,16 +99,16 @@ fn edit(kind: Kind, line: &[u8], shown: &Shown, mut give: impl FnMut(&[u8])) -> 
 }
 
 /// Where in a line its figure is, and what it is to be, if that is less.
-fn figure(kind: Kind, line: &[u8], shown: &Shown) -> Option<(Range<usize>, u64)> {
+fn figure(kind: FigureKind, line: &[u8], shown: &Shown) -> Option<(Range<usize>, u64)> {
     let (name, unit, most) = match kind {
-        Kind::Machine => {
+        FigureKind::Machine => {
             let name = line.split(|byte| *byte == b':').next()?;
             (name, &b" kB"[..], of_machine(name, shown)? / 1024)
         }
-        Kind::Limit if line == b"max" => return Some((0..line.len(), shown.total)),
-        Kind::Limit => (&b""[..], &b""[..], shown.total),
-        Kind::Usage => (&b""[..], &b""[..], shown.used()),
-        Kind::Stat => {
+        FigureKind::Limit if line == b"max" => return Some((0..line.len(), shown.total)),
+        FigureKind::Limit => (&b""[..], &b""[..], shown.total),
+        FigureKind::Usage => (&b""[..], &b""[..], shown.used()),
+        FigureKind::Stat => {
             let name = line.split(|byte| *byte == b' ').next()?;
             let is_limit = matches!(name, b"hierarchical_memory_limit" | b"hierarchical_memsw_limit");
             (name, &b""[..], is_limit.then_some(shown.total)?)
@@ -138,7 +140,7 @@ mod tests {
 
     const SHOWN: Shown = Shown { total: 200 << 20, available: 150 << 20 };
 
-    fn edited(kind: Kind, line: &str) -> String {
+    fn edited(kind: FigureKind, line: &str) -> String {
         let mut text = Vec::new();
         let is_other = edit(kind, line.as_bytes(), &SHOWN, |part| text.extend_from_slice(part));
         let text = String::from_utf8(text).unwrap();
@@ -163,7 +165,7 @@ mod tests {
             ("", ""),
             ("DirectMap1G: kB", "DirectMap1G: kB"),
         ] {
-            assert_eq!(edited(Kind::Machine, line), expected);
+            assert_eq!(edited(FigureKind::Machine, line), expected);
         }
     }
 
@@ -177,30 +179,33 @@ mod tests {
             ("", ""),
             ("none", "none"),
         ] {
-            assert_eq!(edited(Kind::Limit, line), expected);
+            assert_eq!(edited(FigureKind::Limit, line), expected);
         }
-        assert_eq!(edited(Kind::Usage, "5000000000"), (50u64 << 20).to_string());
-        assert_eq!(edited(Kind::Usage, "4096"), "4096");
+        assert_eq!(edited(FigureKind::Usage, "5000000000"), (50u64 << 20).to_string());
+        assert_eq!(edited(FigureKind::Usage, "4096"), "4096");
         let stat = std::format!("hierarchical_memory_limit {limit}");
-        assert_eq!(edited(Kind::Stat, "hierarchical_memory_limit 9223372036854771712"), stat);
-        assert_eq!(edited(Kind::Stat, "total_rss 9223372036854771712"), "total_rss 9223372036854771712");
+        assert_eq!(edited(FigureKind::Stat, "hierarchical_memory_limit 9223372036854771712"), stat);
+        assert_eq!(
+            edited(FigureKind::Stat, "total_rss 9223372036854771712"),
+            "total_rss 9223372036854771712"
+        );
     }
 
     #[test]
     fn files_are_known_by_name_and_file_system() {
         use FileSystem::*;
         for (file_system, path, expected) in [
-            (Proc, "/proc/meminfo", Some(Kind::Machine)),
-            (Proc, "/chroot/proc/meminfo", Some(Kind::Machine)),
+            (Proc, "/proc/meminfo", Some(FigureKind::Machine)),
+            (Proc, "/chroot/proc/meminfo", Some(FigureKind::Machine)),
             (Proc, "/proc/1/maps", None),
-            (Fuse, "/proc/meminfo", Some(Kind::Machine)),
+            (Fuse, "/proc/meminfo", Some(FigureKind::Machine)),
             (Fuse, "/mnt/meminfo", None),
-            (Cgroup2, "/sys/fs/cgroup/a/memory.max", Some(Kind::Limit)),
-            (Cgroup2, "/sys/fs/cgroup/a/memory.high", Some(Kind::Limit)),
+            (Cgroup2, "/sys/fs/cgroup/a/memory.max", Some(FigureKind::Limit)),
+            (Cgroup2, "/sys/fs/cgroup/a/memory.high", Some(FigureKind::Limit)),
             (Cgroup2, "/sys/fs/cgroup/a/memory.stat", None),
-            (Cgroup2, "/sys/fs/cgroup/a/memory.current", Some(Kind::Usage)),
-            (Cgroup, "/m/memory.limit_in_bytes", Some(Kind::Limit)),
-            (Cgroup, "/m/memory.stat", Some(Kind::Stat)),
+            (Cgroup2, "/sys/fs/cgroup/a/memory.current", Some(FigureKind::Usage)),
+            (Cgroup, "/m/memory.limit_in_bytes", Some(FigureKind::Limit)),
+            (Cgroup, "/m/memory.stat", Some(FigureKind::Stat)),
             (Cgroup, "/m/cgroup.procs", None),
         ] {
             assert_eq!(kind(file_system, path.as_bytes()), expected, "{path}");
