@@ -15,7 +15,7 @@
 //! - [`hull`]: where memory was mapped
 //! - [`log`]: the logs of what relatives store once, and who may write to them
 //! - [`run`]: the run that the process belongs to; [`handover`]: what `zfolio run` opens for who may not
-//! - [`words`]: what is said to the user; [`mod@line`]: a line of text without an allocation
+//! - [`messages`]: what is said to the user; [`mod@line`]: a line of text without an allocation
 //! - [`arena`]: the engine's memory; [`reservation`]: which addresses it has; [`stack`]: stacks in it
 //! - [`library`]: where the library lies
 //! - [`footprint`]: how much memory a process holds; [`tasks`]: what the kernel tells of its threads
@@ -32,13 +32,13 @@ pub mod hull;
 pub mod library;
 pub mod line;
 pub mod log;
+pub mod messages;
 pub mod page_tables;
 pub mod reservation;
 pub mod run;
 pub mod stack;
 pub mod state;
 pub mod tasks;
-pub mod words;
 
 pub use state::{
     CONTROL, Control, DOORBELL_BYTES, EngineState, Order, Request, Takeover, Taking, UNANSWERED,

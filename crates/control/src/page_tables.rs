@@ -1,5 +1,5 @@
-//! What the program is told of its own page tables while memory is out (looks.rs): whether it must be told anything,
-//! and the engine's answer.
+//! What the program is told of its own page tables while memory is out (pagemap_reads.rs): whether it must be told
+//! anything, and the engine's answer.
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU32, Ordering::*};

@@ -88,7 +88,7 @@ pub struct Control {
     pub takeover: AtomicU32,
     /// 1 in a child of fork that no engine has looked at yet: what it holds its parent holds too.
     pub inherits: AtomicU32,
-    /// How often a copy of the process that a hook saw was begun, or was made (unseen.rs).
+    /// How often a copy of the process that a hook saw was begun, or was made (unhooked.rs).
     pub copies: AtomicU32,
     /// 1 when the program has kept something out of its children while its engine slept, or it had none.
     pub early_advice: AtomicU32,
@@ -164,7 +164,7 @@ pub enum Request {
     /// The kernel is about to look at a range, or to take it: what is out there is to come home, in the order of
     /// addresses. Where the end of the range was is then up to where it has.
     Hold = 9,
-    /// How the pages of a range stand is to be told (looks.rs).
+    /// How the pages of a range stand is to be told (pagemap_reads.rs).
     Look = 10,
 }
 

@@ -95,8 +95,8 @@ pub struct BoardHead {
     pub pager_wants: AtomicU32,
     /// Set to end the workers.
     pub stop: AtomicU32,
-    /// Above 0 while the engine runs only when nobody else wants to (seat.rs): a footprint in bytes at which a worker
-    /// calls it.
+    /// Above 0 while the engine runs only when nobody else wants to (placement.rs): a footprint in bytes at which a
+    /// worker calls it.
     pub alarm: AtomicUsize,
     /// Set when a worker has called the engine.
     pub called: AtomicU32,

@@ -8,7 +8,7 @@ use crate::watch::Watch;
 use alloc::vec::Vec;
 use control::arena;
 use control::fork_channel::{ForkChannel, PAYLOAD_BYTES, channel};
-use control::words;
+use control::messages;
 use control::{CONTROL, Takeover};
 use core::fmt;
 use core::sync::atomic::Ordering::*;
@@ -116,7 +116,7 @@ pub fn told() -> Option<Vec<Late>> {
 
 /// For the child's engine: says why the child must not run, and has its thread end it.
 pub fn fail(slot: &Slot, why: fmt::Arguments<'_>) {
-    words::child_stopped(slot, why);
+    messages::child_stopped(slot, why);
     end_takeover(Takeover::Failed);
 }
 

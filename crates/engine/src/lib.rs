@@ -8,8 +8,8 @@
 //!           └──── board::Board <────────────────────────> compress, decompress (zswap::Codec)
 //! ```
 //!
-//! - [`process`]: the engine's process, asleep and awake; [`rounds`]: its loop; [`nap`]: how long it sleeps; [`seat`]:
-//!   on which CPU it runs
+//! - [`process`]: the engine's process, asleep and awake; [`rounds`]: its loop; [`idle`]: how long it sleeps;
+//!   [`placement`]: on which CPU it runs
 //! - [`answer`]: what threads of the program ask for; [`fork`]: to stand still while one of them forks
 //! - [`pager`]: the pager as it is in an engine; [`live`]: its kernel; [`store`]: its store; [`pool`]: the store's
 //!   memory
@@ -19,7 +19,7 @@
 //! - [`workers`]: the workers; [`worker`]: what one does; [`board`]: the jobs that they take; [`meter`]: what devices
 //!   have done for one; [`processes`]: how workers and helpers are made
 //! - [`watch`]: the program as the engine sees it; [`share`]: what of the limit is the process's; [`crawl`]: whether
-//!   the program crawls; [`unseen`]: copies of it that no hook saw
+//!   the program crawls; [`unhooked`]: copies of it that no hook saw
 //! - [`follow`]: the engine gives up what its program gives up; [`creds`]: what that is; [`descriptors`]: what is
 //!   opened before; [`filter`]: which system calls are left
 //! - [`shared_store`]: what relatives store once; [`sharing`]: how that comes to be
@@ -40,23 +40,23 @@ pub mod filter;
 pub mod follow;
 pub mod fork;
 pub mod heap;
+pub mod idle;
 pub mod live;
 pub mod locked;
 pub mod meter;
-pub mod nap;
 pub mod pager;
+pub mod placement;
 pub mod pool;
 pub mod process;
 pub mod processes;
 pub mod robust_lists;
 pub mod rounds;
-pub mod seat;
 pub mod share;
 pub mod shared_store;
 pub mod sharing;
 pub mod smaps;
 pub mod store;
-pub mod unseen;
+pub mod unhooked;
 pub mod watch;
 pub mod worker;
 pub mod workers;

@@ -21,8 +21,8 @@ use control::arena;
 use control::footprint::data;
 use control::handover;
 use control::library::library;
+use control::messages::{self, unmanaged};
 use control::page_tables;
-use control::words::{self, unmanaged};
 use control::{CONTROL, DOORBELL_BYTES, EngineState, Takeover};
 use core::fmt;
 use core::sync::atomic::Ordering::*;
@@ -78,7 +78,7 @@ pub extern "C" fn main(_argument: usize) -> ! {
         Err((_, Errno::ESRCH)) => {}
         Err((what, errno)) => unmanaged(&CONTROL.order(), format_args!("{what} says {errno}")),
     }
-    words::leave(&CONTROL.order());
+    messages::leave(&CONTROL.order());
     CONTROL.has_looked();
     sys::exit(0)
 }

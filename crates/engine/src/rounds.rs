@@ -3,13 +3,13 @@
 use crate::answer::{answer, enroll};
 use crate::board::Board;
 use crate::crawl::Crawling;
-use crate::nap::{self, Nap};
+use crate::idle::{self, IdleSleep};
 use crate::pager::Engine;
-use crate::seat::{Faults, Seat};
+use crate::placement::{Faults, Placement};
 use crate::shared_store;
 use crate::sharing::Sharer;
 use crate::store::PageStore;
-use crate::unseen::Unseen;
+use crate::unhooked::UnhookedCopies;
 use crate::watch::Watch;
 use crate::workers;
 use control::CONTROL;
@@ -85,7 +85,7 @@ struct Rounds {
     /// Test mode: everything goes out.
     evict_all: bool,
     full_ns: u64,
-    seat: Seat,
+    placement: Placement,
     /// What is counted with relatives, and what the machine's swap has, in bytes, at the last look; and when that was.
     excess: usize,
     swapped: usize,
@@ -97,8 +97,8 @@ struct Rounds {
     growth: Growth,
     rests: Rests,
     tidied: Tidied,
-    nap: Nap,
-    unseen: Unseen,
+    idle: IdleSleep,
+    unhooked: UnhookedCopies,
     sharer: Sharer,
     crawling: Crawling,
 }
@@ -112,7 +112,7 @@ impl Rounds {
             board,
             evict_all: memcg.settings.evict_all != 0,
             full_ns: memcg.settings.full_timeout_ms.max(1000) as u64 * 1_000_000,
-            seat: Seat::new(workers, CONTROL.may_yield.load(Relaxed) != 0),
+            placement: Placement::new(workers, CONTROL.may_yield.load(Relaxed) != 0),
             excess: 0,
             swapped: 0,
             looked_ns: 0,
@@ -122,8 +122,8 @@ impl Rounds {
             growth: Growth::default(),
             rests: Rests::new(memcg.settings.seed),
             tidied: Tidied::default(),
-            nap: Nap::default(),
-            unseen: Unseen::default(),
+            idle: IdleSleep::default(),
+            unhooked: UnhookedCopies::default(),
             sharer: Sharer::default(),
             crawling: Crawling::default(),
         }
@@ -147,7 +147,7 @@ impl Rounds {
                 return false;
             }
         }
-        self.choose_seat(now, pager);
+        self.choose_cpu(now, pager);
         if self.evict_all {
             self.rest(rests_now, busy, watch, pager);
         } else if !self.tidied.tidy(now, now - self.fault_ns, &mut pager.store) && !busy {
@@ -184,14 +184,14 @@ impl Rounds {
         if pager.enrolled_ns() != enrolled_ns {
             CONTROL.enrolled_bytes.store(pager.enrolled_bytes(), Relaxed);
         }
-        let (seat, board) = (&mut self.seat, &self.board);
+        let (placement, board) = (&mut self.placement, &self.board);
         // Who has asked for it has rung.
         watch.follow(now, |rights| {
             // Who may not leave SCHED_IDLE any more afterwards would be it for ever.
-            seat.leave(now);
+            placement.leave(now);
             rights.follow();
             if !rights.may_lift() {
-                seat.bar();
+                placement.bar();
             }
             board.have_followed();
         });
@@ -213,11 +213,11 @@ impl Rounds {
         pager.set_limit(watch.limit(own), memcg.division.processes_per_cpu(), self.growth.most());
         watch.count_cpu();
         watch.note_name(now);
-        self.unseen.look(memcg, watch.order.pid);
+        self.unhooked.look(memcg, watch.order.pid);
         if watch.gone() {
-            self.unseen.look(memcg, watch.order.pid);
+            self.unhooked.look(memcg, watch.order.pid);
             // To take all of it down needs a CPU, and others wait for the memory.
-            self.seat.leave(now);
+            self.placement.leave(now);
             return false;
         }
         let (full_ns, crawling) = (self.full_ns, &mut self.crawling);
@@ -242,7 +242,7 @@ impl Rounds {
     }
 
     /// Chooses the CPU that the engine runs on, by the faults that there were.
-    fn choose_seat(&mut self, now: u64, pager: &mut Engine) {
+    fn choose_cpu(&mut self, now: u64, pager: &mut Engine) {
         let (slot, head) = (self.slot, self.board.head());
         let faults = slot.stat.faults.load(Relaxed) + slot.stat.fresh_faults.load(Relaxed);
         if faults != self.faults {
@@ -251,13 +251,13 @@ impl Rounds {
         let (thread, switches) = pager.kernel.faulters();
         let single = slot.stat.folios_in[0].load(Relaxed);
         if head.called.swap(0, AcqRel) != 0 {
-            self.seat.leave(now);
+            self.placement.leave(now);
         }
         let faults = Faults { all: faults, single, switches, thread };
-        self.seat.choose(now, faults, |tid| pager.kernel.cpu_of(tid));
-        pager.alone = self.seat.is_taken();
+        self.placement.choose(now, faults, |tid| pager.kernel.cpu_of(tid));
+        pager.alone = self.placement.is_taken();
         let alarm = (pager.marks().max + self.excess).saturating_sub(self.board.apart_bytes() + self.swapped);
-        head.alarm.store(if self.seat.is_taken() { alarm } else { 0 }, Relaxed);
+        head.alarm.store(if self.placement.is_taken() { alarm } else { 0 }, Relaxed);
     }
 
     /// Test mode: lets pages come in for a while.
@@ -272,15 +272,15 @@ impl Rounds {
 
     /// With nothing to do: sleeps until there is, or goes on polling where a fault may follow the last one at once.
     fn sleep(&mut self, now: u64, own: usize, watch: &Watch, pager: &mut Engine) {
-        if now - self.fault_ns <= SPIN_NS && self.seat.is_apart() && !is_crowded(self.memcg) {
+        if now - self.fault_ns <= SPIN_NS && self.placement.is_apart() && !is_crowded(self.memcg) {
             return;
         }
         let (board, head) = (&self.board, self.board.head());
         let urgent = pager.waiting_since_ns().is_some() || pager.paused;
         let room = watch.limit(own).saturating_sub(own) as u64;
-        let time = if urgent { nap::LEAST_NS } else { self.nap.next(room, own, self.faults) };
+        let time = if urgent { idle::LEAST_NS } else { self.idle.next(room, own, self.faults) };
         let (thread, _) = pager.kernel.faulters();
-        self.seat.follow(now, || pager.kernel.cpu_of(thread));
+        self.placement.follow(now, || pager.kernel.cpu_of(thread));
         // For what nobody has been asked for it would wait in vain, and never sleep.
         let wants = pager.wants_results().min(pager.store.given());
         head.pager_wants.store(wants as u32, SeqCst);

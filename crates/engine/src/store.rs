@@ -7,7 +7,7 @@ use crate::pool::{Mover, PoolMemory};
 use crate::workers::Workers;
 use crate::{shared_store, workers};
 use alloc::collections::VecDeque;
-use control::words;
+use control::messages;
 use core::sync::atomic::Ordering::Relaxed;
 use memcg::{Memcg, Stat};
 use mm::kernel::{Body, Damaged, Done, Fetch, Job, Prior, Spare, Store, WINDOW_PAGES};
@@ -289,8 +289,8 @@ impl Store for PageStore {
             self.in_vain = self.in_vain.wrapping_add(1);
             // The pager may wait for this very job, and look at nothing else meanwhile.
             if self.in_vain.is_multiple_of(LOOK_EVERY) && !self.given.is_empty() && workers::one_has_died() {
-                words::last_words(workers::DEATH);
-                words::stop_program();
+                messages::leave_message(workers::DEATH);
+                messages::stop_program();
                 sys::exit(1);
             }
             return None;

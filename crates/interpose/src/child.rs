@@ -24,10 +24,10 @@
 //!   kept:
 //!     run RUN, MEMCG, IN_RUN                       the run
 //!     hooked BACK, patch STUBS, start ENGINE       libc as it is patched, and where engines begin
-//!     libc REAL, looks REAL, NAMES, visible REAL, zfolio_visible_bytes, relocate IS_DONE
+//!     libc REAL, pagemap_reads REAL, NAMES, visible REAL, zfolio_visible_bytes, relocate IS_DONE
 //!     grow GROWN, HOOKED_ALL, HAS_BEGUN, WATCHING, MAPPED, RESERVED, HEAP_END, PATH
 //!     page_tables IS_BOUND                         filters are inherited
-//!     engine unseen CANARY                         written and never read
+//!     engine unhooked CANARY                         written and never read
 //! ```
 
 use crate::aside;

@@ -58,10 +58,10 @@ macro_rules! functions {
                         "call {find}",
                         "jmp rax",
                         is_awake = sym control::page_tables::IS_AWAKE,
-                        here = sym crate::looks::$frequent,
-                        real = sym crate::looks::REAL,
-                        offset = const crate::looks::ReadCall::$call as usize * size_of::<usize>(),
-                        call = const crate::looks::ReadCall::$call as usize,
+                        here = sym crate::pagemap_reads::$frequent,
+                        real = sym crate::pagemap_reads::REAL,
+                        offset = const crate::pagemap_reads::ReadCall::$call as usize * size_of::<usize>(),
+                        call = const crate::pagemap_reads::ReadCall::$call as usize,
                         find = sym super::find,
                     )
                 }
@@ -122,6 +122,6 @@ extern "C" fn find() {
         "pop rsi",
         "pop rdi",
         "ret",
-        resolve = sym crate::looks::resolve,
+        resolve = sym crate::pagemap_reads::resolve,
     )
 }

@@ -28,8 +28,8 @@ use crate::clone::Clone;
 use crate::own;
 use crate::start;
 use control::fork_channel::{CHANNEL_BYTES, ForkStage, LOOK_NS, channel};
+use control::messages;
 use control::run;
-use control::words;
 use control::{CONTROL, EngineState, Order, Request, Takeover};
 use core::cell::UnsafeCell;
 use core::sync::atomic::Ordering::*;
@@ -216,7 +216,7 @@ fn await_takeover(engine: u32) {
         if sys::peek(engine, takeover.as_ptr() as usize, &mut byte) == Err(Errno::ESRCH)
             && takeover.load(Acquire) == Takeover::UnderWay as u32
         {
-            words::last_words(
+            messages::leave_message(
                 "the engine of a forked process has died; the process was stopped, since what is out would be missing",
             );
             break;
@@ -230,7 +230,7 @@ fn await_takeover(engine: u32) {
 
 /// A child cannot go on.
 fn cannot(slot: &Slot, why: core::fmt::Arguments<'_>) {
-    words::child_stopped(slot, why);
+    messages::child_stopped(slot, why);
     let _ = sys::kill(sys::getpid().unwrap_or(0) as u32, SIGKILL);
     sys::exit(1);
 }

@@ -6,8 +6,8 @@
 
 use crate::bell::ask;
 use crate::libc::{Call, NO_SUCH_CALL, real, set_errno};
-use crate::looks;
 use crate::own::with_bell;
+use crate::pagemap_reads;
 use control::run::is_managed;
 use control::{CONTROL, EngineState, Request};
 use core::ops::Range;
@@ -45,7 +45,7 @@ pub extern "C" fn ioctl(fd: i32, request: usize, argument: usize) -> i32 {
     match request as u32 {
         uffd::REGISTER => register(&call, argument),
         uffd::MOVE => take(&call, argument),
-        pagemap::SCAN if looks::is_own(fd) => scan(&call, argument),
+        pagemap::SCAN if pagemap_reads::is_own(fd) => scan(&call, argument),
         _ => call.call(argument),
     }
 }

@@ -16,8 +16,8 @@
 //! - [`fork`]: how a child takes over; [`clone`], [`clone_calls`]: the calls that make one; [`libc_fork`]: where memory
 //!   must come home before
 //! - [`wait`]: calls for children; [`advice`]: those that advise; [`loan`]: those that lend to the kernel; [`ioctl`]:
-//!   those that have it take or look at memory; [`looks`]: those that read of page tables; [`rights`]: those that give
-//!   rights up; [`syscall`]: any by its number; [`visible`]: those that tell how much memory there is
+//!   those that have it take or look at memory; [`pagemap_reads`]: those that read of page tables; [`rights`]: those
+//!   that give rights up; [`syscall`]: any by its number; [`visible`]: those that tell how much memory there is
 //! - [`exec`]: the calls that start a program; [`image`]: which it is; [`environment`]: what it needs to be managed
 //! - [`sanitizer`]: what AddressSanitizer is told
 
@@ -43,9 +43,9 @@ pub mod libc_fork;
 pub mod libc_threads;
 pub mod loaded;
 pub mod loan;
-pub mod looks;
 pub mod own;
 pub mod page;
+pub mod pagemap_reads;
 pub mod patch;
 pub mod relocate;
 pub mod relro;

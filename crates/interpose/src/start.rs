@@ -2,8 +2,8 @@
 
 use crate::aside::{self, EngineProcess};
 use crate::libc_threads;
+use control::messages;
 use control::run;
-use control::words;
 use control::{CONTROL, Order};
 use core::sync::atomic::{AtomicUsize, Ordering::*};
 use memcg::{Memcg, Slot};
@@ -77,8 +77,8 @@ pub fn start_engine(parent: Option<&Slot>, word: Option<(usize, u32)>) {
             }
         }
         Err(errno) => {
-            words::unmanaged(&order, format_args!("the engine could not be started: clone says {errno}"));
-            words::leave(&order);
+            messages::unmanaged(&order, format_args!("the engine could not be started: clone says {errno}"));
+            messages::leave(&order);
         }
     }
 }

@@ -4,7 +4,7 @@ use crate::advice;
 use crate::clone_calls;
 use crate::ioctl;
 use crate::libc::{Call, NO_SUCH_CALL, real};
-use crate::looks;
+use crate::pagemap_reads;
 use crate::rights;
 use crate::visible;
 use crate::wait;
@@ -24,7 +24,7 @@ extern "C" fn before_syscall(number: i64, first: usize) -> usize {
         Ok(g::__NR_waitid) => return wait::waitid_by_syscall as *const () as usize,
         Ok(number) if rights::gives_up(number) => return rights::followed as *const () as usize,
         Ok(number) => {
-            if let Some(other) = looks::by_syscall(number).or_else(|| visible::by_syscall(number)) {
+            if let Some(other) = pagemap_reads::by_syscall(number).or_else(|| visible::by_syscall(number)) {
                 return other;
             }
         }

@@ -36,9 +36,9 @@ mod bare {
         interpose::relocate::finish();
         let mut line = control::line::Line::default();
         let _ = write!(line, "internal error: {info}");
-        control::words::last_words(line.as_str());
+        control::messages::leave_message(line.as_str());
         // What is out cannot be restored any more: the program must not go on and read zeros there.
-        control::words::stop_program();
+        control::messages::stop_program();
         // SAFETY: an undefined instruction ends the process by a signal; nothing runs after it.
         unsafe { core::arch::asm!("ud2", options(noreturn)) }
     }

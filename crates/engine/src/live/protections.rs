@@ -14,7 +14,7 @@ use super::{Copying, DROP_ZONE, Live};
 use crate::detach::{self, Landing, Removed};
 use crate::locked;
 use control::CONTROL;
-use control::words;
+use control::messages;
 use core::ops::Range;
 use core::sync::atomic::Ordering::SeqCst;
 use mm::kernel::{Kernel, Message, Moved};
@@ -156,8 +156,8 @@ impl Live {
                 if !self.has_any(to) {
                     return Moved::NOTHING_YET;
                 }
-                words::last_words("pages were taken that somebody had mapped in the place of others");
-                words::stop_program();
+                messages::leave_message("pages were taken that somebody had mapped in the place of others");
+                messages::stop_program();
                 return stopped(Errno::EINVAL);
             }
             Removed::All => {}
@@ -165,10 +165,10 @@ impl Live {
         let _ = self.uffd.unregister(to.clone());
         let zone = self.drop_zone..self.drop_zone + src.len();
         if !self.await_devices(to, &zone) {
-            words::last_words(
+            messages::leave_message(
                 "pages that cannot be written to were taken, and a device has not done with them",
             );
-            words::stop_program();
+            messages::stop_program();
             return stopped(Errno::EINVAL);
         }
         let is_whole = zone.clone().step_by(PAGE).all(|at| self.pagemap.has_page(at) == Ok(true));
@@ -255,8 +255,8 @@ impl Live {
     /// Undoes it, but for what the events say that have come since. What cannot be put back ends the program.
     fn put_back(&mut self, from: &Range<usize>, to: &Range<usize>) {
         let stop = |why| {
-            words::last_words(why);
-            words::stop_program();
+            messages::leave_message(why);
+            messages::stop_program();
         };
         for offset in (0..from.len()).step_by(PAGE) {
             let (src, dst) = (from.start + offset, to.start + offset);

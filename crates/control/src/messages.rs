@@ -8,7 +8,7 @@ use memcg::Slot;
 use uffd::sys::{self, consts::*};
 
 /// Leaves a message for the user.
-pub fn last_words(text: &str) {
+pub fn leave_message(text: &str) {
     // SAFETY: null, or of static life.
     if let Some(slot) = unsafe { CONTROL.slot.load(Acquire).as_ref() } {
         slot.say(text);

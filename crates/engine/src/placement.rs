@@ -6,15 +6,15 @@
 //!
 //! To be bound to that CPU is not enough: the scheduler wakes the thread on any other CPU that is idle, since the
 //! engine is running on its own. Only a CPU that runs nothing but SCHED_IDLE counts as idle too, and so engine and
-//! workers are that as long as the seat is taken. (Linux 6.18 on two virtual CPUs: 10 us for a miss so, 50 us bound and
-//! not SCHED_IDLE, 20 to 30 us polling on another CPU.) Where it all the same wakes the thread elsewhere, which happens
-//! while a worker runs, the engine goes after it before it sleeps (`follow`).
+//! workers are that as long as the placement is taken. (Linux 6.18 on two virtual CPUs: 10 us for a miss so, 50 us
+//! bound and not SCHED_IDLE, 20 to 30 us polling on another CPU.) Where it all the same wakes the thread elsewhere,
+//! which happens while a worker runs, the engine goes after it before it sleeps (`follow`).
 //!
 //! SCHED_IDLE gets next to nothing where others want the CPU. A program that stops missing and writes fresh memory
 //! could so take more of it than there is: a worker looks out for that, and calls the engine (`Board::alarm`). And the
-//! seat is given up as soon as misses are no longer frequent, for whatever reason, and not taken again for a while,
-//! twice as long each time until it has proved good. Who may not leave SCHED_IDLE again (that takes CAP_SYS_NICE, or an
-//! RLIMIT_NICE of 20) never takes it.
+//! placement is given up as soon as misses are no longer frequent, for whatever reason, and not taken again for a
+//! while, twice as long each time until it has proved good. Who may not leave SCHED_IDLE again (that takes
+//! CAP_SYS_NICE, or an RLIMIT_NICE of 20) never takes it.
 //!
 //! Where misses are rare, come from several threads at a time, or come as a stream, which the engine works ahead of, it
 //! is better on a CPU of its own, and the scheduler says where.
@@ -22,7 +22,7 @@
 use alloc::vec::Vec;
 use uffd::sys::{self, CpuSet, consts::*};
 
-/// After so many faults the seat is thought over.
+/// After so many faults the placement is thought over.
 const FAULTS: u64 = 64;
 
 /// They are frequent if they took no longer than this.
@@ -31,10 +31,10 @@ const OFTEN_NS: u64 = 20_000_000;
 /// How many faults of another thread than the last one there may be among them.
 const SWITCHES: u64 = FAULTS / 8;
 
-/// How long no seat is taken after the first one that did not prove good, and at most.
+/// How long no placement is taken after the first one that did not prove good, and at most.
 const REST_NS: [u64; 2] = [10_000_000, 2_000_000_000];
 
-/// After so many times that it was thought over and kept a seat is good.
+/// After so many times that it was thought over and kept a placement is good.
 const GOOD: u32 = 16;
 
 /// How often it is looked, at most: that costs as much as a sixth of a miss.
@@ -53,8 +53,8 @@ pub struct Faults {
     pub thread: u32,
 }
 
-/// The engine's seat, and its workers'.
-pub struct Seat {
+/// The engine's placement, and its workers'.
+pub struct Placement {
     /// CPUs that engine and workers may use.
     all: CpuSet,
     /// There are several of them.
@@ -66,7 +66,7 @@ pub struct Seat {
     /// When it was last thought over, and what had happened by then.
     since_ns: u64,
     before: Faults,
-    /// How often the seat was kept.
+    /// How often the placement was kept.
     kept: u32,
     /// When it is looked again where the thread has gone.
     follow_ns: u64,
@@ -75,12 +75,12 @@ pub struct Seat {
     rest_ns: u64,
 }
 
-impl Seat {
+impl Placement {
     /// Nowhere in particular yet. `may_yield`: this process may be SCHED_IDLE and leave it again.
-    pub fn new(workers: &[u32], may_yield: bool) -> Seat {
+    pub fn new(workers: &[u32], may_yield: bool) -> Placement {
         let all = CpuSet::of_this_thread();
         let is_choice = all.count() > 1;
-        Seat {
+        Placement {
             all,
             is_choice,
             workers: workers.to_vec(),
@@ -100,7 +100,7 @@ impl Seat {
         self.taken.is_none() && self.is_choice
     }
 
-    /// Takes a seat, or gives it up, by the faults up to `now_ns`; `cpu_of` says where a thread last ran.
+    /// Takes a placement, or gives it up, by the faults up to `now_ns`; `cpu_of` says where a thread last ran.
     pub fn choose(&mut self, now_ns: u64, faults: Faults, cpu_of: impl FnOnce(u32) -> Option<usize>) {
         let took = now_ns - self.since_ns;
         let count = faults.all - self.before.all;
@@ -128,7 +128,7 @@ impl Seat {
         }
     }
 
-    /// Gives the seat up, and takes none for a while.
+    /// Gives the placement up, and takes none for a while.
     pub fn leave(&mut self, now_ns: u64) {
         self.take(None);
         self.next_ns = now_ns + self.rest_ns;
@@ -159,9 +159,9 @@ impl Seat {
     }
 
     /// Refused where a cpuset has changed meanwhile, or a privilege was given up: then what is stays.
-    fn take(&mut self, seat: Option<usize>) {
-        self.taken = seat;
-        let (mine, theirs, policy) = match seat {
+    fn take(&mut self, placement: Option<usize>) {
+        self.taken = placement;
+        let (mine, theirs, policy) = match placement {
             Some(cpu) => (CpuSet::only(cpu), self.all.without(cpu), SCHED_IDLE),
             None => (self.all, self.all, SCHED_OTHER),
         };
@@ -177,44 +177,45 @@ impl Seat {
 mod tests {
     use super::*;
 
-    /// In a thread of its own, which is bound and SCHED_IDLE for as long as the seat is taken.
+    /// In a thread of its own, which is bound and SCHED_IDLE for as long as the placement is taken.
     #[test]
-    fn a_seat_is_taken_while_misses_are_frequent_and_not_again_at_once() {
+    fn its_cpu_is_taken_while_misses_are_frequent_and_not_again_at_once() {
         let test = std::thread::spawn(|| {
-            let mut seat = Seat::new(&[], true);
-            if seat.barred {
+            let mut placement = Placement::new(&[], true);
+            if placement.barred {
                 println!("skipped: there is one CPU only");
                 return;
             }
-            let cpu = (0..).find(|&cpu| seat.all.contains(cpu));
+            let cpu = (0..).find(|&cpu| placement.all.contains(cpu));
             let (mut now, mut all) = (0, 0);
-            let mut choose = |seat: &mut Seat, ms: u64, faults: u64| {
+            let mut choose = |placement: &mut Placement, ms: u64, faults: u64| {
                 (now, all) = (now + ms * 1_000_000, all + faults);
-                seat.choose(now, Faults { all, single: all, switches: 0, thread: 1 }, |_| cpu);
-                seat.is_taken()
+                placement.choose(now, Faults { all, single: all, switches: 0, thread: 1 }, |_| cpu);
+                placement.is_taken()
             };
-            assert!(choose(&mut seat, 1, FAULTS));
-            assert!(choose(&mut seat, 1, 3), "too few to tell");
-            assert!(!choose(&mut seat, 30, 3), "misses have become rare");
-            assert!(!choose(&mut seat, 1, FAULTS), "it was no good a moment ago");
-            assert!(choose(&mut seat, 10, FAULTS));
-            assert!(!choose(&mut seat, 30, 3));
-            assert!(!choose(&mut seat, 11, FAULTS), "the second time it takes longer");
-            assert!(choose(&mut seat, 10, FAULTS));
+            assert!(choose(&mut placement, 1, FAULTS));
+            assert!(choose(&mut placement, 1, 3), "too few to tell");
+            assert!(!choose(&mut placement, 30, 3), "misses have become rare");
+            assert!(!choose(&mut placement, 1, FAULTS), "it was no good a moment ago");
+            assert!(choose(&mut placement, 10, FAULTS));
+            assert!(!choose(&mut placement, 30, 3));
+            assert!(!choose(&mut placement, 11, FAULTS), "the second time it takes longer");
+            assert!(choose(&mut placement, 10, FAULTS));
             for _ in 0..GOOD {
-                assert!(choose(&mut seat, 1, FAULTS));
+                assert!(choose(&mut placement, 1, FAULTS));
             }
-            assert!(!choose(&mut seat, 30, 3));
-            assert!(choose(&mut seat, 11, FAULTS), "it had been good");
-            assert!(!seat.is_apart());
+            assert!(!choose(&mut placement, 30, 3));
+            assert!(choose(&mut placement, 11, FAULTS), "it had been good");
+            assert!(!placement.is_apart());
         });
         test.join().expect("the thread ends");
     }
 
     #[test]
-    fn who_may_not_leave_sched_idle_takes_no_seat() {
-        let mut seat = Seat::new(&[], false);
-        seat.choose(1_000_000, Faults { all: FAULTS, single: FAULTS, switches: 0, thread: 1 }, |_| Some(0));
-        assert!(!seat.is_taken());
+    fn who_may_not_leave_sched_idle_stays_where_it_is() {
+        let mut placement = Placement::new(&[], false);
+        placement
+            .choose(1_000_000, Faults { all: FAULTS, single: FAULTS, switches: 0, thread: 1 }, |_| Some(0));
+        assert!(!placement.is_taken());
     }
 }

@@ -24,11 +24,11 @@ static CANARY: Canary = Canary { word: AtomicU32::new(0), _rest: [0; PAGE - 4] }
 
 /// What was known at the last look.
 #[derive(Default)]
-pub struct Unseen {
+pub struct UnhookedCopies {
     copies: Option<u32>,
 }
 
-impl Unseen {
+impl UnhookedCopies {
     /// For the engine: looks, and has the user told of the first one.
     pub fn look(&mut self, memcg: &Memcg, pid: u32) {
         if self.has_come() {
@@ -67,7 +67,7 @@ mod tests {
 
     #[test]
     fn a_copy_is_noticed_when_it_has_ended_and_only_once() {
-        let mut unseen = Unseen::default();
+        let mut unseen = UnhookedCopies::default();
         assert!(!unseen.has_come(), "of what was before nothing is known");
         assert!(!unseen.has_come());
         copy();
