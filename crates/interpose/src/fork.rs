@@ -19,7 +19,7 @@
 //!    is killed with a message.
 //!
 //! Where a child could not have an engine (no right to userfaultfd, no slot), or other threads leave no moment without
-//! an event, memory is brought home first instead, as hook.rs does.
+//! an event, memory is brought home first instead, as libc_fork.rs does.
 
 use crate::aside;
 use crate::bell;

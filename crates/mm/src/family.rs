@@ -12,7 +12,7 @@
 //! 1. a record is a guess, as any clean copy: a page depends on it only where the hash that it has when it has left the program is the record's. So it does not
 //!    matter what has become of the page since it was told, or whether this process ever had it;
 //! 2. what is noted of a page goes wherever the page goes, or is forgotten with it, by the same events;
-//! 3. a record stays as it is as long as one of the family may depend on it (heritage.rs of preload), and is checked against its hashes as it is loaded.
+//! 3. a record stays as it is as long as one of the family may depend on it (shared_store.rs of the engine), and is checked against its hashes as it is loaded.
 
 use crate::event::covers;
 use crate::index::{Entry, Kind};
