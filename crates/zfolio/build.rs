@@ -14,8 +14,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, exit};
 
 /// The crates whose code is in the library.
-const CRATES: [&str; 12] = [
+const CRATES: [&str; 13] = [
     "acomp",
+    "base",
     "control",
     "engine",
     "iaa",

@@ -16,8 +16,9 @@ const EMPTY_NAMES: [&str; 7] = ["utils", "util", "helpers", "common", "misc", "t
 const SAFE: [&str; 3] = ["mm", "vmscan", "zswap"];
 
 /// Crates that run inside other programs, where there is no std.
-const IN_PROCESS: [&str; 12] = [
+const IN_PROCESS: [&str; 13] = [
     "acomp",
+    "base",
     "control",
     "engine",
     "iaa",
@@ -32,7 +33,7 @@ const IN_PROCESS: [&str; 12] = [
 ];
 
 /// Crates that the program's threads run, where nothing may be allocated; and all that these use.
-const WITHOUT_ALLOC: [&str; 4] = ["control", "interpose", "memcg", "uffd"];
+const WITHOUT_ALLOC: [&str; 5] = ["base", "control", "interpose", "memcg", "uffd"];
 
 /// Directories that are not ours to read.
 const SKIPPED: [&str; 4] = ["target", ".git", "build", "__pycache__"];

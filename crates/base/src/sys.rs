@@ -321,11 +321,11 @@ pub fn clock(id: u32) -> u64 {
 /// The address of a clock_gettime that is no system call; 0 when none is known.
 static CLOCK: AtomicUsize = AtomicUsize::new(0);
 
-/// Has [`now_ns`] call a function at this address (vdso.rs).
+/// Has [`now_ns`] call a function at this address.
 ///
 /// # Safety
 /// It must be a clock_gettime by the C calling convention, and stay.
-pub(crate) unsafe fn set_clock(address: usize) {
+pub unsafe fn set_clock(address: usize) {
     CLOCK.store(address, Relaxed);
 }
 
