@@ -145,7 +145,7 @@ fn reserve(at: usize, bytes: usize, how: u32) -> Result<(), Errno> {
 fn random() -> usize {
     const NONBLOCK: u32 = 1;
     let mut bytes = [0u8; 8];
-    match sys::getrandom(bytes.as_mut_ptr(), bytes.len(), NONBLOCK) {
+    match sys::getrandom(&mut bytes, NONBLOCK) {
         Ok(_) => usize::from_ne_bytes(bytes),
         Err(_) => (sys::now_ns() as usize).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20,
     }

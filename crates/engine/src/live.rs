@@ -205,8 +205,8 @@ impl Live {
 /// Until a child has registered what is out, khugepaged would take it for memory that nobody has touched, and could
 /// make a huge page of it and what lies around it, zeros where there were holes. So nobody makes huge pages meanwhile.
 pub fn forbid_huge_pages() {
-    if sys::thp_disable(PR_GET_THP_DISABLE, 0, 0, 0, 0) == Ok(0) {
-        let forbidden = sys::thp_disable(PR_SET_THP_DISABLE, 1, 0, 0, 0);
+    if sys::is_thp_disabled() == Ok(false) {
+        let forbidden = sys::disable_thp(true);
         CONTROL.forbids_huge.store(forbidden.is_ok() as u32, SeqCst);
     }
 }
@@ -214,7 +214,7 @@ pub fn forbid_huge_pages() {
 /// Undoes [`forbid_huge_pages`], if it did anything; in the parent, and in a child.
 pub fn allow_huge_pages() {
     if CONTROL.forbids_huge.swap(0, SeqCst) != 0 {
-        let _ = sys::thp_disable(PR_SET_THP_DISABLE, 0, 0, 0, 0);
+        let _ = sys::disable_thp(false);
     }
 }
 

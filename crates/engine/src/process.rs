@@ -29,7 +29,7 @@ use core::sync::atomic::Ordering::*;
 use mm::fork::Misfit;
 use mm::{Config, Pager};
 use uffd::PAGE;
-use uffd::sys::{self, Errno, consts::*};
+use uffd::sys::{self, Errno};
 use vmscan::WINDOW;
 use vmscan::watermark::{UNKNOWN, Watermarks};
 use zswap::Choice;
@@ -42,9 +42,9 @@ pub extern "C" fn main(_argument: usize) -> ! {
     sys::close_all();
     // The program may have few, and what cannot be opened later cannot be looked at.
     sys::want_descriptors(DESCRIPTORS);
-    let _ = sys::chdir(c"/".as_ptr().cast());
+    let _ = sys::chdir(c"/");
     let _ = sys::setsid();
-    let _ = sys::set_name(PR_SET_NAME, c"zfolio-engine".as_ptr().cast());
+    let _ = sys::set_name(c"zfolio-engine");
     let order = CONTROL.order();
     if !order.slot.begin(order.pid, sys::getpid().unwrap_or(0) as u32) {
         sys::exit(0);
@@ -118,7 +118,7 @@ fn choose_seed() {
     if CONTROL.seed.load(Relaxed) == 0 {
         let mut seed = [0u8; 8];
         // Refused (a filter), the key is 0: damage is found all the same, and collisions could be made.
-        let _ = sys::getrandom(seed.as_mut_ptr(), seed.len(), 0);
+        let _ = sys::getrandom(&mut seed, 0);
         CONTROL.seed.store(u64::from_ne_bytes(seed), Relaxed);
     }
 }

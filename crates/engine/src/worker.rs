@@ -323,7 +323,7 @@ fn look_out(start: &WorkerStart) -> bool {
 pub extern "C" fn main(start: usize) -> ! {
     // SAFETY: `processes` has written the start there for this process alone.
     let start = unsafe { &*(start as *const WorkerStart) };
-    let _ = sys::set_name(PR_SET_NAME, c"zfolio-worker".as_ptr().cast());
+    let _ = sys::set_name(c"zfolio-worker");
     // SAFETY: this process was made apart, and uses nothing of the engine's but what is kept.
     let is_alone = start.kept.as_ref().is_none_or(|kept| unsafe { kept.leave_the_rest() });
     let codec =

@@ -99,7 +99,7 @@ mod tests {
                 sys::munmap(at, BYTES),
                 sys::mprotect(at, BYTES, PROT_READ | PROT_WRITE),
                 sys::mremap(at, BYTES, BYTES, 0, at + (1 << 30)),
-                sys::madvise_keep(at, BYTES, MADV_DONTNEED).map(drop),
+                sys::madvise(at, BYTES, MADV_DONTNEED),
                 sys::syscall(__NR_mmap, [at, BYTES, 3, 0x32, usize::MAX, 0]).map(drop),
             ];
             assert_eq!(refused, [Err(Errno::EPERM); 5]);

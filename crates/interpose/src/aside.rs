@@ -19,7 +19,6 @@ use control::footprint;
 use control::handover;
 use control::stack;
 use core::cell::UnsafeCell;
-use core::ptr::null_mut;
 use core::sync::atomic::{AtomicBool, Ordering::*};
 use uffd::sys::{self, Errno, consts::*};
 
@@ -119,7 +118,7 @@ impl Unaccounted {
             return None;
         }
         let childless =
-            sys::waitid(P_ALL, 0, null_mut(), WEXITED | WNOHANG | WNOWAIT | __WALL) == Err(Errno::ECHILD);
+            sys::waitid(P_ALL, 0, None, WEXITED | WNOHANG | WNOWAIT | __WALL) == Err(Errno::ECHILD);
         if !childless || sys::pending_signals() & 1 << (SIGCHLD - 1) != 0 {
             return None;
         }

@@ -92,8 +92,7 @@ fn claim(memcg: &'static Memcg, pid: u32) -> Option<&'static Slot> {
 
 /// Says in a slot who this process is.
 pub fn introduce(slot: &Slot) {
-    let mut name = [0; memcg::NAME_BYTES];
-    let _ = sys::get_name(PR_GET_NAME, name.as_mut_ptr());
+    let name = sys::name().unwrap_or_default();
     slot.introduce(sys::getppid().unwrap_or(0) as u32, &name, sys::now_ns());
 }
 

@@ -37,10 +37,7 @@ type Wait4 = extern "C" fn(i32, *mut i32, i32, *mut c_void) -> i32;
 
 /// True when orphans come to this process.
 pub fn adopts() -> bool {
-    let mut yes = 0;
-    is_in_run()
-        && (sys::get_subreaper(PR_GET_CHILD_SUBREAPER, &raw mut yes).is_ok() && yes != 0
-            || sys::getpid() == Ok(1))
+    is_in_run() && (sys::is_subreaper() == Ok(true) || sys::getpid() == Ok(1))
 }
 
 /// The names that engines and workers give themselves.
@@ -148,7 +145,7 @@ enum Look {
 fn look(options: u32) -> Look {
     loop {
         let mut info = [0u32; INFO_WORDS];
-        match sys::waitid(P_ALL, 0, info.as_mut_ptr(), options | WNOWAIT | WNOHANG) {
+        match sys::waitid(P_ALL, 0, Some(&mut info), options | WNOWAIT | WNOHANG) {
             Err(Errno::ECHILD) => return Look::None,
             Err(_) => return Look::Refused,
             Ok(_) if info[INFO_PID] == 0 => return Look::Nobody,

@@ -16,15 +16,23 @@ pub unsafe fn syscall(nr: u32, args: [usize; 6]) -> Result<usize> {
              in("r10") args[3], in("r8") args[4], in("r9") args[5], lateout("rcx") _, lateout("r11") _,
              options(nostack));
     }
+    result(ret)
+}
+
+/// What the kernel's answer means: the last 4095 numbers are errors.
+pub(super) fn result(ret: usize) -> Result<usize> {
     if ret > -4096isize as usize { Err(Errno(ret.wrapping_neg() as u32)) } else { Ok(ret) }
 }
 
+/// The registers of a call with fewer arguments than six: the kernel does not look at the others.
+#[inline(always)]
+pub(super) fn registers<const N: usize>(arguments: [usize; N]) -> [usize; 6] {
+    core::array::from_fn(|n| arguments.get(n).copied().unwrap_or(0))
+}
+
+/// A call of [`syscall`] by the name of its number. It is unsafe, and each place that makes it says why it may.
 macro_rules! call {
-    ($nr:ident $(, $arg:expr)*) => {{
-        let given = [$($arg as usize),*];
-        let mut args = [0usize; 6];
-        args[..given.len()].copy_from_slice(&given);
-        // SAFETY: the wrapper's own contract covers the call (see each function).
-        unsafe { $crate::sys::syscall(g::$nr, args) }
-    }};
+    ($nr:ident $(, $arg:expr)* $(,)?) => {
+        $crate::sys::syscall(linux_raw_sys::general::$nr, super::call::registers([$($arg as usize),*]))
+    };
 }

@@ -6,7 +6,8 @@ use linux_raw_sys::general as g;
 /// Nanoseconds on a clock of clock_gettime(2); 0 where there is no such clock.
 pub fn clock(id: u32) -> u64 {
     let mut now = Timespec { sec: 0, nsec: 0 };
-    let _ = call!(__NR_clock_gettime, id, &mut now as *mut Timespec);
+    // SAFETY: the kernel writes the time.
+    let _ = unsafe { call!(__NR_clock_gettime, id, &raw mut now) };
     now.ns()
 }
 
@@ -44,7 +45,8 @@ pub fn process_cpu_ns() -> u64 {
 /// Sleeps.
 pub fn sleep_ns(ns: u64) {
     let time = timespec(ns);
-    let _ = call!(__NR_nanosleep, &time as *const Timespec, 0);
+    // SAFETY: the kernel reads the time, and writes no rest, since none is asked for.
+    let _ = unsafe { call!(__NR_nanosleep, &raw const time, 0) };
 }
 
 #[repr(C)]

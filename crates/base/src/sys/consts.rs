@@ -14,16 +14,10 @@ pub use linux_raw_sys::general::{
 };
 /// The scheduling policy of nearly all programs, in the kernel's headers SCHED_NORMAL.
 pub const SCHED_OTHER: u32 = 0;
-/// prctl's PR_SET_NAME.
-pub const PR_SET_NAME: u32 = 15;
-/// prctl's PR_GET_NAME.
-pub const PR_GET_NAME: u32 = 16;
 /// prctl's PR_SET_THP_DISABLE.
 pub const PR_SET_THP_DISABLE: u32 = 41;
 /// prctl's PR_GET_THP_DISABLE.
 pub const PR_GET_THP_DISABLE: u32 = 42;
-/// prctl's PR_GET_CHILD_SUBREAPER.
-pub const PR_GET_CHILD_SUBREAPER: u32 = 37;
 /// waitid's P_ALL.
 pub const P_ALL: u32 = 0;
 /// waitid's WEXITED.

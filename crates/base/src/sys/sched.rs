@@ -1,7 +1,12 @@
 //! Processors and scheduling.
 
 use super::{Result, consts};
-use linux_raw_sys::general as g;
+
+/// Lets another thread run.
+pub fn sched_yield() {
+    // SAFETY: the call takes nothing, and changes no memory.
+    let _ = unsafe { call!(__NR_sched_yield) };
+}
 
 /// A set of CPUs, up to 8192 of them.
 #[derive(Clone, Copy)]
@@ -11,7 +16,8 @@ impl CpuSet {
     /// Those that the calling thread may run on; none when the kernel does not say.
     pub fn of_this_thread() -> CpuSet {
         let mut mask = [0u64; 128];
-        let _ = call!(__NR_sched_getaffinity, 0, size_of_val(&mask), mask.as_mut_ptr());
+        // SAFETY: the kernel writes to the mask, whose length it is told.
+        let _ = unsafe { call!(__NR_sched_getaffinity, 0, size_of_val(&mask), mask.as_mut_ptr()) };
         CpuSet(mask)
     }
 
@@ -41,24 +47,23 @@ impl CpuSet {
 
 /// Binds a thread to CPUs; 0 is the calling one.
 pub fn sched_setaffinity(tid: u32, cpus: &CpuSet) -> Result<()> {
-    call!(__NR_sched_setaffinity, tid, size_of_val(&cpus.0), cpus.0.as_ptr()).map(drop)
+    // SAFETY: the kernel reads the mask, whose length it is told.
+    unsafe { call!(__NR_sched_setaffinity, tid, size_of_val(&cpus.0), cpus.0.as_ptr()) }.map(drop)
 }
 
 /// Sets a thread's scheduling policy, with priority 0; 0 is the calling one.
 pub fn sched_setscheduler(tid: u32, policy: u32) -> Result<()> {
     let priority = 0u32;
-    call!(__NR_sched_setscheduler, tid, policy, &raw const priority).map(drop)
+    // SAFETY: the kernel reads the priority.
+    unsafe { call!(__NR_sched_setscheduler, tid, policy, &raw const priority) }.map(drop)
 }
 
-/// True when a thread like the calling one may become SCHED_IDLE and leave that again. It is tried out, and where it may not the caller
-/// stays SCHED_IDLE: a thread that ends soon.
+/// True when a thread like the calling one may become SCHED_IDLE and leave that again. It is tried out, and where it may
+/// not the caller stays SCHED_IDLE: a thread that ends soon.
 pub fn may_yield() -> bool {
-    call!(__NR_sched_getscheduler, 0) == Ok(consts::SCHED_OTHER as usize)
+    // SAFETY: the kernel answers by its result, and changes no memory.
+    let policy = unsafe { call!(__NR_sched_getscheduler, 0) };
+    policy == Ok(consts::SCHED_OTHER as usize)
         && sched_setscheduler(0, consts::SCHED_IDLE).is_ok()
         && sched_setscheduler(0, consts::SCHED_OTHER).is_ok()
-}
-
-/// Lets another thread run.
-pub fn sched_yield() {
-    let _ = call!(__NR_sched_yield);
 }
