@@ -1,18 +1,31 @@
 //! The ground floor: what every other crate may use, and what uses none of them.
 //!
-//! Nothing here goes through libc: no errno, no thread-local storage, no lock, no allocation. Every call returns
-//! what the kernel returned.
-//!
+//! - [`PAGE`], [`Folio`]: what moves
+//! - [`PageMask`]: which pages of a folio
+//! - [`RangeSet`]: which addresses
 //! - [`sys`]: mmap, madvise, futex, clone, ... as functions
 //! - [`Fd`]: a descriptor, closed when dropped
 //! - [`Mutex`]: a lock on a futex, for memory that no program's thread sees
+//! - [`Random`]: numbers from a seed
+//!
+//! Nothing here goes through libc: no errno, no thread-local storage. Only [`RangeSet`] allocates.
 
 #![cfg_attr(not(test), no_std)]
 
+extern crate alloc;
+
+pub mod folio;
 pub mod lock;
+mod mask;
+mod random;
+mod ranges;
 pub mod sys;
 
+pub use folio::Folio;
 pub use lock::Mutex;
+pub use mask::PageMask;
+pub use random::Random;
+pub use ranges::RangeSet;
 pub use sys::{Errno, Fd};
 
 /// Bytes of a base page: 4 KiB on the only architecture so far, x86-64.
