@@ -8,13 +8,13 @@
 //! turns, and of each the quickest folio counts: what else the machine does lengthens the others.
 
 use acomp::{CompressRequest, Compressor, Context, Outcome};
+use base::PAGE;
 use iaa::topology::Topology;
 use iaa::{Config, Driver};
 use iaa_model::{DeviceConfig, Model};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-const PAGE: usize = 4096;
 const TOTAL_BYTES: usize = 2 << 20;
 /// How long turns are taken.
 const SECONDS: u64 = 15;

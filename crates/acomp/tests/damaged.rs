@@ -6,7 +6,7 @@ mod samples;
 
 use acomp::Error;
 use samples::fence::{Bench, mutate};
-use samples::{Random, context, object, seed};
+use samples::{Random, Samples, context, object, seed};
 
 const COMPRESSORS: [&str; 15] = [
     "lz4",

@@ -11,7 +11,7 @@ use iaa::descriptor::Opcode;
 use iaa::topology::Topology;
 use iaa::{Config, Driver, Mode, Reason};
 use iaa_model::{DeviceConfig, Fault, Model};
-use samples::{Random, context, grown_bytes, seed};
+use samples::{Random, Samples, context, grown_bytes, seed};
 
 /// A driver of the model's devices, as the algorithm sets it up; nothing is late, however busy the machine is.
 fn driver(model: &Model) -> Arc<Driver> {

@@ -3,7 +3,7 @@
 mod samples;
 
 use acomp::{Compressor, Context, Error, FILE_MAX_BYTES, Outcome, UNIT_MAX_BYTES};
-use samples::{Random, compress, decompress, filter, is_installed, object, scratch, seed};
+use samples::{Random, Samples, compress, decompress, filter, is_installed, object, scratch, seed};
 
 fn context_with(text: &str, unit_max: usize, dictionary: &[u8]) -> Result<Context, Error> {
     Context::with_dictionary(Compressor::parse(text).unwrap(), unit_max, dictionary)

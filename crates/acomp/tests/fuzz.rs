@@ -5,7 +5,7 @@
 mod samples;
 
 use samples::fence::{Bench, mutate};
-use samples::{Random, object, seed};
+use samples::{Random, Samples, object, seed};
 
 /// How many objects each algorithm is given: some seconds' worth.
 const ROUNDS: usize = 2_000_000;

@@ -13,7 +13,8 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use samples::{Random, context, decompress, object, scratch, seed};
+use base::PAGE;
+use samples::{Random, Samples, context, decompress, object, scratch, seed};
 
 /// Says that a test cannot be made here, also where its output is held back.
 fn skip(why: &str) {
@@ -66,7 +67,6 @@ enum Around {
 }
 
 const BLOCK_BYTES: usize = 1 << 20;
-const PAGE: usize = 4096;
 
 /// A block of metadata as it is: its length and the mark for that, and it.
 fn metadata(bytes: &[u8]) -> Vec<u8> {

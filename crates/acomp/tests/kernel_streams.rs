@@ -8,7 +8,7 @@ mod samples;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use samples::{Random, context, decompress, filter, object, seed};
+use samples::{Random, Samples, context, decompress, filter, object, seed};
 
 const NAMES: [&str; 3] = ["lzo", "lzo-rle", "842"];
 

@@ -9,7 +9,7 @@ use std::ffi::c_void;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use acomp::Context;
-use samples::{Random, compress, decompress, decompress_prefix, object};
+use samples::{Random, Samples, compress, decompress, decompress_prefix, object};
 
 static CALLS: AtomicUsize = AtomicUsize::new(0);
 

@@ -5,7 +5,7 @@
 
 mod samples;
 
-use samples::{Random, context, decompress, filter, is_installed, object, seed};
+use samples::{Random, Samples, context, decompress, filter, is_installed, object, seed};
 
 /// Units of every kind, of one byte to 2 MiB.
 fn units() -> Vec<Vec<u8>> {

@@ -3,7 +3,7 @@
 mod samples;
 
 use acomp::{CompressRequest, Compressor, Context, DecompressRequest, Error, Outcome, UNIT_MAX_BYTES};
-use samples::{Random, compress, context, decompress, decompress_prefix, grown_bytes, object, seed};
+use samples::{Random, Samples, compress, context, decompress, decompress_prefix, grown_bytes, object, seed};
 
 /// A spread of levels that is short enough to be tried at every length.
 const QUICK: [&str; 20] = [
@@ -100,7 +100,7 @@ fn any_length_up_to_the_longest() {
         let edges = edges.into_iter().flat_map(|len| [len - 1, len, len + 1]);
         let short = 1..=70;
         let any: Vec<usize> =
-            (0..40).map(|_| 1 + (random.next() as usize & ((2 << random.below(20)) - 1))).collect();
+            (0..40).map(|_| 1 + (random.word() as usize & ((2 << random.below(20)) - 1))).collect();
         for len in short.chain(edges).chain(any) {
             let unit = random.memory(len);
             round_trip(&mut context, &mut random, &unit, 2);

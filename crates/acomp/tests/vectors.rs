@@ -6,7 +6,7 @@
 
 mod samples;
 
-use samples::{Random, compress, context, decompress, object, seed};
+use samples::{Random, Samples, compress, context, decompress, object, seed};
 
 /// What a stream holds, by the decoder of `text`.
 fn plain(text: &str, stream: &[u8], len: usize) -> Vec<u8> {

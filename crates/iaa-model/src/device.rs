@@ -118,7 +118,7 @@ impl Device {
         // A latency of some ten microseconds is not to become a hundred: timers may otherwise be 50 us late.
         const PR_SET_TIMERSLACK: usize = 29;
         // SAFETY: it changes nothing but this thread's timers.
-        let _ = unsafe { uffd::sys::syscall(NR_PRCTL, [PR_SET_TIMERSLACK, 1, 0, 0, 0, 0]) };
+        let _ = unsafe { base::sys::syscall(NR_PRCTL, [PR_SET_TIMERSLACK, 1, 0, 0, 0, 0]) };
         let (mut running, mut known) = (Vec::<Running>::new(), HashMap::new());
         let mut state = self.state();
         while !state.stopped {

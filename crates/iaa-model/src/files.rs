@@ -13,6 +13,8 @@
 
 use crate::device::{Device, ModelPortal};
 use crate::{Model, Tree};
+use base::Errno;
+use base::sys;
 use iaa::Portal;
 use iaa::descriptor::Descriptor;
 use std::collections::HashMap;
@@ -22,8 +24,6 @@ use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use uffd::Errno;
-use uffd::sys;
 
 /// System calls by their numbers.
 const NR_MOUNT: u32 = 165;

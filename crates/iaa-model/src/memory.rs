@@ -1,6 +1,6 @@
 //! A process's memory by address, as a device sees it: what is not there is a page fault, not a crash.
 
-use uffd::sys;
+use base::sys;
 
 /// Where memory was missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

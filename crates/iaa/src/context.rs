@@ -23,7 +23,7 @@ use crate::request::{At, Batch, Error, Operation, Outcome, Reason, Request, Requ
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use uffd::sys;
+use base::sys;
 
 /// A thread's own part of the driver.
 pub struct Context {

@@ -1,10 +1,10 @@
 //! The instructions that a device is driven with, and whether this CPU has them. Intel SDM, volume 2.
 
 use crate::descriptor::{Completion, Descriptor};
+use base::sys;
 use core::arch::asm;
 use core::arch::x86_64::{__cpuid, __cpuid_count, _mm_sfence, _rdtsc};
 use core::sync::atomic::Ordering;
-use uffd::sys;
 
 /// What the CPU can do of it. CPUID leaf 7, ECX.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

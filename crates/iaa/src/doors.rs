@@ -7,15 +7,15 @@
 
 use crate::queues::QUEUES_MAX;
 use crate::sysfs::{self, Device};
+use base::sys::{self, consts::*};
 use core::sync::atomic::{AtomicUsize, Ordering::*};
 use linux_raw_sys::general::__NR_mseal;
-use uffd::sys::{self, consts::*};
 
 /// Bytes of the page: its address is a multiple of them.
 pub const BYTES: usize = 4096;
 /// Bytes from one name to the next.
 pub const STEP_BYTES: usize = BYTES / QUEUES_MAX;
-const _: () = assert!(STEP_BYTES.is_power_of_two() && STEP_BYTES >= 32 && BYTES == uffd::PAGE);
+const _: () = assert!(STEP_BYTES.is_power_of_two() && STEP_BYTES >= 32 && BYTES == base::PAGE);
 
 /// Where this process's page is; 0 where it has none. It stays for ever.
 static PAGE_AT: AtomicUsize = AtomicUsize::new(0);
@@ -67,9 +67,9 @@ pub(crate) fn find(path: &[u8]) -> Option<&'static [u8]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use base::Errno;
     use iaa_model::Tree;
     use linux_raw_sys::general::__NR_mmap;
-    use uffd::Errno;
 
     #[test]
     fn what_is_sealed_stays() {

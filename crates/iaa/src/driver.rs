@@ -13,8 +13,8 @@ use crate::topology::Topology;
 use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
+use base::{Errno, Mutex};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
-use uffd::{Errno, Mutex};
 
 /// By which codes the device compresses. Ratio of 4 KiB pages, as measured with Intel's library in software: fixed 2.8, canned 3.1,
 /// dynamic 3.8.

@@ -5,8 +5,8 @@ use crate::context::Context;
 use crate::cpu::Wait;
 use crate::descriptor::{Record, Status, error};
 use crate::request::{At, Batch, Error, Operation, Outcome, Reason};
+use base::sys;
 use core::sync::atomic::Ordering::Relaxed;
-use uffd::sys;
 
 /// What a descriptor of the context is used for.
 #[derive(Clone, Copy)]
@@ -301,17 +301,17 @@ impl<'c, B: Batch> Flight<'c, B> {
         let room = self.room(ready.request);
         let src = self.batch.unit(ready.request).src;
         let of_src =
-            (src.as_ptr_range().start as u64 & !(uffd::PAGE as u64 - 1))..src.as_ptr_range().end as u64;
+            (src.as_ptr_range().start as u64 & !(base::PAGE as u64 - 1))..src.as_ptr_range().end as u64;
         let state: *const CompressState = &*self.context.driver.state;
         let of_state =
-            (state as u64 & !(uffd::PAGE as u64 - 1))..state as u64 + size_of::<CompressState>() as u64;
+            (state as u64 & !(base::PAGE as u64 - 1))..state as u64 + size_of::<CompressState>() as u64;
         let page = record.fault_address;
         let is_ours =
             of_src.contains(&page) || of_state.contains(&page) || self.context.lanes.contains(lane, page);
         if ready.faults >= FAULTS_MAX || !is_ours {
             return self.leave_to_software(ready.request, Reason::PageFault);
         }
-        for offset in (0..src.len()).step_by(uffd::PAGE).chain(src.len().checked_sub(1)) {
+        for offset in (0..src.len()).step_by(base::PAGE).chain(src.len().checked_sub(1)) {
             // SAFETY: within the slice. Volatile, because it is read for the effect alone.
             unsafe { src.as_ptr().add(offset).read_volatile() };
         }

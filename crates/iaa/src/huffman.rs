@@ -219,6 +219,7 @@ fn last_used(lengths: &[u8]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use base::Random;
 
     fn lengths_of(counts: &[u32], length_max: u8) -> Vec<u8> {
         let mut found = vec![0; counts.len()];
@@ -250,13 +251,13 @@ mod tests {
         assert_eq!(lengths_of(&counts, 15)[39], 1);
         lengths_of(&counts[..19], 7);
         // Seeded at random, with most symbols rare.
-        let mut seed = 1u64;
+        let mut random = Random(1);
         for round in 0..2000 {
             let counts: Vec<u32> = (0..LITERALS_LENGTHS)
                 .map(|_| {
-                    seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-                    let shift = 33 + (seed >> 58) % 31;
-                    if round % 3 == 0 && seed >> 60 < 8 { 0 } else { (seed >> shift) as u32 & 0xf_ffff }
+                    let word = random.word();
+                    let shift = 33 + (word >> 58) % 31;
+                    if round % 3 == 0 && word >> 60 < 8 { 0 } else { (word >> shift) as u32 & 0xf_ffff }
                 })
                 .collect();
             lengths_of(&counts, 15);

@@ -12,9 +12,9 @@ use crate::aecs::{CompressState, Histogram};
 use crate::descriptor::Completion;
 use crate::request::Error;
 use alloc::alloc::{Layout, alloc_zeroed, dealloc};
+use base::PAGE;
 use core::ptr::NonNull;
 
-const PAGE: usize = uffd::PAGE;
 const STATE_AT: usize = size_of::<Completion>();
 const HISTOGRAM_AT: usize = STATE_AT + size_of::<CompressState>();
 const _: () =

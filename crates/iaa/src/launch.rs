@@ -6,8 +6,8 @@ use crate::driver::Mode;
 use crate::flight::{Flight, Flying, Pass, Ready, Slot};
 use crate::queue::Spec;
 use crate::request::{At, Batch, Operation, Reason};
+use base::sys;
 use core::sync::atomic::Ordering::Relaxed;
-use uffd::sys;
 
 /// True if neither input nor output is longer than the queue takes.
 fn fits(descriptor: &Descriptor, transfer_max_bytes: usize) -> bool {

@@ -16,15 +16,16 @@ pub(crate) fn sort_by_key<T, K: Ord>(elements: &mut [T], key: impl Fn(&T) -> K) 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use base::Random;
 
     #[test]
     fn what_is_sorted_is_in_order() {
-        let mut seed = 1u64;
+        let mut random = Random(1);
         for len in (0..20).chain([100, 286, 2000]) {
             let mut numbers: Vec<u64> = (0..len)
                 .map(|_| {
-                    seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-                    seed >> (seed >> 59)
+                    let word = random.word();
+                    word >> (word >> 59)
                 })
                 .collect();
             let mut expected = numbers.clone();

@@ -13,8 +13,8 @@ use crate::cpu::{self, Features};
 use crate::descriptor::Descriptor;
 use crate::doors;
 use alloc::boxed::Box;
+use base::sys::{self, Errno, Fd, consts};
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use uffd::sys::{self, Errno, Fd, consts};
 
 /// The device or the queue is not there any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,8 +6,8 @@ use crate::sysfs::{self, Device, Unusable, WorkQueue};
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
+use base::Errno;
 use core::fmt;
-use uffd::Errno;
 
 /// What was found.
 #[derive(Clone, Debug)]

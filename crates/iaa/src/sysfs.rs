@@ -10,8 +10,8 @@
 use crate::order;
 use alloc::string::String;
 use alloc::vec::Vec;
+use base::sys::{self, Errno, consts};
 use core::fmt;
-use uffd::sys::{self, Errno, consts};
 
 /// A device of this kind: an IAA. (Its name says iax: what it was called before.)
 #[derive(Clone, Debug, PartialEq, Eq)]

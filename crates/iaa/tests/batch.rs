@@ -115,7 +115,7 @@ fn streams_of_another_deflate_are_read() {
     let mut context = context(&driver, 8, 256 << 10);
     let mut random = Random(5);
     // Matches from 16 KiB back, and blocks of several kinds.
-    let noise: Vec<u8> = (0..2048).flat_map(|_| random.next().to_le_bytes()).collect();
+    let noise: Vec<u8> = (0..2048).flat_map(|_| random.word().to_le_bytes()).collect();
     let unit = [&noise[..], &random.unit(10_000), &noise, &random.unit(90_000)].concat();
     for level in 0..=9 {
         for window_bits in [12, 15] {
@@ -267,7 +267,7 @@ fn crc64_by_device_and_by_software() {
             let mut units: Vec<_> = lengths.into_iter().map(|length| random.unit(length)).collect();
             units.push(Vec::new());
             let crc = Crc64 {
-                polynomial: random.next(),
+                polynomial: random.word(),
                 inverted: random.below(2) == 0,
                 big_endian: random.below(2) == 0,
             };

@@ -2,6 +2,7 @@
 
 mod rig;
 
+use base::Errno;
 use iaa::setup::{Setup, Why};
 use iaa::sysfs::{self, Unusable};
 use iaa::topology::Topology;
@@ -10,7 +11,6 @@ use iaa_model::{DeviceConfig, Fault, Model, Tree};
 use rig::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use uffd::Errno;
 
 /// Two packages of four CPUs, three nodes each, a device at two of them; its queues shared or dedicated.
 fn machine(name: &str) -> Tree {

@@ -5,6 +5,7 @@
 
 mod rig;
 
+use base::sys::{self, consts};
 use iaa::cpu::Features;
 use iaa::descriptor::Descriptor;
 use iaa::portal::Mapped;
@@ -14,7 +15,6 @@ use iaa_model::{DeviceConfig, Model};
 use rig::*;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, Once};
-use uffd::sys::{self, consts};
 
 /// What the CPU writes into a descriptor: the process's address space.
 const PASID: u32 = 0x1234;

@@ -364,7 +364,7 @@ fn nothing_is_ever_wrong() {
             model.set_faults(
                 device,
                 Box::new(move |serial, _| {
-                    match Random(seed << 32 ^ u64::from(device) << 20 ^ serial).next() % 64 {
+                    match Random(seed << 32 ^ u64::from(device) << 20 ^ serial).word() % 64 {
                         0 => Some(Fault::Lost),
                         1 => Some(Fault::Late(Duration::from_millis(15))),
                         2..=5 => Some(Fault::Full),

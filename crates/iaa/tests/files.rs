@@ -109,7 +109,7 @@ fn a_process_that_did_not_open_the_file_is_refused() {
     let Some((tree, _files)) = files(&model, "others") else { return };
     let open = || {
         let path = format!("{}/dev/iax/wq1.0\0", tree.root());
-        let file = uffd::sys::open(path.as_bytes(), uffd::sys::consts::O_RDWR).unwrap();
+        let file = base::sys::open(path.as_bytes(), base::sys::consts::O_RDWR).unwrap();
         iaa::portal::File::new(file).unwrap()
     };
     // SAFETY: the record is on no multiple of 64, and so nothing is done.

@@ -48,6 +48,7 @@ pub use stat::{COUNTERS, Counter, Counts, Stat, Unit};
 pub use text::Text;
 
 use accelerator::Accelerator;
+use base::PAGE;
 use core::mem::offset_of;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
@@ -224,7 +225,7 @@ pub struct Slot {
 
 /// What is mapped by itself begins where this may be.
 #[repr(C, align(4096))]
-struct Page([u8; 4096]);
+struct Page([u8; PAGE]);
 
 /// The mapped file. Its first [`FIXED_BYTES`] are in a file of their own, which is written before the first process starts: processes of the run, which may have different rights, map that
 /// to be read, and can change neither what the others are to do nor which files they open.

@@ -255,6 +255,7 @@ impl Memcg {
 mod tests {
     use super::*;
     use crate::{SLOTS, Settings};
+    use base::Random;
     use std::sync::atomic::AtomicBool;
 
     fn memcg() -> Box<Memcg> {
@@ -389,11 +390,11 @@ mod tests {
             for (index, slot) in slots.iter().enumerate() {
                 let (m, done, ends) = (&m, &done, &ends);
                 scope.spawn(move || {
-                    let mut random = index as u64 + 1;
+                    let mut random = Random(index as u64 + 1);
                     while !done.load(Relaxed) {
-                        random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-                        m.division.take(slot, random >> 52);
-                        if ends(random) {
+                        let word = random.word();
+                        m.division.take(slot, word >> 52);
+                        if ends(word) {
                             m.leave(slot, 0);
                         }
                     }

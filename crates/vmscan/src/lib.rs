@@ -30,8 +30,8 @@ pub mod share;
 pub mod split;
 pub mod watermark;
 
-/// Bytes of a base page.
-pub const PAGE: usize = 4096;
+pub use base::PAGE;
+
 /// Bytes of a window: the unit of compression, 16 pages, the knee of the ratio's curve (64 KiB).
 pub const WINDOW: usize = 16 * PAGE;
 /// Bytes of the largest folio.

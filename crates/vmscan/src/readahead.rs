@@ -168,6 +168,7 @@ impl Readahead {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use base::Random;
 
     /// Reads `windows` windows in order; returns the number of faults.
     fn sequential(windows: usize, r: &mut Readahead) -> usize {
@@ -216,11 +217,10 @@ mod tests {
     #[test]
     fn random_faults_bring_single_pages() {
         let mut r = Readahead::default();
-        let mut random = 7u64;
+        let mut random = Random(7);
         let mut pages = 0;
         for _ in 0..10_000 {
-            random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            let at = (random >> 30) as usize % (1 << 18) * PAGE;
+            let at = random.below(1 << 18) * PAGE;
             pages += (r.fault(at) == Extent::Page) as usize;
         }
         assert!(pages > 9_900, "{pages}");
@@ -229,10 +229,9 @@ mod tests {
     /// The rows of a database, each across two pages.
     #[test]
     fn what_lies_across_two_pages_is_no_stream() {
-        let (mut r, mut random, mut windows) = (Readahead::default(), 7u64, 0);
+        let (mut r, mut random, mut windows) = (Readahead::default(), Random(7), 0);
         for _ in 0..10_000 {
-            random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            let at = (1 << 32) + (random >> 30) as usize % (1 << 18) * PAGE;
+            let at = (1 << 32) + random.below(1 << 18) * PAGE;
             windows += (r.fault(at + PAGE) != Extent::Page) as usize + (r.fault(at) != Extent::Page) as usize;
         }
         assert!(windows < 200, "{windows}");
@@ -240,14 +239,13 @@ mod tests {
 
     #[test]
     fn many_slow_readers_are_seen_for_what_they_are() {
-        let (mut r, mut random) = (Readahead::default(), 7u64);
+        let (mut r, mut random) = (Readahead::default(), Random(7));
         let mut at: [usize; 100] = core::array::from_fn(|i| (i + 1) << 32);
         let mut faults = 0;
         for _ in 0..64 {
             for a in &mut at {
                 // One more, anywhere, between any two.
-                random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-                r.fault((1 << 45) + (random >> 30) as usize % (1 << 18) * PAGE);
+                r.fault((1 << 45) + random.below(1 << 18) * PAGE);
                 faults += 1;
                 *a = match r.fault(*a) {
                     Extent::Page => *a + PAGE,

@@ -37,7 +37,7 @@ const END: u32 = STRINGS_AT + STRINGS.len() as u32;
 /// stack must be said: without it the loader would make the program's stacks executable.
 pub fn object() -> Vec<u8> {
     const READ_WRITE: u32 = PF_R.0 | PF_W.0;
-    const PAGE: u32 = 4096;
+    const PAGE: u32 = base::PAGE as u32;
     let mut bytes = Vec::with_capacity(END as usize);
     bytes.extend(ELFMAG);
     bytes.extend([ELFCLASS32.0, ELFDATA2LSB.0, EV_CURRENT.0, ELFOSABI_SYSV.0]);

@@ -16,7 +16,7 @@ const PACE: Duration = Duration::from_millis(100);
 const PART: u32 = 50;
 
 /// Bytes of a page.
-const PAGE: u64 = 4096;
+const PAGE: u64 = base::PAGE as u64;
 
 /// The kernel's mark of a process that has forked and not executed a program since (`PF_FORKNOEXEC`).
 const FORKED: u64 = 0x40;

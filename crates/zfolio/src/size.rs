@@ -83,6 +83,13 @@ impl Size {
 /// Bytes for people: three digits and a binary unit.
 pub struct Bytes(pub u64);
 
+impl Bytes {
+    /// So many pages.
+    pub fn of_pages(pages: u64) -> Bytes {
+        Bytes(pages * base::PAGE as u64)
+    }
+}
+
 impl fmt::Display for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         let (mut value, mut unit) = (self.0 as f64, "B");

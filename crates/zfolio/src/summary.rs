@@ -185,8 +185,7 @@ impl Figures {
             format_args!("{} into {} at the peak{ratio} with {with}", Bytes(stored), Bytes(pool)),
         )?;
         if let Some((choice, auto)) = self.auto() {
-            let [fast, dense] =
-                [counts.auto_fast_pages, counts.auto_dense_pages].map(|pages| Bytes(pages * 4096));
+            let [fast, dense] = [counts.auto_fast_pages, counts.auto_dense_pages].map(Bytes::of_pages);
             let used = percent(counts.auto_extra_ns, self.budget_ns(auto));
             let by = format!("{dense} by {}, {fast} by {}", choice.compressor, auto.fast);
             line("auto", format_args!("{by}; {used} of the budget, {}", Time(counts.auto_extra_ns)))?;
@@ -196,7 +195,7 @@ impl Figures {
         }
         line("folios out", format_args!("{}", by_size(&counts.folios_out)))?;
         line("folios in", format_args!("{}", by_size(&counts.folios_in)))?;
-        let pages = |count: u64| Bytes(count * 4096);
+        let pages = Bytes::of_pages;
         let staged = percent(counts.pgactivate, counts.pgdeactivate);
         line(
             "2nd chance",

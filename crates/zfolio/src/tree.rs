@@ -67,7 +67,7 @@ impl Figures {
         let titles = ["peak", "wanted", "out", "in", "faults", "waited"].map(str::to_string);
         write_row(out, "pid", "name", titles)?;
         for process in &by_size[..listed] {
-            let (name, pages) = (String::from_utf8_lossy(process.name()), |count: u64| Bytes(count * 4096));
+            let (name, pages) = (String::from_utf8_lossy(process.name()), Bytes::of_pages);
             let cells = [
                 Bytes(process.footprint_peak_bytes).to_string(),
                 Bytes(process.wanted_peak_bytes).to_string(),

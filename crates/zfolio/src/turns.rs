@@ -2,6 +2,7 @@
 
 use crate::descendants::Process;
 use crate::sys;
+use base::Random;
 use memcg::{Memcg, SLOTS, Slot, State};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::*;
@@ -31,13 +32,13 @@ pub struct Turns {
     cpus: usize,
     known: Vec<Known>,
     /// Test mode: what is chosen next.
-    random: u64,
+    random: Random,
 }
 
 impl Turns {
     /// On a machine with so many CPUs for all processes together.
     pub fn new(memcg: &Memcg, cpus: usize) -> Turns {
-        let random = memcg.settings.seed.into();
+        let random = Random(memcg.settings.seed.into());
         Turns { load: Load::default(), cpus, known: vec![Known::default(); SLOTS], random }
     }
 
@@ -102,8 +103,7 @@ impl Turns {
     /// Test mode: each waits now and then, whatever it does.
     fn take_at_random(&mut self, slots: &[(usize, &Slot)]) {
         for (_, slot) in slots {
-            self.random = self.random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            let chosen = self.random >> 33;
+            let chosen = self.random.word();
             if chosen.is_multiple_of(AT_RANDOM) {
                 let ns = (chosen / AT_RANDOM) % RANDOM.as_nanos() as u64;
                 slot.share.parked_until_ns.store(now_ns() + ns, Relaxed);

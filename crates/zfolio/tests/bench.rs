@@ -3,6 +3,7 @@
 mod pty;
 mod skip;
 
+use base::Random;
 use pty::Terminal;
 use serde_json::Value;
 use skip::skip;
@@ -111,13 +112,12 @@ fn the_table_fits_and_the_drawing_is_well_formed() {
 fn kindred(pages: u64) -> Vec<u8> {
     let text: Vec<u8> =
         (0..60u32).flat_map(|n| n.wrapping_mul(0x9e37_79b9).to_le_bytes()).cycle().take(1800).collect();
-    let mut word = 1u64;
+    let mut random = Random(1);
     let mut memory = Vec::new();
     for page in 0..pages {
         memory.extend(&text[page as usize % 240..][..1500]);
         while !memory.len().is_multiple_of(4096) {
-            word = word.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            memory.push((word >> 56) as u8);
+            memory.push(random.word() as u8);
         }
     }
     memory

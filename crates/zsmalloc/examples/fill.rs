@@ -5,6 +5,7 @@
 //! The lengths are those of compressed folios of 64 KiB (2 to 40 KiB) and, in a second run, of single pages (100 to 4096 bytes).
 //! The last column is what the kernel says of the process's resident memory, as a check on `pool_bytes`.
 
+use base::Random;
 use std::env;
 use std::fs;
 use std::hint::black_box;
@@ -66,17 +67,9 @@ unsafe impl Backing for Pages {
     }
 }
 
-/// SplitMix64.
-struct Random(u64);
-
-impl Random {
-    fn within(&mut self, range: &std::ops::Range<usize>) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        range.start + ((z ^ z >> 31) % range.len() as u64) as usize
-    }
+/// A number of a range.
+fn within(random: &mut Random, range: &std::ops::Range<usize>) -> usize {
+    range.start + random.below(range.len())
 }
 
 fn resident_bytes() -> usize {
@@ -131,7 +124,7 @@ fn run(what: &str, lens: std::ops::Range<usize>, total: usize) {
     let mut random = Random(1);
     let mut handles: Vec<Handle> = Vec::with_capacity(total / lens.start);
     let mut alloc = |pool: &Pool<Pages>| {
-        let len = random.within(&lens);
+        let len = within(&mut random, &lens);
         pool.alloc(len).expect("memory")
     };
     let count = 2 * total / (lens.start + lens.end);
@@ -140,7 +133,7 @@ fn run(what: &str, lens: std::ops::Range<usize>, total: usize) {
     waste(&pool, "filled", resident);
 
     let mut random = Random(2);
-    (0..count).for_each(|i| handles.swap(i, random.within(&(0..count))));
+    (0..count).for_each(|i| handles.swap(i, within(&mut random, &(0..count))));
     let read = ns_per(count, || {
         handles.iter().for_each(|&h| {
             black_box(pool.read(h).len());
@@ -155,7 +148,7 @@ fn run(what: &str, lens: std::ops::Range<usize>, total: usize) {
     let again = ns_per(half.len(), || handles.extend((0..half.len()).map(|_| alloc(&pool))));
     let churn = ns_per(count, || {
         for _ in 0..count {
-            let i = random.within(&(0..handles.len()));
+            let i = within(&mut random, &(0..handles.len()));
             pool.free(std::mem::replace(&mut handles[i], alloc(&pool)));
         }
     });
@@ -164,7 +157,7 @@ fn run(what: &str, lens: std::ops::Range<usize>, total: usize) {
     // As a user of the pool does it: while much of it is idle, a little compaction now and then.
     let (mut kept, mut keeping) = (Compacted::default(), 0.0);
     for turn in 0..count {
-        let i = random.within(&(0..handles.len()));
+        let i = within(&mut random, &(0..handles.len()));
         pool.free(std::mem::replace(&mut handles[i], alloc(&pool)));
         pool.write(handles[i], |object| object.fill(1));
         if turn % 64 == 0 && pool.pool_bytes() > pool.stored_bytes() / 20 * 21 + (1 << 20) {

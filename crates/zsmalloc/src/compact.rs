@@ -114,7 +114,8 @@ impl<B: Backing> Pool<B> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Heap, Random, fill};
+    use crate::model::{Heap, fill};
+    use base::Random;
 
     /// Objects of one class, numbered from 0, with contents that follow from the number.
     fn filled(heap: &Heap, count: usize, len: usize) -> (Pool<&Heap>, Vec<Handle>) {

@@ -30,7 +30,8 @@ impl<B: Backing> Pool<B> {
 mod tests {
     use super::*;
     use crate::handle::Handle;
-    use crate::model::{Heap, Random, fill};
+    use crate::model::{Heap, fill};
+    use base::Random;
 
     fn put(pool: &Pool<&Heap>, number: u64, len: usize) -> Handle {
         let handle = pool.alloc(len).unwrap();

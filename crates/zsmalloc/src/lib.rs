@@ -61,5 +61,5 @@ pub use handle::Handle;
 pub use pool::{LEN_MAX_BYTES, Object, Pool};
 pub use stats::ClassStat;
 
-/// Bytes of a page, the unit in which memory is committed.
-const PAGE: usize = 4096;
+// The unit in which memory is committed.
+use base::PAGE;

@@ -8,30 +8,12 @@ use crate::backing::Backing;
 use crate::class::CLASS_MAX_BYTES;
 use crate::handle::Handle;
 use crate::pool::{LEN_MAX_BYTES, Pool};
+use base::Random;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::collections::{BTreeMap, HashMap};
 use std::ptr::NonNull;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::*};
-
-/// SplitMix64 (Steele, Lea, Flood 2014): small, and good enough to choose with.
-pub struct Random(pub u64);
-
-impl Random {
-    /// The next number.
-    pub fn word(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
-    }
-
-    /// A number below `n`.
-    pub fn below(&mut self, n: usize) -> usize {
-        (self.word() % n as u64) as usize
-    }
-}
 
 /// Memory of the test's heap, at most so much of it. Panics when something is given back that was not taken.
 pub struct Heap {

@@ -1,8 +1,9 @@
 //! Threads that make, read and free objects while another one compacts.
 
 use crate::handle::Handle;
-use crate::model::{Heap, Random, fill};
+use crate::model::{Heap, fill};
 use crate::pool::Pool;
+use base::Random;
 use std::sync::RwLock;
 use std::sync::atomic::{AtomicUsize, Ordering::*};
 

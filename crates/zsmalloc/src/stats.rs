@@ -86,7 +86,8 @@ impl<B: Backing> Pool<B> {
 mod tests {
     use super::*;
     use crate::PAGE;
-    use crate::model::{Heap, Random};
+    use crate::model::Heap;
+    use base::Random;
 
     /// What the project promises of a pool of compressed folios: at least 95 % of it are their bytes.
     #[test]

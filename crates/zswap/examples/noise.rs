@@ -7,6 +7,7 @@
 //! shrink by a thirty-second with zstd:1, *missed* those that do not look so and do not shrink.
 
 use acomp::{CompressRequest, Compressor, Context, Outcome};
+use base::Random;
 use std::hint::black_box;
 use std::time::Duration;
 use zswap::noise::looks_like_noise;
@@ -37,15 +38,8 @@ fn compress(context: &mut Context, units: &[&[u8]], room: &mut [u8]) -> Vec<bool
 }
 
 fn main() {
-    let mut random = 1u64;
-    let noise: Vec<u8> = (0..BYTES / 8)
-        .flat_map(|_| {
-            random ^= random << 13;
-            random ^= random >> 7;
-            random ^= random << 17;
-            random.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()
-        })
-        .collect();
+    let mut noise = vec![0; BYTES];
+    Random(1).fill(&mut noise);
     let mut memories = vec![("noise".to_owned(), noise)];
     memories.extend(std::env::args().skip(1).map(|path| {
         let memory = std::fs::read(&path).expect("FILE can be read");

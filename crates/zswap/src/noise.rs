@@ -102,18 +102,12 @@ pub fn any_twice(hashes: impl Iterator<Item = Hash> + Clone) -> bool {
 mod tests {
     use super::*;
     use alloc::vec::Vec;
+    use base::Random;
 
-    /// Bytes of a generator from a seed (splitmix64).
     fn noise(len: usize, seed: u64) -> Vec<u8> {
-        let mut state = seed;
-        let mut next = || {
-            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let mut z = state;
-            z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            z ^ (z >> 31)
-        };
-        (0..len / 8).flat_map(|_| next().to_le_bytes()).collect()
+        let mut noise = alloc::vec![0; len];
+        Random(seed).fill(&mut noise);
+        noise
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The cache as its users see it: what is stored comes back, or an error does.
 
+use base::Random;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
 use zsmalloc::{Backing, Handle};
@@ -29,13 +30,13 @@ unsafe impl Backing for Heap {
 fn cache(compressor: &str) -> (Cache<Heap>, Codec, Vec<u8>) {
     let compressor = acomp::Compressor::parse(compressor).unwrap();
     let mut window = vec![0; WINDOW_PAGES * PAGE];
-    let mut noise = 1u64;
+    let mut random = Random(1);
     for (index, page) in window.chunks_exact_mut(PAGE).enumerate() {
         for (place, word) in page.as_chunks_mut::<8>().0.iter_mut().enumerate() {
-            noise = noise.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            let noise = random.word();
             *word = match index {
                 0..8 => (place as u64 / 3 + index as u64).to_le_bytes(),
-                8..12 => (noise ^ noise >> 32).to_le_bytes(),
+                8..12 => noise.to_le_bytes(),
                 12..14 => 0x0101_0101_0101_0101u64.to_le_bytes(),
                 _ => [0; 8],
             };
@@ -170,13 +171,11 @@ fn damage_and_another_object_in_its_place_are_errors() {
 
 /// A window of noise, of which every `period` bytes are the same within a page.
 fn noise(seed: u64, period: usize) -> Vec<u8> {
-    let mut state = seed;
+    let mut random = Random(seed);
     let mut window = vec![0; WINDOW_PAGES * PAGE];
     for page in window.chunks_exact_mut(PAGE) {
         for word in page[..period].as_chunks_mut::<8>().0 {
-            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            let mixed = (state ^ state >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-            *word = (mixed ^ mixed >> 29).to_le_bytes();
+            *word = random.word().to_le_bytes();
         }
         (period..PAGE).step_by(period).for_each(|at| page.copy_within(..period, at));
     }

@@ -1,5 +1,6 @@
 //! Objects of two compressors: each says which one made it.
 
+use base::Random;
 use std::cell::Cell;
 use zswap::object::{Format, View};
 use zswap::{Choice, Codec, LoadError, New, PAGE, PARCEL_MAX_BYTES, Packed, Priors, WINDOW_PAGES, Way};
@@ -13,11 +14,8 @@ fn codec(text: &str) -> Codec {
 
 /// Words, one page of noise, and one that a word fills.
 fn window() -> Vec<u8> {
-    let mut state = 1u64;
-    let mut next = || {
-        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (state >> 33) as usize
-    };
+    let mut random = Random(1);
+    let mut next = || random.below(1 << 31);
     let words: Vec<String> = (0..200).map(|_| format!("{:x} ", next())).collect();
     let mut window: Vec<u8> = Vec::new();
     while window.len() < WINDOW {

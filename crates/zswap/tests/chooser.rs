@@ -1,5 +1,6 @@
 //! Which of two compressors makes an object: streams of jobs from a seed, their true costs, and the best that could have been chosen.
 
+use base::Random;
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -7,23 +8,6 @@ use zswap::chooser::{Made, Tried};
 use zswap::{Chooser, Origin, Purse, WINDOW_PAGES, Way};
 
 const SECOND: u64 = 1_000_000_000;
-
-/// splitmix64.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn within(&mut self, range: std::ops::Range<u64>) -> u64 {
-        range.start + self.next() % (range.end - range.start)
-    }
-}
 
 /// What a window of a region takes and comes to, with each of two compressors.
 #[derive(Clone, Copy)]
@@ -85,12 +69,12 @@ fn stream(
     for job in 0..a_second * seconds {
         let now = 77 * SECOND + job * SECOND / a_second;
         if job % ROW == 0 {
-            region = random.next() as usize % regions.len();
+            region = random.word() as usize % regions.len();
         }
         let from = Origin { at: 0x7f00_0000_0000 + (region << 21), pages: WINDOW_PAGES, is_single: false };
         let chosen = chooser.choose(now, from, false);
         // One of ten comes back to the program before it is begun.
-        if random.next().is_multiple_of(10) {
+        if random.word().is_multiple_of(10) {
             chooser.withdraw(&chosen);
             continue;
         }

@@ -1,5 +1,6 @@
 //! Objects that were compressed with a dictionary.
 
+use base::Random;
 use zswap::{Codec, New, PAGE, PARCEL_MAX_BYTES, Packed, Priors, WINDOW_PAGES, Way};
 
 const WINDOW: usize = WINDOW_PAGES * PAGE;
@@ -8,17 +9,10 @@ fn codec(text: &str, file: &[u8]) -> Codec {
     Codec::new(acomp::Compressor::parse(text).unwrap(), 7, file).unwrap()
 }
 
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        self.0 >> 33 ^ self.0
-    }
-
-    fn noise(&mut self, len: usize) -> Vec<u8> {
-        (0..len.div_ceil(8)).flat_map(|_| self.next().to_le_bytes()).take(len).collect()
-    }
+fn noise(random: &mut Random, len: usize) -> Vec<u8> {
+    let mut noise = vec![0; len];
+    random.fill(&mut noise);
+    noise
 }
 
 /// Memory of a program that has the same few things again and again, everywhere: a page has each of them once at most.
@@ -27,16 +21,16 @@ struct Habit(Vec<Vec<u8>>);
 impl Habit {
     fn new(seed: u64) -> Habit {
         let mut random = Random(seed);
-        Habit((0..64).map(|_| random.noise(120)).collect())
+        Habit((0..64).map(|_| noise(&mut random, 120)).collect())
     }
 
     fn window(&self, random: &mut Random) -> Vec<u8> {
         let mut window = Vec::with_capacity(WINDOW + 1024);
         for page in 1..=WINDOW_PAGES {
             while window.len() < page * PAGE {
-                let thing = &self.0[random.next() as usize % self.0.len()];
+                let thing = &self.0[random.below(self.0.len())];
                 window.extend_from_slice(thing);
-                window.extend(random.noise(24));
+                window.extend(noise(random, 24));
                 window.extend([0; 80]);
             }
             window.truncate(page * PAGE);
@@ -75,7 +69,7 @@ fn an_object_is_read_with_its_dictionary_alone() {
     let window = habit.window(&mut random);
     for (text, unit) in [("zstd:1,dict=FILE", 1), ("zstd:1,dict=FILE", 16), ("zstd:-2,dict=FILE", 5)] {
         let (mut with, mut without) = (codec(text, &dictionary), codec("zstd:1", &[]));
-        let mut stranger = codec(text, &random.noise(dictionary.len()));
+        let mut stranger = codec(text, &noise(&mut random, dictionary.len()));
         let plain = pack(&mut without, &window, unit);
         let (packed, parcel) = pack(&mut with, &window, unit);
         let sum =

@@ -1,6 +1,7 @@
 //! Windows that are packed together become what each becomes alone, and so do objects that are unpacked together.
 
 use acomp::{Compressor, Context};
+use base::Random;
 use iaa::stats::CpuStats;
 use iaa::topology::Topology;
 use iaa::{Config, Driver};
@@ -12,36 +13,22 @@ use zswap::{
     BATCH_MAX, Codec, Load, LoadError, New, PAGE, PARCEL_MAX_BYTES, Packed, Priors, WINDOW_PAGES, Way, Window,
 };
 
-/// Numbers from a seed.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (self.0 ^ self.0 >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+/// A window of pages of all kinds.
+fn window(random: &mut Random) -> Vec<u8> {
+    let mut window = Vec::new();
+    while window.len() < WINDOW_PAGES * PAGE {
+        let (kind, word) = (random.below(5), random.within(0..3));
+        window.extend((0..PAGE as u64 / 8).flat_map(|place| {
+            let value = match kind {
+                0 => 0,
+                1 => word << 7,
+                2 => random.word(),
+                _ => place / 3 + (random.word() & 7),
+            };
+            value.to_le_bytes()
+        }));
     }
-
-    fn below(&mut self, end: u64) -> u64 {
-        (self.next() >> 33) % end
-    }
-
-    /// A window of pages of all kinds.
-    fn window(&mut self) -> Vec<u8> {
-        let mut window = Vec::new();
-        while window.len() < WINDOW_PAGES * PAGE {
-            let (kind, word) = (self.below(5), self.below(3));
-            window.extend((0..PAGE as u64 / 8).flat_map(|place| {
-                let value = match kind {
-                    0 => 0,
-                    1 => word << 7,
-                    2 => self.next(),
-                    _ => place / 3 + (self.next() & 7),
-                };
-                value.to_le_bytes()
-            }));
-        }
-        window
-    }
+    window
 }
 
 /// All but the guesses: those of a batch are made before any of them was tried.
@@ -58,13 +45,13 @@ fn it_makes_no_difference_whether_windows_are_packed_together() {
         let (mut alone, mut together) = (codec(), codec());
         for round in 0..20 {
             let count = 1 + round % BATCH_MAX;
-            let mut bytes: Vec<Vec<u8>> = (0..count).map(|_| random.window()).collect();
+            let mut bytes: Vec<Vec<u8>> = (0..count).map(|_| window(&mut random)).collect();
             let whole = bytes.clone();
             let asked: Vec<(u16, usize, Priors)> = (0..count)
                 .map(|_| {
                     let mut priors = Priors::default();
                     priors.want(random.below(3) as u32);
-                    (random.next() as u16, [1, 3, WINDOW_PAGES][random.below(3) as usize], priors)
+                    (random.word() as u16, [1, 3, WINDOW_PAGES][random.below(3)], priors)
                 })
                 .collect();
             let mut parcels = vec![vec![0xaa; PARCEL_MAX_BYTES]; count];
@@ -133,12 +120,12 @@ fn a_device_packs_windows_together() {
         let mut device = codec();
         let driver = attach(&mut device, &model).unwrap();
         assert_eq!(device.batch_size(), BATCH_MAX);
-        let mut bytes: Vec<Vec<u8>> = (0..BATCH_MAX).map(|_| random.window()).collect();
+        let mut bytes: Vec<Vec<u8>> = (0..BATCH_MAX).map(|_| window(&mut random)).collect();
         let whole = bytes.clone();
         let mut parcels = vec![vec![0xaa; PARCEL_MAX_BYTES]; BATCH_MAX];
         let priors = Priors::default();
         // Each way of putting pages together: all of them, and those here and there.
-        let asked = [1, 3, WINDOW_PAGES].map(|unit| [(u16::MAX, unit), (random.next() as u16, unit)]);
+        let asked = [1, 3, WINDOW_PAGES].map(|unit| [(u16::MAX, unit), (random.word() as u16, unit)]);
         let windows = bytes.iter_mut().zip(&mut parcels).zip(asked.into_iter().flatten().cycle());
         let mut windows: Vec<Window<'_>> = windows
             .map(|((bytes, parcel), (pages, unit))| {
@@ -194,9 +181,9 @@ fn objects_are_unpacked_together_as_each_alone() {
         let mut random = Random(5);
         for _ in 0..20 {
             let mut wanted = Vec::new();
-            for _ in 0..1 + random.below(BATCH_MAX as u64) {
-                let window = random.window();
-                let unit = [1, 3, WINDOW_PAGES][random.below(3) as usize];
+            for _ in 0..1 + random.below(BATCH_MAX) {
+                let window = window(&mut random);
+                let unit = [1, 3, WINDOW_PAGES][random.below(3)];
                 let mut parcel = vec![0; PARCEL_MAX_BYTES];
                 let packed = alone.pack_one(
                     &mut window.clone(),
@@ -219,14 +206,14 @@ fn objects_are_unpacked_together_as_each_alone() {
                 match random.below(6) {
                     0 => named ^= 1,
                     1 => {
-                        let at = random.below(object.len() as u64) as usize;
+                        let at = random.below(object.len());
                         object[at] ^= 1 << random.below(8);
                     }
                     2 => {
-                        first = random.below(all as u64) as usize;
-                        pages = 1 + random.below((all - first) as u64) as usize;
+                        first = random.below(all);
+                        pages = 1 + random.below(all - first);
                     }
-                    3 => pages += random.below(2) as usize,
+                    3 => pages += random.below(2),
                     _ => {}
                 }
                 wanted.push(Wanted { object, fingerprint: named, first, pages });
@@ -277,7 +264,7 @@ fn a_load_is_back_before_the_batch_that_is_under_way() {
     let Some(New::Blob { fingerprint, bytes, .. }) = made.objects[0] else { panic!("{made:?}") };
     let object = &object[..bytes as usize];
 
-    let mut bytes: Vec<Vec<u8>> = (0..BATCH_MAX).map(|_| random.window()).collect();
+    let mut bytes: Vec<Vec<u8>> = (0..BATCH_MAX).map(|_| window(&mut random)).collect();
     let mut parcels = vec![vec![0xaa; PARCEL_MAX_BYTES]; BATCH_MAX];
     let mut windows: Vec<Window<'_>> = bytes
         .iter_mut()

@@ -4,6 +4,7 @@ use std::ptr::null_mut;
 use std::sync::OnceLock;
 
 use acomp::{Context, Error, Outcome};
+use base::PAGE;
 
 use super::{Random, compress, context, decompress, decompress_prefix, grown_bytes};
 
@@ -33,20 +34,18 @@ pub struct Fenced {
 }
 
 impl Fenced {
-    const PAGE: usize = 4096;
-
     /// Room for `bytes` bytes.
     pub fn new(bytes: usize) -> Fenced {
-        let bytes = bytes.next_multiple_of(Self::PAGE);
+        let bytes = bytes.next_multiple_of(PAGE);
         // SAFETY: a new mapping, which nobody else knows, is fenced and then used as plain bytes.
         let memory = unsafe {
-            let all = bytes + 2 * Self::PAGE;
+            let all = bytes + 2 * PAGE;
             let start =
                 sys::mmap(null_mut(), all, sys::READ_WRITE, sys::PRIVATE_ANONYMOUS, -1, 0).cast::<u8>();
             assert_ne!(start as isize, -1);
-            assert_eq!(sys::mprotect(start.cast(), Self::PAGE, 0), 0);
-            assert_eq!(sys::mprotect(start.add(Self::PAGE + bytes).cast(), Self::PAGE, 0), 0);
-            std::slice::from_raw_parts_mut(start.add(Self::PAGE), bytes)
+            assert_eq!(sys::mprotect(start.cast(), PAGE, 0), 0);
+            assert_eq!(sys::mprotect(start.add(PAGE + bytes).cast(), PAGE, 0), 0);
+            std::slice::from_raw_parts_mut(start.add(PAGE), bytes)
         };
         Fenced { memory }
     }
@@ -158,11 +157,11 @@ pub fn mutate(random: &mut Random, object: &[u8], other: &[u8]) -> Vec<u8> {
         };
         match random.below(8) {
             0 => object[at] ^= 1 << random.below(8),
-            1 => object[at] = random.next() as u8,
+            1 => object[at] = random.word() as u8,
             2 => object[at] = [0, 0xff, 0x80, 0x7f][random.below(4)],
             3 => object.truncate(at),
             4 => drop(object.remove(at)),
-            5 => object.insert(at, random.next() as u8),
+            5 => object.insert(at, random.word() as u8),
             6 => {
                 let piece = random.below(64).min(object.len() - at).min(other.len());
                 object[at..at + piece].copy_from_slice(&other[..piece]);

@@ -10,44 +10,39 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use acomp::{CompressRequest, Compressor, Context, DecompressRequest, Error, Outcome};
+pub use base::Random;
 
-/// A generator of numbers from a seed (splitmix64, Steele et al. 2014).
-pub struct Random(pub u64);
-
-impl Random {
-    /// The next number, all 64 bits of it.
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// A number below `end`.
-    pub fn below(&mut self, end: usize) -> usize {
-        (self.next() % end as u64) as usize
-    }
-
+/// Memory of several kinds, from a seed.
+pub trait Samples {
     /// `len` bytes that nothing compresses.
-    pub fn noise(&mut self, len: usize) -> Vec<u8> {
-        (0..len.div_ceil(8)).flat_map(|_| self.next().to_le_bytes()).take(len).collect()
+    fn noise(&mut self, len: usize) -> Vec<u8>;
+    /// `len` bytes of objects as a heap holds them: headers, pointers near each other, small numbers, zeros.
+    fn heap(&mut self, len: usize) -> Vec<u8>;
+    /// `len` bytes of a heap with runs of zeros in it, as programs have them: lzo-rle has an instruction for these.
+    fn sparse(&mut self, len: usize) -> Vec<u8>;
+    /// `len` bytes of words that come again and again.
+    fn text(&mut self, len: usize) -> Vec<u8>;
+    /// `len` bytes of a kind taken by chance, or of all kinds in turn.
+    fn memory(&mut self, len: usize) -> Vec<u8>;
+}
+
+impl Samples for Random {
+    fn noise(&mut self, len: usize) -> Vec<u8> {
+        (0..len.div_ceil(8)).flat_map(|_| self.word().to_le_bytes()).take(len).collect()
     }
 
-    /// `len` bytes of objects as a heap holds them: headers, pointers near each other, small numbers, zeros.
-    pub fn heap(&mut self, len: usize) -> Vec<u8> {
-        let base = 0x7f00_0000_0000 | (self.next() & 0xff_ffff_f000);
+    fn heap(&mut self, len: usize) -> Vec<u8> {
+        let base = 0x7f00_0000_0000 | (self.word() & 0xff_ffff_f000);
         let mut memory = Vec::with_capacity(len + 48);
         while memory.len() < len {
-            let words = [1, base + 0x1000, base + (self.next() & 0xffff0), self.next() & 0xff, 0, 0];
+            let words = [1, base + 0x1000, base + (self.word() & 0xffff0), self.word() & 0xff, 0, 0];
             memory.extend(words.iter().flat_map(|word| word.to_le_bytes()));
         }
         memory.truncate(len);
         memory
     }
 
-    /// `len` bytes of a heap with runs of zeros in it, as programs have them: lzo-rle has an instruction for these.
-    pub fn sparse(&mut self, len: usize) -> Vec<u8> {
+    fn sparse(&mut self, len: usize) -> Vec<u8> {
         let mut memory = self.heap(len);
         for _ in 0..len / 200 {
             let at = self.below(len);
@@ -57,8 +52,7 @@ impl Random {
         memory
     }
 
-    /// `len` bytes of words that come again and again.
-    pub fn text(&mut self, len: usize) -> Vec<u8> {
+    fn text(&mut self, len: usize) -> Vec<u8> {
         let words: Vec<Vec<u8>> = (0..200)
             .map(|_| (0..1 + self.below(9)).map(|_| b'a' + self.below(26) as u8).chain([b' ']).collect())
             .collect();
@@ -71,10 +65,9 @@ impl Random {
         memory
     }
 
-    /// `len` bytes of a kind taken by chance, or of all kinds in turn.
-    pub fn memory(&mut self, len: usize) -> Vec<u8> {
+    fn memory(&mut self, len: usize) -> Vec<u8> {
         match self.below(5) {
-            0 => vec![self.next() as u8; len],
+            0 => vec![self.word() as u8; len],
             1 => self.heap(len),
             2 => self.text(len),
             3 => self.noise(len),

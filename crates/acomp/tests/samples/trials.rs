@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use acomp::Compressor;
 
 use super::fence::Bench;
-use super::{Random, grown_bytes, object};
+use super::{Random, Samples, grown_bytes, object};
 
 /// More than a block of zstd's, and more than lz4 reaches back.
 const UNIT_MAX_BYTES: usize = 256 << 10;

@@ -1,38 +1,30 @@
 //! What the tests of batches have in common: memory of all kinds, and both ways through a driver.
 #![allow(dead_code, reason = "each test uses a part of it")]
 
+pub use base::Random;
 use iaa::aecs::{CompressState, Histogram};
 use iaa::topology::Topology;
 use iaa::{Config, Context, Driver, Error, Mode, Outcome, Reason, Request, Software};
 use iaa_model::{Model, Zlib};
 use std::sync::Arc;
 
-/// Numbers from a seed.
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let x = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        x ^ x >> 31
-    }
-
-    pub fn below(&mut self, end: usize) -> usize {
-        (self.next() % end as u64) as usize
-    }
-
+/// What devices are given to compress.
+pub trait Units {
     /// Memory of a kind: zeros, words, text, noise, or some of each.
-    pub fn unit(&mut self, bytes: usize) -> Vec<u8> {
+    fn unit(&mut self, bytes: usize) -> Vec<u8>;
+}
+
+impl Units for Random {
+    fn unit(&mut self, bytes: usize) -> Vec<u8> {
         let kind = self.below(6);
         let mut unit = Vec::with_capacity(bytes + 64);
         while unit.len() < bytes {
             match if kind == 5 { self.below(5) } else { kind } {
                 0 => unit.extend([0; 48]),
-                1 => unit.extend((0x5555_0000_0000 + self.next() % 64 * 16).to_le_bytes()),
+                1 => unit.extend((0x5555_0000_0000 + self.word() % 64 * 16).to_le_bytes()),
                 2 => unit.extend_from_slice(format!("line {} of a text, ", self.below(1000)).as_bytes()),
-                3 => unit.extend(self.next().to_le_bytes()),
-                _ => unit.extend([self.next() as u8 & 15; 5]),
+                3 => unit.extend(self.word().to_le_bytes()),
+                _ => unit.extend([self.word() as u8 & 15; 5]),
             }
         }
         unit.truncate(bytes);

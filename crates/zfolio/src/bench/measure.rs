@@ -202,6 +202,7 @@ impl Bench {
 mod tests {
     use super::*;
     use acomp::Compressor;
+    use base::Random;
 
     fn candidate(name: &str) -> Rc<Candidate> {
         Rc::new(Candidate::new(Compressor::parse(name).unwrap()))
@@ -209,11 +210,8 @@ mod tests {
 
     /// Words that no two of are alike, with some zeros between: lz4 shrinks it a little.
     fn memory(len: usize) -> Vec<u8> {
-        let mut word = 1u64;
-        let words = (0..len as u64 / 16 + 1).flat_map(|_| {
-            word = word.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            [word >> 20, 0]
-        });
+        let mut random = Random(1);
+        let words = (0..len as u64 / 16 + 1).flat_map(|_| [random.word() >> 20, 0]);
         words.flat_map(u64::to_le_bytes).take(len).collect()
     }
 

@@ -16,7 +16,7 @@ use std::os::unix::fs::{FileExt, FileTypeExt};
 use zswap::page::same_filled;
 
 /// Bytes of a page.
-pub const PAGE: u64 = 4096;
+pub const PAGE: u64 = base::PAGE as u64;
 
 /// The longest stretch of neighbours that a sample takes where it cannot take all.
 pub const BLOCK_BYTES: u64 = acomp::UNIT_MAX_BYTES as u64;

@@ -1,5 +1,7 @@
 //! Text as programs hold it: sentences of common words, numbers, dates, from a seed.
 
+use base::Random;
+
 const WORDS: [&str; 32] = [
     "paid",
     "late",
@@ -36,20 +38,17 @@ const WORDS: [&str; 32] = [
 ];
 
 /// A stream of text and numbers; the same seed gives the same stream everywhere.
-pub struct Text(u64);
+pub struct Text(Random);
 
 impl Text {
     /// `seed` may be any number.
     pub fn new(seed: u64) -> Text {
-        Text(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+        Text(Random(seed))
     }
 
-    /// A number below `bound`, by a 64-bit xorshift.
+    /// A number below `bound`.
     pub fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) % bound
+        self.0.within(0..bound)
     }
 
     /// `count` words with a space between two.

@@ -7,8 +7,8 @@
 //! The body is an object, of which pages are asked for; or, where `what` is odd, what a window repeats, which is packed, damaged, and unpacked. Where `what` has the
 //! bit [`AUTO`] the algorithms are the two of `auto`, and what packs is the fast one if its bit [`FAST`] is set too.
 
-use crate::samples::Random;
 use crate::samples::fence::Fenced;
+use crate::samples::{Random, Samples};
 use acomp::Compressor;
 use zswap::object::View;
 use zswap::{Choice, Codec, New, PAGE, PARCEL_MAX_BYTES, Packed, Priors, WINDOW_PAGES, Way};
