@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     fn what_has_no_page_has_no_folio() {
-        for range in [0..0, 4096..4096, 4096..8191, 1..9000, 8192..4096] {
+        for range in [0..0, 4096..4096, 4096..8191, 1..9000] {
             assert_eq!(Folio::first_of(&range), None, "{range:?}");
         }
     }

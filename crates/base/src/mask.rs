@@ -298,7 +298,7 @@ mod tests {
         let mask = PageMask::range(60..130) | PageMask::page(200) | PageMask::range(511..512);
         assert_eq!(mask.runs().collect::<Vec<_>>(), [60..130, 200..201, 511..512]);
         assert_eq!(format!("{mask:?}"), "{60..130, 200..201, 511..512}");
-        assert_eq!(PageMask::first(PAGES_MAX).runs().collect::<Vec<_>>(), [0..PAGES_MAX]);
+        assert!(PageMask::first(PAGES_MAX).runs().eq(core::iter::once(0..PAGES_MAX)));
         assert_eq!(PageMask::first(0), PageMask::NONE);
     }
 

@@ -99,7 +99,7 @@ impl RangeSet {
     pub fn gaps(&self, range: &Range<usize>) -> impl Iterator<Item = Range<usize>> {
         let (mut at, to) = (range.start, range.end);
         // An empty range behind the last one, for the gap before it.
-        let all = self.within(range).chain([to..to]);
+        let all = self.within(range).chain(core::iter::once(to..to));
         all.filter_map(move |own| {
             let gap = at..own.start;
             at = own.end;
@@ -187,7 +187,7 @@ mod tests {
     #[test]
     fn what_touches_is_one_and_what_is_cut_is_two() {
         let mut set: RangeSet = [10..20, 30..40, 20..30].into_iter().collect();
-        assert_eq!(set.iter().collect::<Vec<_>>(), [10..40]);
+        assert_eq!((set.iter().len(), set.range_at(10)), (1, Some(10..40)));
         set.remove(&(15..25));
         assert_eq!(set.iter().collect::<Vec<_>>(), [10..15, 25..40]);
         assert_eq!((set.range_at(14), set.range_at(15)), (Some(10..15), None));
@@ -202,12 +202,12 @@ mod tests {
         set.insert(usize::MAX - 10..usize::MAX);
         set.insert(0..5);
         assert!(set.covers(&(usize::MAX - 3..usize::MAX)) && !set.covers(&(4..6)));
-        assert_eq!(set.gaps(&(0..usize::MAX)).collect::<Vec<_>>(), [5..usize::MAX - 10]);
+        assert!(set.gaps(&(0..usize::MAX)).eq(core::iter::once(5..usize::MAX - 10)));
     }
 
     #[test]
     fn an_empty_range_changes_nothing_and_is_everywhere() {
-        let mut set: RangeSet = [10..20].into_iter().collect();
+        let mut set: RangeSet = core::iter::once(10..20).collect();
         let as_it_was = set.clone();
         set.insert(5..5);
         set.insert(15..15);

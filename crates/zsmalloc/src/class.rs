@@ -11,7 +11,7 @@
 use crate::PAGE;
 use crate::arena::UNIT;
 use crate::fullness::Zspages;
-use crate::lock::Lock;
+use base::Mutex;
 
 /// The longest object that shares a zspage, in bytes.
 pub const CLASS_MAX_BYTES: usize = 128 << 10;
@@ -52,7 +52,7 @@ pub struct Class {
     /// Units of address space that a zspage takes: 1, 2, 4 or 8.
     pub units: usize,
     /// Its zspages.
-    pub zspages: Lock<Zspages>,
+    pub zspages: Mutex<Zspages>,
 }
 
 impl Class {
@@ -60,7 +60,7 @@ impl Class {
     pub fn new(class: usize) -> Self {
         let size = size_of(class);
         let (units, slots) = cut(size);
-        Class { size, slots, units, zspages: Lock::new(Zspages::default()) }
+        Class { size, slots, units, zspages: Mutex::new(Zspages::default()) }
     }
 }
 

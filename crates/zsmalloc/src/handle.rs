@@ -22,7 +22,7 @@
 use crate::PAGE;
 use crate::arena::{UNIT, pointer};
 use crate::backing::Backing;
-use crate::lock::Backoff;
+use crate::backoff::Backoff;
 use core::num::NonZeroU32;
 use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};

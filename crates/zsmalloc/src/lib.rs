@@ -30,7 +30,7 @@
 //! - `zspage`: one zspage
 //! - `arena`: the address space that zspages lie in
 //! - `backing`: where memory comes from
-//! - `lock`: the lock around each class
+//! - `backoff`: how a thread waits for a handle
 //! - `check`: recomputes every counter and list
 
 #![cfg_attr(not(test), no_std)]
@@ -39,13 +39,13 @@ extern crate alloc;
 
 mod arena;
 mod backing;
+mod backoff;
 mod check;
 mod class;
 mod compact;
 mod freeze;
 mod fullness;
 mod handle;
-mod lock;
 #[cfg(test)]
 mod model;
 mod pool;

@@ -14,9 +14,9 @@ use crate::backing::Backing;
 use crate::class::{CLASS_MAX_BYTES, CLASSES, Class, class_of};
 use crate::fullness::Zspages;
 use crate::handle::{Handle, Handles};
-use crate::lock::Lock;
 use crate::zspage::{NONE, Zspage};
 use alloc::boxed::Box;
+use base::Mutex;
 use core::ops::Deref;
 use core::ptr::NonNull;
 use core::slice;
@@ -38,7 +38,7 @@ pub struct Pool<B: Backing> {
     pub(crate) backing: B,
     pub(crate) handles: Handles,
     pub(crate) classes: Box<[Class]>,
-    pub(crate) arenas: Lock<Arenas>,
+    pub(crate) arenas: Mutex<Arenas>,
     pub(crate) huge: Huge,
     pub(crate) held: AtomicUsize,
     pub(crate) stored: AtomicUsize,
@@ -53,7 +53,7 @@ impl<B: Backing> Pool<B> {
             backing,
             handles: Handles::new(),
             classes: (0..CLASSES).map(Class::new).collect(),
-            arenas: Lock::new(Arenas::new()),
+            arenas: Mutex::new(Arenas::new()),
             huge: Huge::default(),
             held: AtomicUsize::new(CLASSES * size_of::<Class>()),
             stored: AtomicUsize::new(0),
