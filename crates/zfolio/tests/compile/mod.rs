@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Compiles `tests/c/NAME.c`; where the program is.
+/// Compiles the program of this name in `tests/c`; where it is then.
 #[allow(dead_code, reason = "some tests have flags of their own")]
 pub fn compile(name: &str) -> PathBuf {
     compile_with(name, &[])

@@ -1,8 +1,15 @@
 //! What a reader may expect of every file of the repository.
 
+mod circles;
 mod counters;
 mod documents;
 mod files;
+mod names;
+mod product;
+mod ratchet;
+mod rust;
+mod sizes;
+mod unsafety;
 mod walls;
 
 use std::fs;
