@@ -39,11 +39,16 @@ class System:
         return median(values) if values else None
 
     def pool(self):
-        """Peak of stored bytes, and the pool's bytes at that time; None where the system does not say."""
+        """Peak of stored bytes, and the pool's bytes at that time; None where the system does not say.
+
+        Pages of zeros are left out: zfolio counts them as stored, and the kernel (since 6.12) has a bit for each beside its swap
+        and never gives them to zswap. They are the same part of what is out as of the workload's array.
+        """
         def of(run):
             if run.summary is None:
                 return run.watch.stored_peak_bytes, run.watch.pool_at_stored_peak_bytes
-            return run.figure("stored_peak_bytes"), run.figure("pool_at_peak_bytes")
+            stored = run.figure("stored_peak_bytes")
+            return stored and stored * (1 - run.shares["zero"]), run.figure("pool_at_peak_bytes")
         pairs = [pair for pair in map(of, self.runs) if pair[0] and pair[1]]
         return [median(side) for side in zip(*pairs)] if pairs else None
 
