@@ -3,6 +3,7 @@
 //! - [`PAGE`], [`Folio`]: what moves
 //! - [`PageMask`]: which pages of a folio
 //! - [`RangeSet`]: which addresses
+//! - [`Damaged`]: why stored pages cannot be restored
 //! - [`sys`]: mmap, madvise, futex, clone, ... as functions
 //! - [`Fd`]: a descriptor, closed when dropped
 //! - [`Mutex`]: a lock on a futex, for memory that no program's thread sees
@@ -14,6 +15,7 @@
 
 extern crate alloc;
 
+mod damaged;
 pub mod folio;
 pub mod lock;
 mod mask;
@@ -21,6 +23,7 @@ mod random;
 mod ranges;
 pub mod sys;
 
+pub use damaged::Damaged;
 pub use folio::Folio;
 pub use lock::Mutex;
 pub use mask::PageMask;

@@ -14,7 +14,7 @@ use mm::kernel::{Body, Damaged, Done, Fetch, Job, Prior, Spare, Store, WINDOW_PA
 use uffd::sys;
 use vmscan::PAGE;
 use zsmalloc::Handle;
-use zswap::{Cache, Chooser, Chosen, Codec, LoadError, New, Origin, Packed, Priors, Purse, Way};
+use zswap::{Cache, Chooser, Chosen, Codec, New, Origin, Packed, Priors, Purse, Way};
 
 /// How much compaction moves at a time, in bytes: somebody may fault meanwhile.
 const COMPACT_BYTES: usize = 64 << 10;
@@ -234,14 +234,6 @@ fn way_of(chosen: Option<Chosen>) -> Way {
     chosen.map_or(Way::Only, |chosen| chosen.way)
 }
 
-fn damaged(error: LoadError) -> Damaged {
-    match error {
-        LoadError::Stream => Damaged::Stream,
-        LoadError::Checksum => Damaged::Checksum,
-        LoadError::Object => Damaged::Object,
-    }
-}
-
 impl Store for PageStore {
     fn submit(&mut self, job: Job) {
         let mut priors = Priors::default();
@@ -316,12 +308,11 @@ impl Store for PageStore {
             }
             Body::Blob { handle, fingerprint, .. } => {
                 let handle = Handle::from_raw(handle).ok_or(Damaged::Stream)?;
-                let loaded = self.cache.load(&mut self.codec, handle, fingerprint, first as usize, to);
-                loaded.map_err(damaged)
+                self.cache.load(&mut self.codec, handle, fingerprint, first as usize, to)
             }
             Body::Common { log, at, fingerprint } => {
                 let object = shared_store::object(log, at).ok_or(Damaged::Object)?;
-                self.codec.unpack(object, fingerprint, first as usize, to).map_err(damaged)
+                self.codec.unpack(object, fingerprint, first as usize, to)
             }
             Body::Dropped => Err(Damaged::Stream),
         }

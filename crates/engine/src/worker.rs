@@ -26,7 +26,7 @@ use uffd::sys::{self, CpuSet, consts::*};
 use uffd::{Fd, Memory};
 use vmscan::{PAGE, WINDOW};
 use zswap::{
-    BATCH_MAX, Choice, Codec, Load, LoadError, PARCEL_MAX_BYTES, Packed, Priors, WINDOW_PAGES, Way, Window,
+    BATCH_MAX, Choice, Codec, Damaged, Load, PARCEL_MAX_BYTES, Packed, Priors, WINDOW_PAGES, Way, Window,
 };
 
 /// What a worker is started with.
@@ -236,7 +236,7 @@ impl Bench {
             fingerprint: 0,
             first: 0,
             to: &mut [],
-            result: Err(LoadError::Stream),
+            result: Err(Damaged::Stream),
         });
         let mut replies = [const { None }; BATCH_MAX];
         let mut count = 0;
@@ -251,7 +251,7 @@ impl Bench {
                     fingerprint,
                     first: first as usize,
                     to: &mut parcel[..pages as usize * PAGE],
-                    result: Err(LoadError::Stream),
+                    result: Err(Damaged::Stream),
                 };
                 replies[count] = Some((reply, to));
                 count += 1;

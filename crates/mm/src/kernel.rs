@@ -4,6 +4,7 @@
 //! threads between any two calls, from a seed, and can plant the bugs that HAZARDS lists.
 
 use alloc::vec::Vec;
+pub use base::Damaged;
 use core::fmt;
 use core::ops::Range;
 pub use uffd::pagemap::Run;
@@ -249,27 +250,6 @@ pub enum Done {
         /// False when the object is damaged.
         sound: bool,
     },
-}
-
-/// Why an object could not be loaded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Damaged {
-    /// The compressed bytes are not what the compressor wrote.
-    Stream,
-    /// The plain bytes are not those that were stored.
-    Checksum,
-    /// What lies under the handle is another object.
-    Object,
-}
-
-impl fmt::Display for Damaged {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Damaged::Stream => "its compressed bytes are damaged",
-            Damaged::Checksum => "its checksum does not match",
-            Damaged::Object => "another object is in its place",
-        })
-    }
 }
 
 /// Stage pages in a row whose contents nobody needs: the pool may grow into them instead of into new ones.

@@ -11,7 +11,7 @@ use iaa::{Config, Driver};
 use iaa_model::{DeviceConfig, Model};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use zswap::{BATCH_MAX, Codec, Load, LoadError, New, PAGE, PARCEL_MAX_BYTES, Priors, WINDOW_PAGES, Way};
+use zswap::{BATCH_MAX, Codec, Damaged, Load, New, PAGE, PARCEL_MAX_BYTES, Priors, WINDOW_PAGES, Way};
 
 const WINDOWS: usize = 64;
 /// How long turns are taken, for each line.
@@ -56,7 +56,7 @@ fn all(codec: &mut Codec, objects: &[Object], unit: usize, together: bool, times
                     fingerprint: *fingerprint,
                     first: 0,
                     to,
-                    result: Err(LoadError::Stream),
+                    result: Err(Damaged::Stream),
                 })
                 .collect();
             codec.unpack_all(&mut loads, &mut || {});

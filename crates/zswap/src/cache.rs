@@ -1,6 +1,7 @@
 //! The objects of one process, in its pool.
 
-use crate::codec::{Codec, LoadError};
+use crate::Damaged;
+use crate::codec::Codec;
 use crate::object::View;
 use crate::page::Hash;
 use zsmalloc::{Backing, Handle, Pool};
@@ -46,7 +47,7 @@ impl<B: Backing> Cache<B> {
         fingerprint: u32,
         first: usize,
         to: &mut [u8],
-    ) -> Result<(), LoadError> {
+    ) -> Result<(), Damaged> {
         codec.unpack(&self.pool.read(handle), fingerprint, first, to)
     }
 

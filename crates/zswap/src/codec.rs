@@ -9,7 +9,6 @@ use crate::{PAGE, WINDOW_PAGES};
 use acomp::Context;
 use alloc::vec;
 use alloc::vec::Vec;
-use core::fmt;
 
 mod pack;
 mod unpack;
@@ -101,27 +100,6 @@ impl Packed {
     fn bytes(&self) -> u32 {
         let bytes = |new: &New| if let New::Blob { bytes, .. } = new { *bytes } else { 0 };
         self.objects.iter().flatten().map(bytes).sum()
-    }
-}
-
-/// Why an object could not be loaded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LoadError {
-    /// The object's header or compressed bytes are damaged.
-    Stream,
-    /// The pages are not those that were stored.
-    Checksum,
-    /// It is another object.
-    Object,
-}
-
-impl fmt::Display for LoadError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            LoadError::Stream => "the stored bytes are damaged",
-            LoadError::Checksum => "the checksum does not match",
-            LoadError::Object => "another object is in its place",
-        })
     }
 }
 

@@ -34,11 +34,11 @@ pub mod noise;
 pub mod object;
 pub mod page;
 
-pub use base::PAGE;
+pub use base::{Damaged, PAGE};
 pub use cache::{Cache, hash_in};
 pub use choice::{Auto, Choice};
 pub use chooser::{Chooser, Chosen, Origin, Purse, Way};
-pub use codec::{BATCH_MAX, Codec, Load, LoadError, New, PARCEL_MAX_BYTES, Packed, Priors, Window};
+pub use codec::{BATCH_MAX, Codec, Load, New, PARCEL_MAX_BYTES, Packed, Priors, Window};
 
 /// Pages of a window, the largest object.
 pub const WINDOW_PAGES: usize = 16;

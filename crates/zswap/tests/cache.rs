@@ -5,7 +5,7 @@ use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
 use zsmalloc::{Backing, Handle};
 use zswap::noise::Guesses;
-use zswap::{Cache, Codec, LoadError, New, PAGE, PARCEL_MAX_BYTES, Packed, Priors, WINDOW_PAGES, Way};
+use zswap::{Cache, Codec, Damaged, New, PAGE, PARCEL_MAX_BYTES, Packed, Priors, WINDOW_PAGES, Way};
 
 struct Heap;
 
@@ -91,7 +91,7 @@ fn a_window_comes_back_whole_in_parts_and_page_by_page() {
             assert_eq!(to, expected[first * PAGE..][..count * PAGE], "{name}: {count} from {first}");
         }
         let past_the_end = cache.load(&mut codec, handle, fingerprint, 9, &mut [0; 2 * PAGE]);
-        assert_eq!(past_the_end, Err(LoadError::Stream));
+        assert_eq!(past_the_end, Err(Damaged::Stream));
     }
 }
 
@@ -150,7 +150,7 @@ fn damage_and_another_object_in_its_place_are_errors() {
     let (_, blobs) = store(&cache, &mut codec, &window, 0b11, 1, &Priors::default());
     let [(one, print, _), (two, ..)] = blobs[..] else { panic!("{blobs:?}") };
     let mut to = vec![0; PAGE];
-    assert_eq!(cache.load(&mut codec, two, print, 0, &mut to), Err(LoadError::Object));
+    assert_eq!(cache.load(&mut codec, two, print, 0, &mut to), Err(Damaged::Object));
     let (bytes, mut errors) = (cache.pool().len(one), 0);
     for byte in 0..bytes {
         cache.pool().write(one, |object| object[byte] ^= 0x10);
@@ -166,7 +166,7 @@ fn damage_and_another_object_in_its_place_are_errors() {
     cache.invalidate(one);
     let (_, blobs) = store(&cache, &mut codec, &window, 0b100, 1, &Priors::default());
     assert_eq!(blobs[0].0, one);
-    assert_eq!(cache.load(&mut codec, one, print, 0, &mut to), Err(LoadError::Object));
+    assert_eq!(cache.load(&mut codec, one, print, 0, &mut to), Err(Damaged::Object));
 }
 
 /// A window of noise, of which every `period` bytes are the same within a page.

@@ -3,7 +3,7 @@
 use base::Random;
 use std::cell::Cell;
 use zswap::object::{Format, View};
-use zswap::{Choice, Codec, LoadError, New, PAGE, PARCEL_MAX_BYTES, Packed, Priors, WINDOW_PAGES, Way};
+use zswap::{Choice, Codec, Damaged, New, PAGE, PARCEL_MAX_BYTES, Packed, Priors, WINDOW_PAGES, Way};
 
 const WINDOW: usize = WINDOW_PAGES * PAGE;
 
@@ -85,7 +85,7 @@ fn each_object_says_who_made_it_and_is_read_by_that_one() {
                 assert_eq!(view.format, made);
                 seen += 1;
                 let read = dense.unpack(object, print, 0, &mut to);
-                assert_eq!(read, if made == Format::Fast { Err(LoadError::Stream) } else { Ok(()) });
+                assert_eq!(read, if made == Format::Fast { Err(Damaged::Stream) } else { Ok(()) });
                 assert!(fast.unpack(object, print, 0, &mut to).is_err());
                 // Said to be the other one's.
                 let mut bad = object.to_vec();
@@ -94,7 +94,7 @@ fn each_object_says_who_made_it_and_is_read_by_that_one() {
                 // The fast one knows no dictionaries.
                 bad[1] = Format::Fast as u8;
                 bad[4] = 1;
-                assert_eq!(auto.unpack(&bad, print, 0, &mut to), Err(LoadError::Stream));
+                assert_eq!(auto.unpack(&bad, print, 0, &mut to), Err(Damaged::Stream));
             }
             assert!(seen > 0);
         }

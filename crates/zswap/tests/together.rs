@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use zswap::noise::Guesses;
 use zswap::{
-    BATCH_MAX, Codec, Load, LoadError, New, PAGE, PARCEL_MAX_BYTES, Packed, Priors, WINDOW_PAGES, Way, Window,
+    BATCH_MAX, Codec, Damaged, Load, New, PAGE, PARCEL_MAX_BYTES, Packed, Priors, WINDOW_PAGES, Way, Window,
 };
 
 /// A window of pages of all kinds.
@@ -224,7 +224,7 @@ fn objects_are_unpacked_together_as_each_alone() {
                 .iter()
                 .zip(&mut rooms)
                 .map(|(Wanted { object, fingerprint, first, .. }, to)| {
-                    let result = Err(LoadError::Stream);
+                    let result = Err(Damaged::Stream);
                     Load { object, fingerprint: *fingerprint, first: *first, to, result }
                 })
                 .collect();
@@ -293,7 +293,7 @@ fn a_load_is_back_before_the_batch_that_is_under_way() {
     let mut rooms = vec![vec![0; plain.len()]; BATCH_MAX];
     let mut loads: Vec<Load<'_>> = rooms
         .iter_mut()
-        .map(|to| Load { object, fingerprint, first: 0, to, result: Err(LoadError::Stream) })
+        .map(|to| Load { object, fingerprint, first: 0, to, result: Err(Damaged::Stream) })
         .collect();
     let (mut later, began) = (None, Instant::now());
     device.unpack_all(&mut loads, &mut || {

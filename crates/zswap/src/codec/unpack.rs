@@ -1,9 +1,9 @@
 //! Objects to pages.
 
-use super::{BATCH_MAX, Codec, LoadError};
-use crate::PAGE;
+use super::{BATCH_MAX, Codec};
 use crate::object::{Format, View};
 use crate::page;
+use crate::{Damaged, PAGE};
 use acomp::{Batch, DecompressRequest};
 
 /// An object of which pages are restored.
@@ -17,7 +17,7 @@ pub struct Load<'a> {
     /// Where the pages go, as many as are wanted.
     pub to: &'a mut [u8],
     /// What came of it.
-    pub result: Result<(), LoadError>,
+    pub result: Result<(), Damaged>,
 }
 
 impl Codec {
@@ -45,7 +45,7 @@ impl Codec {
         let results = requests.map(|request| request.result);
         for (load, kept) in loads.iter_mut().zip(&views) {
             if let Some((view, request)) = kept {
-                let read = results[*request].map_err(|_| LoadError::Stream);
+                let read = results[*request].map_err(|_| Damaged::Stream);
                 load.result = read.and_then(|()| self.check(view, load.first, load.to));
             }
         }
@@ -58,7 +58,7 @@ impl Codec {
         fingerprint: u32,
         first: usize,
         to: &mut [u8],
-    ) -> Result<(), LoadError> {
+    ) -> Result<(), Damaged> {
         let count = to.len() / PAGE;
         let view = look(object, fingerprint, first + count)?;
         let (start, end) = (first * PAGE, first * PAGE + to.len());
@@ -66,21 +66,21 @@ impl Codec {
             Format::Plain => None,
             Format::Compressed => Some(&mut self.context),
             // Of one compressor alone nothing is the fast one's.
-            Format::Fast => Some(self.fast.as_mut().ok_or(LoadError::Stream)?),
+            Format::Fast => Some(self.fast.as_mut().ok_or(Damaged::Stream)?),
         };
         match context {
             None => to.copy_from_slice(&view.payload[start..end]),
             Some(context) if count == view.pages => {
                 let mut batch = [DecompressRequest::new(view.payload, to)];
                 context.decompress(&mut batch);
-                batch[0].result.map_err(|_| LoadError::Stream)?;
+                batch[0].result.map_err(|_| Damaged::Stream)?;
             }
             Some(context) => {
                 // Only as far as the last page that is wanted.
                 let plain = &mut self.plain[..end];
                 let full = view.pages * PAGE;
                 let read = context.decompress_prefix(view.payload, plain, full);
-                read.map_err(|_| LoadError::Stream)?;
+                read.map_err(|_| Damaged::Stream)?;
                 to.copy_from_slice(&plain[start..]);
             }
         }
@@ -88,18 +88,18 @@ impl Codec {
     }
 
     /// Pages `first..` of an object are those that were stored.
-    fn check(&self, view: &View<'_>, first: usize, pages: &[u8]) -> Result<(), LoadError> {
+    fn check(&self, view: &View<'_>, first: usize, pages: &[u8]) -> Result<(), Damaged> {
         let mut pages = pages.chunks_exact(PAGE).enumerate();
         let is_sound = pages.all(|(i, page)| page::hash(page, self.seed) == view.hash(first + i));
-        if is_sound { Ok(()) } else { Err(LoadError::Checksum) }
+        if is_sound { Ok(()) } else { Err(Damaged::Checksum) }
     }
 }
 
 /// An object as far as its header tells of it: that it is the one of this fingerprint, with so many pages at least.
-fn look(object: &[u8], fingerprint: u32, pages: usize) -> Result<View<'_>, LoadError> {
-    let view = View::read(object).ok_or(LoadError::Stream)?;
+fn look(object: &[u8], fingerprint: u32, pages: usize) -> Result<View<'_>, Damaged> {
+    let view = View::read(object).ok_or(Damaged::Stream)?;
     if view.fingerprint() != fingerprint {
-        return Err(LoadError::Object);
+        return Err(Damaged::Object);
     }
-    if pages > view.pages { Err(LoadError::Stream) } else { Ok(view) }
+    if pages > view.pages { Err(Damaged::Stream) } else { Ok(view) }
 }
