@@ -182,10 +182,7 @@ impl PageStore {
             let pages = left.min(given.unit);
             left -= pages;
             *body = match new {
-                New::Same(word) => {
-                    self.stat.same_filled.fetch_add(pages as u64, Relaxed);
-                    Some(Body::Same(word))
-                }
+                New::Same(word) => Some(Body::Same(word)),
                 New::Blob { fingerprint, bytes, compressed } => {
                     let object = &mut parcel[at..][..bytes as usize];
                     at += bytes as usize;

@@ -527,7 +527,12 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 let prior = self.stage.take(slot, page, false);
                 self.drop_entry(prior);
                 self.objects.retain(id, true);
-                stored[rank / unit] |= bit;
+                // What one word fills is no data in the pool, however many pages it fills.
+                if let Body::Same(_) = self.objects.get(id).body {
+                    self.stat.same_filled.fetch_add(1, Relaxed);
+                } else {
+                    stored[rank / unit] |= bit;
+                }
                 Entry::new(Kind::Stored, id, (rank % unit) as u16, Heat::COLD)
             } else {
                 kept |= bit;

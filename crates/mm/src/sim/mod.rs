@@ -18,6 +18,7 @@
 
 mod bugs;
 mod clean;
+mod counts;
 mod kernel;
 mod look;
 mod many;
