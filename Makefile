@@ -38,6 +38,9 @@ soak: torture programs ## both
 fuzz: ## hostile input for every decompressor, an hour in all (SECONDS=3600 is divided among ten; needs nightly Rust and g++)
 	nice -n 19 tools/fuzz $(or $(SECONDS),3600)
 
+miri: ## what holds raw memory, under the interpreter that finds undefined behaviour (needs nightly Rust with miri)
+	nice -n 19 tools/miri
+
 bench: build ## against the kernel's own zswap, in one run
 	bench/run
 
@@ -50,4 +53,4 @@ fmt: ## formats the Rust code
 clean: ## removes what was built
 	$(CARGO) clean
 
-.PHONY: help demo test build install programs torture kernels suites soak fuzz bench deny fmt clean
+.PHONY: help demo test build install programs torture kernels suites soak fuzz miri bench deny fmt clean

@@ -1,4 +1,4 @@
-//! Walks all of a pool and recomputes what its counters, hints and lists say. For tests, and for a test mode of whoever has a pool.
+//! Walks all of a pool and recomputes what its counters, hints and lists say. For tests and examples.
 //!
 //! What is checked is written where the state is: pool.rs, fullness.rs, zspage.rs and arena.rs.
 
