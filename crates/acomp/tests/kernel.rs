@@ -6,6 +6,8 @@
 //! is not in the usual kernels, or does not give it away. For these `kernel_streams.rs` has the kernel's code. It takes root; where that, a file system or mkfs.btrfs is missing it is said so.
 
 mod samples;
+#[path = "../../zfolio/tests/skip/mod.rs"]
+mod skip;
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -16,9 +18,9 @@ use std::process::Command;
 use base::PAGE;
 use samples::{Random, Samples, context, decompress, object, scratch, seed};
 
-/// Says that a test cannot be made here, also where its output is held back.
+/// Says that a test cannot be made here. What a kernel has not got no installation gives it.
 fn skip(why: &str) {
-    let _ = writeln!(std::io::stderr(), "skipped: {why}: the kernel's streams were not compared");
+    skip::lacks(&format!("{why}: the kernel's streams were not compared"));
 }
 
 /// Whether images of this file system can be mounted. If not, that is said.

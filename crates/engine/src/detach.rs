@@ -178,7 +178,7 @@ mod tests {
     #[test]
     fn pages_leave_a_read_only_mapping_which_stays_registered() {
         let Ok(uffd) = Userfault::open(Features::Events) else {
-            println!("skipped: userfaultfd is refused");
+            crate::skip::skip("userfaultfd is refused");
             return;
         };
         let (from, landing) = (constants(), Landing::new(PAGES * PAGE).unwrap());

@@ -60,3 +60,7 @@ pub mod unhooked;
 pub mod watch;
 pub mod worker;
 pub mod workers;
+
+#[cfg(test)]
+#[path = "../../zfolio/tests/skip/mod.rs"]
+mod skip;

@@ -84,7 +84,7 @@ mod tests {
         const OLD: usize = 8 * PAGE;
         const NEW: usize = 20 * PAGE;
         let Ok(uffd) = Userfault::open(Features::Events) else {
-            return println!("skipped: userfaultfd is refused");
+            return crate::skip::skip("userfaultfd is refused");
         };
         // Between two that nothing joins.
         let (from, place) = (map(8), map(22));

@@ -183,7 +183,7 @@ mod tests {
         let test = std::thread::spawn(|| {
             let mut placement = Placement::new(&[], true);
             if placement.barred {
-                println!("skipped: there is one CPU only");
+                crate::skip::lacks("there is one CPU only");
                 return;
             }
             let cpu = (0..).find(|&cpu| placement.all.contains(cpu));

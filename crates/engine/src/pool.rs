@@ -123,7 +123,7 @@ mod tests {
             || Ok::<_, Errno>(Mover { quiet: Userfault::open(Features::Quiet)?, pagemap: Pagemap::open()? });
         let pool = PoolMemory::new(mover().ok());
         if pool.mover.borrow().is_none() {
-            println!("skipped: userfaultfd is refused");
+            crate::skip::skip("userfaultfd is refused");
             return;
         }
         let stage = arena::map(4 * PAGE, PAGE).unwrap();

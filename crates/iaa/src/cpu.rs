@@ -144,7 +144,7 @@ mod tests {
     #[test]
     fn a_descriptor_goes_out_in_one_piece() {
         if !Features::of_this_cpu().movdir64b {
-            println!("skipped: this CPU has no MOVDIR64B");
+            crate::skip::lacks("this CPU has no MOVDIR64B");
             return;
         }
         let (source, mut target) =

@@ -88,6 +88,10 @@ pub mod stats;
 pub mod sysfs;
 pub mod topology;
 
+#[cfg(test)]
+#[path = "../../zfolio/tests/skip/mod.rs"]
+mod skip;
+
 pub use context::Context;
 pub use crc::Crc64;
 pub use driver::{Config, Driver, Mode, Opener};

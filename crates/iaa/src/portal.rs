@@ -200,7 +200,7 @@ mod tests {
             // SAFETY: shared memory of nobody's is behind it.
             assert_eq!(unsafe { mapped.submit(&two()) }, Ok(2));
         } else {
-            println!("skipped: this CPU has no MOVDIR64B to write to a portal with");
+            crate::skip::lacks("this CPU has no MOVDIR64B to write to a portal with");
         }
     }
 }

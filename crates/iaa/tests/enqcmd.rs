@@ -4,6 +4,8 @@
 #![cfg(target_arch = "x86_64")]
 
 mod rig;
+#[path = "../../zfolio/tests/skip/mod.rs"]
+mod skip;
 
 use base::sys::{self, consts};
 use iaa::cpu::Features;
@@ -263,7 +265,7 @@ fn a_shared_queue_says_itself_when_it_is_full() {
 #[test]
 fn a_dedicated_queue_says_nothing() {
     if Features::of_this_cpu().movdir64b {
-        println!("skipped: this CPU has MOVDIR64B; see portal.rs");
+        skip::lacks("this CPU has MOVDIR64B; see portal.rs");
         return;
     }
     let _queue = queue(5);

@@ -1,5 +1,8 @@
 //! The driver and queues that it opens itself: sysfs, open(2), write(2), close(2). It takes root, to have the model's queues as files.
 
+#[path = "../../zfolio/tests/skip/mod.rs"]
+mod skip;
+
 use iaa::setup::Setup;
 use iaa::{Config, Context, Driver, Outcome, Portal, Reason, Request};
 use iaa_model::{DeviceConfig, Fault, Files, Model, Tree, Zlib};
@@ -12,7 +15,7 @@ fn files(model: &Model, name: &str) -> Option<(Tree, Files)> {
     match Files::new(model, &tree) {
         Ok(files) => Some((tree, files)),
         Err(why) => {
-            println!("skipped: no file system in user space: {why}");
+            skip::skip(&format!("no file system in user space: {why}"));
             None
         }
     }

@@ -29,6 +29,10 @@ pub mod socket;
 mod userfault;
 pub mod vdso;
 
+#[cfg(test)]
+#[path = "../../zfolio/tests/skip/mod.rs"]
+mod skip;
+
 pub use base::{Errno, Fd, Mutex, PAGE, lock, sys};
 pub use memory::Memory;
 pub use userfault::{Features, MOVE, Message, Moved, REGISTER, Userfault};

@@ -298,7 +298,7 @@ mod tests {
         match Userfault::open(Features::Events) {
             Ok(u) => Some(u),
             Err(errno) => {
-                println!("skipped: userfaultfd is refused: {errno}");
+                crate::skip::skip(&format!("userfaultfd is refused: {errno}"));
                 None
             }
         }
@@ -512,7 +512,7 @@ mod tests {
         }
         const HUGE: usize = 2 << 20;
         let Ok(u) = Userfault::open(Features::Quiet) else {
-            println!("skipped: userfaultfd is refused");
+            crate::skip::skip("userfaultfd is refused");
             return;
         };
         let (pagemap, stage) = (Pagemap::open().unwrap(), map(1));
@@ -525,7 +525,7 @@ mod tests {
         let own = smaps.split(&format!("{first:x}-")).nth(1).unwrap_or_default();
         let huge = own.lines().find(|line| line.starts_with("AnonHugePages:")).unwrap_or_default();
         if !huge.contains(" 2048 kB") {
-            println!("skipped: there are no huge pages: {huge}");
+            crate::skip::lacks(&format!("there are no huge pages: {huge}"));
             return;
         }
         // From now on each of its pages is mapped by itself.
@@ -557,7 +557,7 @@ mod tests {
     fn a_move_that_is_disturbed_says_all_that_it_moved() {
         // Without events: MADV_FREE would wait until somebody has read of it.
         let Ok(u) = Userfault::open(Features::Quiet) else {
-            println!("skipped: userfaultfd is refused");
+            crate::skip::skip("userfaultfd is refused");
             return;
         };
         let pagemap = Pagemap::open().unwrap();

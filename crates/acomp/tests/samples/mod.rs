@@ -3,6 +3,8 @@
 #![allow(dead_code)] // Each test takes what it needs.
 
 pub mod fence;
+#[path = "../../../zfolio/tests/skip/mod.rs"]
+mod skip;
 pub mod trials;
 
 use std::io::Write;
@@ -159,14 +161,13 @@ pub fn filter(program: &str, arguments: &[&str], input: &[u8]) -> Vec<u8> {
     output.stdout
 }
 
-/// Whether a program can be run. If not, that is said, also where a test's output is held back.
+/// Whether a program can be run. If not, that is said, or fails.
 pub fn is_installed(program: &str, package: &str) -> bool {
     let found = Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
     if found.is_err() {
-        let _ = writeln!(
-            std::io::stderr(),
-            "skipped: {program} is not installed (apt-get install {package}): its streams were not compared"
-        );
+        skip::skip(&format!(
+            "{program} is not installed (apt-get install {package}): its streams were not compared"
+        ));
     }
     found.is_ok()
 }

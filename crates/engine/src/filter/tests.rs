@@ -158,7 +158,7 @@ fn the_kernel_takes_a_filter_with_doors() {
     std::fs::create_dir_all(format!("{root}/dev/iax")).unwrap();
     std::fs::write(format!("{root}/dev/iax/wq1.0"), "").unwrap();
     let Some(doors) = acomp::doors::seal(&root) else {
-        println!("skipped: this kernel does not seal");
+        crate::skip::lacks("this kernel does not seal");
         return;
     };
     let mut told = (doors, [false; 7]);
@@ -204,7 +204,7 @@ fn a_worker_learns_on_which_cpu_it_is() {
     }
     let all = CpuSet::of_this_thread();
     let Some(last) = (1..1024).rev().find(|&cpu| all.contains(cpu)) else {
-        println!("skipped: there is one CPU");
+        crate::skip::lacks("there is one CPU");
         return;
     };
     sys::sched_setaffinity(0, &CpuSet::only(last)).unwrap();
