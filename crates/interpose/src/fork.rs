@@ -13,7 +13,7 @@
 //! 1. one thread forks at a time (the bell is held), and the engine stands still for nothing but the clone itself: it
 //!    goes on when either the thread or the child has been seen behind it, or the program is gone;
 //! 2. the child's thread waits until its engine has registered all that is out, and has found it to be holes
-//!    (mm/fork.rs); if that fails it is killed with a message, before an instruction of the program's has run;
+//!    (mm/pager/fork.rs); if that fails it is killed with a message, before an instruction of the program's has run;
 //! 3. the parent does not wait for the child, so that a child that is killed leaves nobody waiting; and the child needs
 //!    of the parent what its engine writes to the channel before it does anything else. If that never comes the child
 //!    is killed with a message.

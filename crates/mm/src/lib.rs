@@ -12,10 +12,10 @@
 //! - [`kernel`]: the two traits, and what passes between
 //! - [`index`]: a page table of our own
 //! - [`stage`], [`object`]: what the index points to
-//! - [`pager`]: the state and its turn; [`event`]: unmap, remap, remove; [`enroll`]: what is registered; `areas`: where there is something to take; [`evict`]: out;
-//!   [`pack`]: out once more, and smaller; [`fault`]: in; [`fetch`]: in, ahead; [`fork`]: what a child takes over; [`shared`]: what it has in common with its parent afterwards,
-//!   [`family`]: and what of it is stored once for both; [`look`]: what the program asks about its pages
-//! - [`check`]: an invariant walker
+//! - `areas`: where there is something to take
+//! - [`pager`]: the state and its turn. `event`: unmap, remap, remove; `enroll`: what is registered; `evict`: out; `pack`: out once more, and smaller;
+//!   `fault`: in; `fetch`: in, ahead; [`fork`]: what a child takes over; `shared`: what it has in common with its parent afterwards,
+//!   [`family`]: and what of it is stored once for both; [`look`]: what the program asks about its pages; `check`: an invariant walker
 
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
@@ -23,24 +23,10 @@
 extern crate alloc;
 
 mod areas;
-pub mod check;
-pub mod enroll;
-pub mod event;
-pub mod evict;
-pub mod family;
-pub mod fault;
-pub mod fetch;
-pub mod fork;
 pub mod index;
 pub mod kernel;
-pub mod look;
 pub mod object;
-pub mod pack;
 pub mod pager;
-pub mod shared;
 pub mod stage;
 
-#[cfg(test)]
-mod sim;
-
-pub use pager::{Config, Pager};
+pub use pager::{Config, Pager, family, fork, look};

@@ -6,12 +6,27 @@
 //!
 //! A turn: read messages and apply events (`attend`), apply results (`collect`), serve faults, reclaim.
 
+mod check;
+mod enroll;
+mod event;
+mod evict;
+pub mod family;
+mod fault;
+mod fetch;
+pub mod fork;
+pub mod look;
+mod pack;
+mod shared;
+
+#[cfg(test)]
+mod sim;
+
 use crate::areas::Areas;
-use crate::enroll::{Growth, Walk};
-use crate::event::Quarantine;
 use crate::index::{Entry, Index, Kind};
 use crate::kernel::{Kernel, Store, WINDOW_PAGES};
 use crate::object::Objects;
+use crate::pager::enroll::{Growth, Walk};
+use crate::pager::event::Quarantine;
 use crate::stage::{Stage, Use};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -92,7 +107,7 @@ pub struct Pager<'a, K, S> {
     /// Mappings that mremap has made, all of it registered, until no event is under way.
     pub(crate) remapped: Vec<Range<usize>>,
     /// Windows that a worker loads ahead of the fault.
-    pub(crate) fetches: Vec<crate::fetch::Ahead>,
+    pub(crate) fetches: Vec<crate::pager::fetch::Ahead>,
     /// Where the clock hand stands, whether it takes what the kernel has swapped, and whether it rests.
     pub(crate) hand: usize,
     pub(crate) takes_swapped: bool,

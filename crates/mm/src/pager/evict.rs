@@ -9,10 +9,10 @@
 //! 4. pages that the kernel writes without a fault are left where they are: they are listed before the move, and again after it,
 //!    and one that was moved in between goes back at once.
 
-use crate::event::covers;
-use crate::family::hull;
 use crate::index::{Entry, Kind};
 use crate::kernel::{Body, Done, Errno, Job, Kernel, LOOK_PAGES, Prior, Run, Spare, Store, WINDOW_PAGES};
+use crate::pager::event::covers;
+use crate::pager::family::hull;
 use crate::pager::{Pager, bits, stage_page};
 use crate::stage::Use;
 use alloc::vec::Vec;

@@ -3,7 +3,7 @@
 use super::program::BASE;
 use super::scene::{Scene, pages};
 use crate::index::Kind;
-use crate::look::OUT;
+use crate::pager::look::OUT;
 use crate::stage::Use;
 use uffd::pagemap::PRESENT_BIT;
 use vmscan::PAGE;

@@ -14,9 +14,9 @@
 //! 2. what is noted of a page goes wherever the page goes, or is forgotten with it, by the same events;
 //! 3. a record stays as it is as long as one of the family may depend on it (shared_store.rs of the engine), and is checked against its hashes as it is loaded.
 
-use crate::event::covers;
 use crate::index::{Entry, Kind};
 use crate::kernel::{Body, Kernel, LOOK_PAGES, Run, Store, WINDOW_PAGES};
+use crate::pager::event::covers;
 use crate::pager::{Pager, bits};
 use core::ops::Range;
 use vmscan::{PAGE, WINDOW};

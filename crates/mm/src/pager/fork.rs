@@ -14,10 +14,10 @@
 //!    since bears none. Where that says nothing, and something is out there, it must not run;
 //! 4. what the program wants wiped in a child is forgotten (`adopt`), and a page that is said to be out must be a hole there (`verify`).
 
-use crate::event::{insert, part, subtract};
 use crate::index::{Index, Kind};
 use crate::kernel::{Birthmarks, Errno, Kernel, Message, Run, Store};
 use crate::object::Objects;
+use crate::pager::event::{insert, part, subtract};
 use crate::pager::{Config, Pager};
 use crate::stage::Stage;
 use alloc::vec::Vec;

@@ -2,9 +2,9 @@
 //!
 //! No event tells of a new mapping. It is looked for as the address space grows; of most the program tells before it may fill them.
 
-use crate::event::{covers, insert};
 use crate::kernel::{Errno, Kernel, Store};
 use crate::pager::Pager;
+use crate::pager::event::{covers, insert};
 use core::ops::Range;
 
 /// How long it is from one look for mappings that are not registered yet to the next: while the address space grows fast, slowly, and not at all.

@@ -3,10 +3,10 @@
 //! Each of them is write-protected (`share`): who writes to it takes memory for a copy, and waits for room like one who touches fresh memory. What has come since the
 //! fork goes out first, what others have too at last, by copy and drop: that frees it only when all have done so.
 
-use crate::event::subtract;
-use crate::evict::PATIENCE;
-use crate::family::hull;
 use crate::kernel::{Errno, Kernel, Moved, Run, Store, WINDOW_PAGES};
+use crate::pager::event::subtract;
+use crate::pager::evict::PATIENCE;
+use crate::pager::family::hull;
 use crate::pager::{Fault, Pager};
 use core::ops::Range;
 use core::sync::atomic::Ordering::Relaxed;

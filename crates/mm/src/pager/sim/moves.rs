@@ -3,8 +3,8 @@
 use super::memory::{Access, Vma};
 use super::program::BASE;
 use super::scene::{SOMEBODY, Scene, pages};
-use crate::event::{covers, subtract};
 use crate::kernel::Message;
+use crate::pager::event::{covers, subtract};
 use vmscan::PAGE;
 
 #[test]

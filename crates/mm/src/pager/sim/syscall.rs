@@ -4,8 +4,8 @@
 use super::World;
 use super::memory::{Access, Marker, Task};
 use super::program::Doing;
-use crate::event::subtract;
 use crate::kernel::Message;
+use crate::pager::event::subtract;
 use std::collections::VecDeque;
 use std::ops::Range;
 use vmscan::PAGE;
