@@ -27,6 +27,9 @@ pub mod index;
 pub mod kernel;
 pub mod object;
 pub mod pager;
+mod quarantine;
+mod ranges;
+mod regions;
 pub mod stage;
 
 pub use pager::{Config, Pager, family, fork, look};

@@ -26,7 +26,7 @@ use crate::index::{Entry, Index, Kind};
 use crate::kernel::{Kernel, Store, WINDOW_PAGES};
 use crate::object::Objects;
 use crate::pager::enroll::{Growth, Walk};
-use crate::pager::event::Quarantine;
+use crate::regions::Regions;
 use crate::stage::{Stage, Use};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -94,18 +94,10 @@ pub struct Pager<'a, K, S> {
     pub(crate) parked: Vec<Fault>,
     /// It does.
     is_parked: bool,
-    /// Ranges that a REMOVE covered, and that may not be evicted yet.
-    pub(crate) quarantine: Quarantine,
-    /// Ranges that somebody moved to before the event of their former owner was read, whose pages are aside; sorted and apart.
-    pub(crate) displaced: Vec<Range<usize>>,
-    /// Those of them that may have had no former owner.
-    pub(crate) doubted: Vec<Range<usize>>,
-    /// Registered ranges, sorted and apart.
-    pub(crate) regions: Vec<Range<usize>>,
+    /// What is registered.
+    regions: Regions,
     /// What the hand knows of the mappings.
     pub(crate) areas: Areas,
-    /// Mappings that mremap has made, all of it registered, until no event is under way.
-    pub(crate) remapped: Vec<Range<usize>>,
     /// Windows that a worker loads ahead of the fault.
     pub(crate) fetches: Vec<crate::pager::fetch::Ahead>,
     /// Where the clock hand stands, whether it takes what the kernel has swapped, and whether it rests.
@@ -183,12 +175,8 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
             hunger: Hunger::default(),
             parked: Vec::new(),
             is_parked: false,
-            quarantine: Quarantine::default(),
-            displaced: Vec::new(),
-            doubted: Vec::new(),
-            regions: Vec::new(),
+            regions: Regions::default(),
             areas: Areas::default(),
-            remapped: Vec::new(),
             fetches: Vec::new(),
             hand: 0,
             takes_swapped: false,
@@ -226,7 +214,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
 
     /// What is registered, sorted and apart.
     pub fn regions(&self) -> &[Range<usize>] {
-        &self.regions
+        self.regions.registered().as_slice()
     }
 
     /// The page that threads of the program touch to be heard.
@@ -385,7 +373,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
 
     /// Nothing is out, staged or registered: the pager may sleep.
     pub fn is_idle(&self) -> bool {
-        self.stored_pages == 0 && self.regions.is_empty() && self.in_flight == 0
+        self.stored_pages == 0 && self.regions.registered().is_empty() && self.in_flight == 0
     }
 
     /// Brings everything home and unregisters it: before a fork. Faults are served all the while; afterwards none can come.
@@ -404,17 +392,17 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
                 self.serve_now(fault);
             }
             // A result that came meanwhile may have put pages away again; look once more.
-            if self.in_flight == 0 && home && self.displaced.is_empty() {
+            if self.in_flight == 0 && home && !self.regions.has_displaced() {
                 break;
             }
         }
         loop {
             // Not `regions` alone: what mremap added to a mapping is registered too, and no event tells of it.
-            self.unregistered(&(0..1 << 47));
+            self.regions.unregister(&(0..1 << 47));
             self.kernel.unregister(0..1 << 47);
             // A range may have moved away meanwhile, and have taken its registration along.
             self.settle();
-            if self.regions.is_empty() && self.is_quiet() {
+            if self.regions.registered().is_empty() && self.is_quiet() {
                 break;
             }
             self.kernel.pause();
@@ -444,12 +432,12 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
                 }
             }
             self.kernel.release(range.clone());
-            self.unregistered(&range);
+            self.regions.unregister(&range);
             self.unfault(&range);
             // An event under way may be of something that has moved there meanwhile, with what is known of it.
             let is_quiet = self.is_quiet();
             self.settle();
-            let is_known = self.regions.iter().any(|r| r.start < range.end && r.end > range.start);
+            let is_known = self.regions.registered().overlaps(&range);
             if is_quiet && !is_known {
                 return;
             }

@@ -10,7 +10,6 @@ use crate::stage::Use;
 use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::String;
-use core::ops::Range;
 use vmscan::PAGE;
 
 /// Makes the first failed check the result.
@@ -48,9 +47,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             name(&mut counts, fetch.object, true);
         }
         self.check_objects(&counts)?;
-        check_ranges(&self.regions)?;
-        check_ranges(&self.displaced)?;
-        Ok(())
+        self.regions.check()
     }
 
     fn check_index(&self, counts: &mut Counts) -> Result<(), String> {
@@ -78,8 +75,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 }
             }
             let out = matches!(entry.kind(), Kind::Staged | Kind::Stored | Kind::Zero);
-            let registered = self.regions.iter().any(|r| r.contains(&page))
-                || self.displaced.iter().any(|r| r.contains(&page.wrapping_sub(ASIDE)));
+            let registered = self.regions.registered().contains(page)
+                || self.regions.is_displaced(page.wrapping_sub(ASIDE));
             ensure!(!out || registered, "{page:#x} is out ({entry:?}) and in no region");
         }
         ensure!(stored == self.stored_pages, "{stored} pages are out, {} are counted", self.stored_pages);
@@ -161,10 +158,4 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         ensure!(dangling.is_none(), "object {dangling:?} is named and free");
         Ok(())
     }
-}
-
-fn check_ranges(ranges: &[Range<usize>]) -> Result<(), String> {
-    ensure!(ranges.iter().all(|r| r.start < r.end), "an empty region: {ranges:x?}");
-    ensure!(ranges.windows(2).all(|w| w[0].end <= w[1].start), "regions out of order: {ranges:x?}");
-    Ok(())
 }

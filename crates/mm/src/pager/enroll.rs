@@ -4,7 +4,6 @@
 
 use crate::kernel::{Errno, Kernel, Store};
 use crate::pager::Pager;
-use crate::pager::event::{covers, insert};
 use core::ops::Range;
 
 /// How long it is from one look for mappings that are not registered yet to the next: while the address space grows fast, slowly, and not at all.
@@ -84,7 +83,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
 
     /// Registers an area, unless all of it from `from` on is registered already.
     pub(crate) fn enroll(&mut self, area: &Range<usize>, from: usize) -> Result<(), Errno> {
-        if covers(&self.regions, &(from..area.end)) {
+        if self.regions.registered().covers(&(from..area.end)) {
             return Ok(());
         }
         // An event under way may be about this mapping, or about what was there before: what the regions say must be what is registered,
@@ -98,7 +97,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             return Err(Errno::EAGAIN);
         }
         self.areas.forget_at(&whole);
-        insert(&mut self.regions, whole);
+        self.regions.register(whole);
         self.rest.end();
         Ok(())
     }

@@ -11,7 +11,6 @@
 
 use crate::index::{Entry, Kind};
 use crate::kernel::{Body, Done, Errno, Job, Kernel, LOOK_PAGES, Prior, Run, Spare, Store, WINDOW_PAGES};
-use crate::pager::event::covers;
 use crate::pager::family::hull;
 use crate::pager::{Pager, bits, stage_page};
 use crate::stage::Use;
@@ -247,7 +246,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         // is nothing to take, or it is new.
         let now = self.kernel.now_ns();
         self.areas.keep_until(now);
-        let holds = |area: &Range<usize>| at < area.start || covers(&self.regions, &(at..area.end));
+        let holds =
+            |area: &Range<usize>| at < area.start || self.regions.registered().covers(&(at..area.end));
         if let Some(area) = self.areas.find(at).filter(holds) {
             return Some(area);
         }
@@ -293,16 +293,14 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
 
     /// True for pages that the kernel writes without a fault, for those that somebody may be discarding, and for those that are held.
     fn must_stay(&mut self, at: usize) -> bool {
-        self.pins.binary_search(&at).is_ok()
-            || !self.quarantine.is_empty() && self.quarantine.holds(at)
-            || self.kernel.is_held(at)
+        self.pins.binary_search(&at).is_ok() || self.regions.quarantine().holds(at) || self.kernel.is_held(at)
     }
 
     /// Moves a run to the stage, as far as it goes; how many bytes it was. What may be moved is asked anew before each move, since the
     /// events that were applied meanwhile may have changed the answer.
     fn move_out(&mut self, range: Range<usize>) -> usize {
         let (mut at, mut got, mut tries, mut unshared, mut split) = (range.start, 0, 0, 0, 0);
-        while at < range.end && covers(&self.regions, &(at..range.end)) {
+        while at < range.end && self.regions.registered().covers(&(at..range.end)) {
             if self.must_stay(at) {
                 at += PAGE;
                 continue;
@@ -361,7 +359,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             return;
         }
         self.nothing_is_due();
-        debug_assert!(self.displaced.is_empty(), "a move proves that no event is due");
+        debug_assert!(!self.regions.has_displaced(), "a move proves that no event is due");
         self.stat.pgdeactivate.fetch_add((bytes / PAGE) as u64, Relaxed);
         self.evictions += bytes / PAGE;
         self.objects.set_clock(self.evictions);

@@ -16,7 +16,6 @@
 
 use crate::index::{Entry, Kind};
 use crate::kernel::{Body, Kernel, LOOK_PAGES, Run, Store, WINDOW_PAGES};
-use crate::pager::event::covers;
 use crate::pager::{Pager, bits};
 use core::ops::Range;
 use vmscan::{PAGE, WINDOW};
@@ -59,7 +58,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             let from = self.teller.max(area.start);
             let to = area.end.min((from & !(WINDOW - 1)) + LOOK_PAGES * PAGE);
             self.teller = to;
-            if !covers(&self.regions, &(from..to)) {
+            if !self.regions.registered().covers(&(from..to)) {
                 continue;
             }
             let shared = self.kernel.shared(from..to);
@@ -90,7 +89,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         for (rank, page) in (0..WINDOW_PAGES).filter(|page| pages & bits(*page, 1) != 0).enumerate() {
             let at = window + page * PAGE;
             let entry = self.index.get(at);
-            if entry.kind() != Kind::None || !covers(&self.regions, &(at..at + PAGE)) || !self.is_there(at) {
+            if entry.kind() != Kind::None || !self.regions.registered().contains(at) || !self.is_there(at) {
                 continue;
             }
             let id = match id {

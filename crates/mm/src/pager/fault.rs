@@ -114,7 +114,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         match self.kernel.fill_locked(at..end) {
             Filled::No => return false,
             Filled::Whole => {}
-            Filled::Left(range) => self.unregistered(&range),
+            Filled::Left(range) => self.regions.unregister(&range),
         }
         self.kernel.wake(at..end);
         true
@@ -479,7 +479,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             }
         }
         // Outside of what is known to be registered: a mapping that mremap has grown, or one that has taken another's place.
-        if !self.regions.iter().any(|r| r.contains(&fault.at)) && !self.kernel.is_ours(fault.at) {
+        if !self.regions.registered().contains(fault.at) && !self.kernel.is_ours(fault.at) {
             self.kernel.wake(fault.at..fault.at + PAGE);
             return Outcome::Served;
         }
@@ -493,7 +493,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             Extent::Window => (fault.at & !(WINDOW - 1)) + WINDOW,
             Extent::Stream { ahead } => (fault.at & !(WINDOW - 1)) + WINDOW + ahead,
         };
-        let region = self.regions.iter().find(|r| r.contains(&fault.at)).map_or(fault.at + PAGE, |r| r.end);
+        let region = self.regions.registered().find(fault.at).map_or(fault.at + PAGE, |r| r.end);
         let end = end.min(region).max(fault.at + PAGE);
         let end = self.end_of_zeros(fault.at + PAGE, end);
         if !fault.write {

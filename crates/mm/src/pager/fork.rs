@@ -17,8 +17,8 @@
 use crate::index::{Index, Kind};
 use crate::kernel::{Birthmarks, Errno, Kernel, Message, Run, Store};
 use crate::object::Objects;
-use crate::pager::event::{insert, part, subtract};
 use crate::pager::{Config, Pager};
+use crate::ranges::RangeSet;
 use crate::stage::Stage;
 use alloc::vec::Vec;
 use core::fmt;
@@ -37,7 +37,7 @@ const TOP: usize = 1 << 47;
 pub struct Estate {
     index: Index,
     objects: Objects,
-    regions: Vec<Range<usize>>,
+    regions: RangeSet,
     stored_pages: usize,
     evictions: usize,
 }
@@ -105,7 +105,8 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
             }
             self.unstage();
             self.learn_growth();
-            let is_done = self.in_flight == 0 && self.displaced.is_empty() && self.remapped.is_empty();
+            let is_done =
+                self.in_flight == 0 && !self.regions.has_displaced() && self.regions.grown().is_none();
             if is_done && !self.stage.holds_any() {
                 return;
             }
@@ -188,7 +189,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
         Estate {
             index: core::mem::take(&mut self.index),
             objects: core::mem::take(&mut self.objects),
-            regions: core::mem::take(&mut self.regions),
+            regions: core::mem::take(&mut self.regions).into_registered(),
             stored_pages: core::mem::take(&mut self.stored_pages),
             evictions: self.evictions,
         }
@@ -200,7 +201,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
         Estate {
             index: self.index.clone(),
             objects: self.objects.clone(),
-            regions: self.regions.clone(),
+            regions: self.regions.registered().clone(),
             stored_pages: self.stored_pages,
             evictions: self.evictions,
         }
@@ -252,25 +253,20 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
     }
 
     /// A range was unmapped, before the clone or after it. In the child are the mappings `known`, and maybe new ones.
-    fn clear_unmap(
-        &mut self,
-        range: Range<usize>,
-        known: &[Range<usize>],
-        late: &[Late],
-    ) -> Result<(), Misfit> {
-        let (there, gone) = part(known, &range);
+    fn clear_unmap(&mut self, range: Range<usize>, known: &RangeSet, late: &[Late]) -> Result<(), Misfit> {
+        let there: RangeSet = known.within(&range).into_iter().collect();
         // What is there is as it was, or has been moved there, which is another event's; but what mremap has added to that is new, and known as well.
         for event in late {
             if let Late::Remap { start, end, to, .. } = *event
                 && let Some(mapping) = self.kernel.mapping(to)
             {
-                for kept in part(&there, &(to + end - start..mapping.end.max(to + end - start))).0 {
+                for kept in there.within(&(to + end - start..mapping.end.max(to + end - start))) {
                     self.first_out(&kept).map_or(Ok(()), |at| Err(Misfit::Unclear(at)))?;
                 }
             }
         }
         // The rest is gone, or new.
-        for gone in gone {
+        for gone in known.without(&range) {
             self.forget(gone);
         }
         Ok(())
@@ -282,18 +278,18 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
         from: Range<usize>,
         target: Range<usize>,
         is_kept: bool,
-        known: &[Range<usize>],
-        regions: &mut Vec<Range<usize>>,
+        known: &RangeSet,
+        regions: &mut RangeSet,
     ) -> Result<(), Misfit> {
-        let is_there = !part(known, &from).0.is_empty();
-        let has_come = !part(known, &target).0.is_empty();
+        let is_there = known.overlaps(&from);
+        let has_come = known.overlaps(&target);
         // Both can be there before as well as after it, if the old place was kept: then it counts whether there was something at the new one.
-        let was_there = !part(regions, &target).0.is_empty();
+        let was_there = regions.overlaps(&target);
         let is_before = match (is_there, has_come) {
             (true, false) => false,
             (true, true) if !is_kept => false,
             // What was moved had come there later itself.
-            (false, true) if part(regions, &from).0.is_empty() => false,
+            (false, true) if !regions.overlaps(&from) => false,
             (false, true) => true,
             (true, true) if !was_there => true,
             _ => {
@@ -302,8 +298,8 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
             }
         };
         if is_before {
-            subtract(regions, &from);
-            insert(regions, target.clone());
+            regions.remove(&from);
+            regions.insert(target.clone());
             self.relocate(from, target);
         }
         Ok(())
@@ -334,11 +330,11 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
                     // What is wiped has no page at all, which is seldom so, and to ask the kernel for it takes long.
                     if self.kernel.present(whole.clone(), 1, &mut [Run::default()]).0 == 0 {
                         let marks = seen.look(&mut self.kernel)?;
-                        if marks.wiped.iter().any(|r| r.start <= whole.start && whole.end <= r.end) {
+                        if marks.wiped.covers(&whole) {
                             self.forget(whole.clone());
                         }
                     }
-                    insert(&mut self.regions, whole);
+                    self.regions.register(whole);
                 }
                 Err(errno) => {
                     let rest = page..mapping.end;
@@ -357,7 +353,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
 
     /// Everything that is out is a hole.
     fn verify(&mut self) -> Result<(), Misfit> {
-        for region in self.regions.clone() {
+        for region in self.regions().to_vec() {
             let mut at = region.start;
             while at < region.end {
                 let mut runs = [Run::default(); 64];
@@ -376,12 +372,20 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
 
 /// What was seen of a child's mappings, if somebody has looked. To look takes long.
 #[derive(Default)]
-struct Seen(Option<Birthmarks>);
+struct Seen(Option<Marks>);
+
+/// See [`Birthmarks`].
+struct Marks {
+    wiped: RangeSet,
+    known: RangeSet,
+}
 
 impl Seen {
-    fn look(&mut self, kernel: &mut impl Kernel) -> Result<&Birthmarks, Misfit> {
+    fn look(&mut self, kernel: &mut impl Kernel) -> Result<&Marks, Misfit> {
         if self.0.is_none() {
-            self.0 = Some(kernel.birthmarks().map_err(Misfit::Blind)?);
+            let Birthmarks { wiped, known } = kernel.birthmarks().map_err(Misfit::Blind)?;
+            let [wiped, known] = [wiped, known].map(|ranges| ranges.into_iter().collect());
+            self.0 = Some(Marks { wiped, known });
         }
         Ok(self.0.as_ref().expect("looked above"))
     }

@@ -31,7 +31,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         for (at, entry) in (at..).step_by(PAGE).zip(entries) {
             if is_out(self.index.get(at)) {
                 *entry = OUT;
-            } else if *entry & PROTECTED_BIT != 0 && self.regions.iter().any(|r| r.contains(&at)) {
+            } else if *entry & PROTECTED_BIT != 0 && self.regions.registered().contains(at) {
                 *entry &= !PROTECTED_BIT;
             }
         }
@@ -91,10 +91,9 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// Lets the program write to a range without telling: a page that a fork has protected looks as if it were not
     /// written to.
     fn bare(&mut self, range: Range<usize>) {
-        for region in self.regions.clone() {
-            let part = range.start.max(region.start)..range.end.min(region.end);
+        for part in self.regions.registered().within(&range) {
             let mut pauses = 0;
-            while !part.is_empty() && self.kernel.unprotect(part.clone()) == Err(Errno::EAGAIN) {
+            while self.kernel.unprotect(part.clone()) == Err(Errno::EAGAIN) {
                 self.wait_for_events(&mut pauses);
             }
         }

@@ -58,7 +58,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
 
     /// Looks at the next windows for one that is worth packing, and packs it.
     fn pack_next(&mut self, looks: usize, cold: bool) -> bool {
-        if self.stage.is_crowded() || !self.displaced.is_empty() {
+        if self.stage.is_crowded() || self.regions.has_displaced() {
             return false;
         }
         for _ in 0..looks {

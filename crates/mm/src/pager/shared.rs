@@ -4,7 +4,6 @@
 //! fork goes out first, what others have too at last, by copy and drop: that frees it only when all have done so.
 
 use crate::kernel::{Errno, Kernel, Moved, Run, Store, WINDOW_PAGES};
-use crate::pager::event::subtract;
 use crate::pager::evict::PATIENCE;
 use crate::pager::family::hull;
 use crate::pager::{Fault, Pager};
@@ -26,7 +25,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         self.store.thaw();
         self.shares = false;
         self.recent.clear();
-        for region in self.regions.clone() {
+        for region in self.regions().to_vec() {
             self.unprotect(region);
         }
     }
@@ -40,11 +39,11 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         self.recent.clear();
         // The kernel writes to these where it cannot wait: as a thread ends.
         self.list_pins();
-        let mut parts = self.regions.clone();
+        let mut parts = self.regions.registered().clone();
         for &pin in &self.pins {
-            subtract(&mut parts, &(pin..pin + PAGE));
+            parts.remove(&(pin..pin + PAGE));
         }
-        for part in parts {
+        for part in parts.as_slice() {
             let mut pauses = 0;
             while self.kernel.protect(part.clone()) == Err(Errno::EAGAIN) {
                 self.wait_for_events(&mut pauses);
@@ -89,7 +88,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         // Who writes one page after the other is let through to ever more of them.
         let follows = fault.at == self.unprotected.end;
         let most = if follows { (2 * self.unprotected.len()).min(WINDOW) } else { PAGE };
-        let region = self.regions.iter().find(|r| r.contains(&fault.at));
+        let region = self.regions.registered().find(fault.at);
         let end = region.map_or(fault.at + PAGE, |r| r.end.min(fault.at + most));
         self.unprotected = fault.at..end;
         let mut pauses = 0;

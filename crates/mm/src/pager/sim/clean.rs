@@ -17,14 +17,20 @@ fn seeds() -> Vec<u64> {
 }
 
 fn all_pass(plan: impl Fn(u64) -> Plan) -> Tally {
-    let mut sum = Tally::default();
+    let (mut sum, mut failed, mut first) = (Tally::default(), Vec::new(), None);
     for seed in seeds() {
         match run(seed, &plan(seed)) {
             Ok(tally) => sum += tally,
-            Err(failure) => panic!("{failure}"),
+            Err(failure) => {
+                failed.push(seed);
+                first.get_or_insert(failure);
+            }
         }
     }
     println!("{sum:?}");
+    if let Some(failure) = first {
+        panic!("{failure}\n{} seeds fail: {failed:?}", failed.len());
+    }
     sum
 }
 

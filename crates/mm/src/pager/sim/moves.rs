@@ -4,7 +4,6 @@ use super::memory::{Access, Vma};
 use super::program::BASE;
 use super::scene::{SOMEBODY, Scene, pages};
 use crate::kernel::Message;
-use crate::pager::event::{covers, subtract};
 use vmscan::PAGE;
 
 #[test]
@@ -25,7 +24,7 @@ fn an_unmap_that_is_read_after_its_address_was_given_away_spares_the_new_owner()
         scene.raise(Message::Unmap(pages(0..16)));
         scene.raise(Message::Unmap(pages(16..32)));
         scene.reads_back(pages(written.start.max(16) - 16..16), -16 * PAGE as isize);
-        assert!(scene.pager.displaced.is_empty());
+        assert!(!scene.pager.regions.has_displaced());
         assert_eq!(
             scene.pager.stored_bytes() + scene.pager.usage().inactive,
             0,
@@ -41,7 +40,7 @@ fn who_has_moved_beside_another_and_unmaps_that_has_it_no_longer() {
     scene.world.borrow_mut().memory.unmap(pages(32..128));
     scene.write(pages(0..32));
     scene.go_on();
-    subtract(&mut scene.pager.regions, &pages(32..128));
+    scene.pager.regions.unregister(&pages(32..128));
     let [first, second] = [64..80, 80..96].map(pages);
     let fresh = scene.world.borrow().memory.vma(BASE).map(|(_, vma)| vma.clone());
     {
@@ -66,7 +65,7 @@ fn who_has_moved_beside_another_and_unmaps_that_has_it_no_longer() {
         memory.changing = 0;
         memory.map(second.clone(), Vma { registered: false, ..fresh.unwrap() });
     }
-    assert!(!scene.pager.regions.iter().any(|r| r.contains(&second.start)), "it is not registered");
+    assert!(!scene.pager.regions.registered().contains(second.start), "it is not registered");
     scene.write(second.clone());
     scene.go_on();
     scene.reads_back(second, 0);
@@ -92,7 +91,7 @@ fn what_mremap_added_is_known_although_it_changes_before_the_call_ends() {
     scene.turn();
     scene.world.borrow_mut().memory.changing = 0;
     scene.turn();
-    assert!(covers(&scene.pager.regions, &pages(64..72)));
+    assert!(scene.pager.regions.registered().covers(&pages(64..72)));
 }
 
 /// mremap fills what it adds to a locked mapping before it sends its event, and nothing can be put there until that is read.
@@ -118,7 +117,7 @@ fn what_mremap_added_to_a_locked_mapping_is_there_known_and_part_of_it() {
     scene.turn();
     scene.world.borrow_mut().memory.changing = 0;
     scene.turn();
-    assert!(covers(&scene.pager.regions, &pages(64..72)));
+    assert!(scene.pager.regions.registered().covers(&pages(64..72)));
     {
         let memory = &scene.world.borrow().memory;
         assert_eq!(memory.vma(pages(64..65).start).map(|(whole, _)| whole), Some(pages(64..72)));
@@ -139,9 +138,9 @@ fn a_mapping_that_an_event_is_about_is_not_taken_for_known() {
         memory.remap(pages(0..16), pages(64..65).start, 16 * PAGE, false);
         memory.changing += 2;
     }
-    subtract(&mut scene.pager.regions, &pages(64..128));
+    scene.pager.regions.unregister(&pages(64..128));
     scene.turn();
-    assert!(!scene.pager.regions.iter().any(|r| r.contains(&pages(64..65).start)));
+    assert!(!scene.pager.regions.registered().contains(pages(64..65).start));
     scene.raise(Message::Remap { from: pages(0..16), to: pages(64..65).start });
     scene.raise(Message::Unmap(pages(0..16)));
     scene.pager.paused = true;

@@ -5,7 +5,7 @@ use super::World;
 use super::memory::{Access, Marker, Task};
 use super::program::Doing;
 use crate::kernel::Message;
-use crate::pager::event::subtract;
+use crate::ranges::RangeSet;
 use std::collections::VecDeque;
 use std::ops::Range;
 use vmscan::PAGE;
@@ -19,7 +19,7 @@ pub struct Call {
     /// may be mapped anew, as the kernel itself would choose it.
     pub changes: Vec<Range<usize>>,
     /// Parts of what was unmapped that were not registered: the event names them all the same (see the limit in event.rs).
-    pub unregistered: Vec<Range<usize>>,
+    pub unregistered: RangeSet,
     /// What is filled before an event is raised: a mapping that is being locked, or what mremap adds to a locked one.
     pub fill: Range<usize>,
     /// What must be one mapping at the end of the call, because it was at the beginning.
@@ -66,7 +66,7 @@ impl World {
 
     /// True when another thread's UNMAP is about to name a range where nothing was registered.
     fn is_blurred(&self, range: &Range<usize>) -> bool {
-        self.program.calls().any(|call| overlaps(&call.unregistered, range))
+        self.program.calls().any(|call| call.unregistered.overlaps(range))
     }
 
     /// True when a mapping may be made at a range: also where another has just moved away, whose events are yet to come.
@@ -85,9 +85,9 @@ impl World {
     pub fn unmap(&mut self, range: Range<usize>) -> Call {
         self.detach(range.clone());
         self.shadow.forget(range.clone());
-        let mut unregistered = vec![range.clone()];
+        let mut unregistered = RangeSet::from(range.clone());
         for (found, _) in self.memory.vmas_in(range.clone()).iter().filter(|(_, vma)| vma.registered) {
-            subtract(&mut unregistered, found);
+            unregistered.remove(found);
         }
         let event = self.memory.unmap(range.clone()).then_some(Message::Unmap(range.clone()));
         Call { events: event.into_iter().collect(), changes: vec![range], unregistered, ..Call::default() }
