@@ -18,6 +18,8 @@
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::cell::Cell;
@@ -47,6 +49,18 @@ pub enum Kind {
     Clean = 3,
     /// Zeros.
     Zero = 4,
+}
+
+impl Kind {
+    /// The page's only copy is in the pool, or it is known to be zeros.
+    pub fn is_stored(self) -> bool {
+        matches!(self, Kind::Stored | Kind::Zero)
+    }
+
+    /// The page's contents are with us alone.
+    pub fn is_out(self) -> bool {
+        self == Kind::Staged || self.is_stored()
+    }
 }
 
 /// What is known about one page.
@@ -140,6 +154,10 @@ pub struct Index {
     free: Vec<usize>,
     /// Leaves found lately and their places in `slab`, by number modulo `FOUND`: one overwrites another.
     found: Box<[Cell<(u32, u32)>]>,
+    /// How many entries are stored.
+    stored: usize,
+    /// How many pages have gone to the stage, ever.
+    evictions: usize,
 }
 
 /// A leaf that nothing has.
@@ -160,7 +178,7 @@ fn split(at: usize) -> (usize, usize) {
 impl Default for Index {
     fn default() -> Self {
         let found = vec![Cell::new(NO_LEAF); FOUND].into();
-        Index { leaves: BTreeMap::new(), slab: Vec::new(), free: Vec::new(), found }
+        Index { leaves: BTreeMap::new(), slab: Vec::new(), free: Vec::new(), found, stored: 0, evictions: 0 }
     }
 }
 
@@ -228,6 +246,7 @@ impl Index {
         if leaf.used == 0 {
             self.remove(number, found);
         }
+        self.stored = self.stored + entry.kind().is_stored() as usize - old.kind().is_stored() as usize;
         old
     }
 
@@ -260,6 +279,47 @@ impl Index {
             }
         }
         None
+    }
+
+    /// How many pages have no other copy than the pool's.
+    pub fn stored(&self) -> usize {
+        self.stored
+    }
+
+    /// So many pages go to the stage now; how many have gone there, ever.
+    pub fn evict(&mut self, pages: usize) -> usize {
+        self.evictions += pages;
+        self.evictions
+    }
+
+    /// How many pages have gone out since this entry's did.
+    pub fn distance(&self, entry: Entry) -> usize {
+        entry.distance(self.evictions)
+    }
+
+    /// What does not hold, in words.
+    pub fn check(&self) -> Result<(), String> {
+        let mut stored = 0;
+        for (&number, &place) in &self.leaves {
+            let entries =
+                self.slab.get(place).and_then(Option::as_ref).map(|leaf| (&leaf.entries, leaf.used));
+            let Some((entries, counted)) = entries else {
+                return Err(format!("leaf {number} is at place {place}, where there is none"));
+            };
+            let used = entries.iter().filter(|entry| **entry != Entry::NONE).count();
+            if used != counted || used == 0 {
+                return Err(format!("leaf {number} has {used} entries, and {counted} are counted"));
+            }
+            stored += entries.iter().filter(|entry| entry.kind().is_stored()).count();
+        }
+        if stored != self.stored {
+            return Err(format!("{stored} pages are out, {} are counted", self.stored));
+        }
+        let leaves = self.slab.iter().flatten().count();
+        if leaves != self.leaves.len() || leaves + self.free.len() != self.slab.len() {
+            return Err(format!("{leaves} leaves are kept, {} are known", self.leaves.len()));
+        }
+        Ok(())
     }
 
     /// Forgets a range: calls `each` with every page and entry that was known.
@@ -312,7 +372,8 @@ mod tests {
                     }
                     1 => assert_eq!(index.get(at), *model.get(&at).unwrap_or(&Entry::NONE), "seed {seed}"),
                     _ => {
-                        let e = Entry::new(Kind::Stored, next(9) as u32, 3, Heat::COLD);
+                        let kind = [Kind::Stored, Kind::Clean, Kind::Zero, Kind::None][next(4) as usize];
+                        let e = Entry::new(kind, next(9) as u32, 3, Heat::COLD);
                         assert_eq!(
                             index.set(at, e),
                             model.insert(at, e).unwrap_or(Entry::NONE),
@@ -321,6 +382,10 @@ mod tests {
                     }
                 }
             }
+            assert_eq!(
+                (index.check(), index.stored()),
+                (Ok(()), model.values().filter(|e| e.kind().is_stored()).count())
+            );
             index.take(0..1 << 47, |_, _| ());
             // In places that others had: the last two bases share some of `found`.
             for base in bases {

@@ -108,15 +108,12 @@ pub struct Pager<'a, K, S> {
     pub(crate) packer: usize,
     pub(crate) packer_rest: Rest,
     pub(crate) pack_next_ns: u64,
-    /// How many pages have gone to the stage.
-    pub(crate) evictions: usize,
     /// When all mappings were registered last; the look at them that is under way; and what has come since the last.
     pub(crate) enrolled_ns: u64,
     pub(crate) walk: Walk,
     pub(crate) growth: Growth,
     pub(crate) pins: Vec<usize>,
     pub(crate) footprint: usize,
-    pub(crate) stored_pages: usize,
     /// Other processes have pages of this one's since a fork, and the writes to them are told.
     pub(crate) shares: bool,
     /// What has come into the program since then, the oldest first: nobody else has that.
@@ -126,9 +123,6 @@ pub struct Pager<'a, K, S> {
     pub(crate) teller: usize,
     /// The pages that were unprotected last.
     pub(crate) unprotected: Range<usize>,
-    /// Slots that are with the compressors, and their pages.
-    pub(crate) in_flight: usize,
-    pub(crate) in_flight_pages: usize,
     pub(crate) pool_full: bool,
     /// When the last fault was served.
     served_ns: u64,
@@ -184,20 +178,16 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
             packer: 0,
             packer_rest: Rest::default(),
             pack_next_ns: 0,
-            evictions: 0,
             enrolled_ns: 0,
             walk: Walk::default(),
             growth: Growth::new(),
             pins: Vec::new(),
             footprint: 0,
-            stored_pages: 0,
             shares: false,
             recent: VecDeque::new(),
             told: VecDeque::new(),
             teller: 0,
             unprotected: 0..0,
-            in_flight: 0,
-            in_flight_pages: 0,
             pool_full: false,
             served_ns: 0,
             rang: 0,
@@ -295,7 +285,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
             }
             if self.collect() {
                 self.reclaim(usize::MAX);
-            } else if self.in_flight == 0 && !self.reclaim(usize::MAX) {
+            } else if self.stage.in_flight() == 0 && !self.reclaim(usize::MAX) {
                 return;
             } else {
                 self.kernel.pause();
@@ -308,7 +298,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
         Usage {
             footprint: self.footprint,
             inactive: self.stage.inactive_bytes(),
-            in_flight: self.in_flight_pages * PAGE,
+            in_flight: self.stage.in_flight_bytes(),
             stock: self.stage.stock_bytes(),
             pool: self.store.pool_bytes(),
             waiting: !self.waiting.is_empty(),
@@ -318,7 +308,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
     /// How hot a page is that comes back from the pool. It and those that come with it, `pages` in all, are counted where more memory would have kept
     /// them in.
     pub(crate) fn refault(&self, entry: Entry, pages: usize) -> Heat {
-        let distance = entry.distance(self.evictions);
+        let distance = self.index.distance(entry);
         let heat = Heat::refault(distance, self.resident_pages());
         if heat == Heat::HOT {
             self.stat.near_refaults.fetch_add(pages as u64, Relaxed);
@@ -342,14 +332,14 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
 
     /// Bytes of the program that are out in the pool, uncompressed.
     pub fn stored_bytes(&self) -> usize {
-        self.stored_pages * PAGE
+        self.index.stored() * PAGE
     }
 
     /// How many results of the compressors are worth a wake-up: a few where somebody waits for room, of which one window would not make much; one where
     /// a stream is loaded ahead, or the footprint is high; else none.
     pub fn wants_results(&self) -> usize {
         if self.fetches.is_empty() && !self.waiting.is_empty() {
-            (self.in_flight / 2).clamp(1, RESULTS)
+            (self.stage.in_flight() / 2).clamp(1, RESULTS)
         } else {
             (!self.fetches.is_empty() || self.footprint > self.marks.high) as usize
         }
@@ -373,7 +363,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
 
     /// Nothing is out, staged or registered: the pager may sleep.
     pub fn is_idle(&self) -> bool {
-        self.stored_pages == 0 && self.regions.registered().is_empty() && self.in_flight == 0
+        self.index.stored() == 0 && self.regions.registered().is_empty() && self.stage.in_flight() == 0
     }
 
     /// Brings everything home and unregisters it: before a fork. Faults are served all the while; afterwards none can come.
@@ -392,7 +382,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
                 self.serve_now(fault);
             }
             // A result that came meanwhile may have put pages away again; look once more.
-            if self.in_flight == 0 && home && !self.regions.has_displaced() {
+            if self.stage.in_flight() == 0 && home && !self.regions.has_displaced() {
                 break;
             }
         }
@@ -480,21 +470,12 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
         }
     }
 
-    /// Changes the number of pages that have no other copy than the pool's.
-    pub(crate) fn count_stored(&mut self, more: usize, less: usize) {
-        self.stored_pages = self.stored_pages + more - less;
-    }
-
     /// Forgets one entry: nobody will ask for what it names.
     pub(crate) fn drop_entry(&mut self, entry: Entry) {
         use crate::index::Kind::*;
         match entry.kind() {
-            None => {}
-            Zero => self.count_stored(0, 1),
-            Stored => {
-                self.count_stored(0, 1);
-                self.objects.release(entry.id(), true, &mut self.store);
-            }
+            None | Zero => {}
+            Stored => self.objects.release(entry.id(), true, &mut self.store),
             Clean => self.objects.release(entry.id(), false, &mut self.store),
             Staged => {
                 let (slot, page) = stage_page(entry);

@@ -17,9 +17,11 @@
 //!
 //! The range is as long as a large process may need it. The table of slots grows with what is used of it, so that a small process has a small one.
 
-use crate::index::Entry;
+use crate::index::{Entry, Kind};
 use crate::kernel::WINDOW_PAGES;
 use alloc::collections::VecDeque;
+use alloc::format;
+use alloc::string::String;
 use alloc::vec::Vec;
 use vmscan::{PAGE, WINDOW};
 
@@ -110,6 +112,9 @@ pub struct Stage {
     opened: Option<u32>,
     waste: Vec<u32>,
     inactive_pages: usize,
+    /// Slots that are with the compressors, and how many pages went with them.
+    in_flight: usize,
+    in_flight_pages: usize,
     /// Slots of the range that are `Free`.
     free: usize,
     /// The stage page where the next single page goes, and the sequence number of its slot; beyond it the slot has no page.
@@ -130,6 +135,8 @@ impl Stage {
             opened: None,
             waste: Vec::new(),
             inactive_pages: 0,
+            in_flight: 0,
+            in_flight_pages: 0,
             free: bytes / WINDOW,
             next_packed: None,
         }
@@ -287,20 +294,23 @@ impl Stage {
         s.lent_len += 1;
     }
 
-    /// The objects that were lent to the slot's job, which is over.
-    pub fn unlend(&mut self, slot: u32) -> ([u32; WINDOW_PAGES], usize) {
+    /// The slot's job is over, done or withdrawn: `recall` or `emptied` follows. The objects that were lent to it, and how many.
+    pub fn job_over(&mut self, slot: u32) -> ([u32; WINDOW_PAGES], usize) {
         let s = &mut self.slots[slot as usize];
+        self.in_flight -= 1;
+        self.in_flight_pages -= s.sent.count_ones() as usize;
         (s.lent, core::mem::take(&mut s.lent_len))
     }
 
-    /// The oldest goes to a compressor; how many pages go with it.
-    pub fn send(&mut self, slot: u32) -> usize {
+    /// The oldest goes to a compressor.
+    pub fn send(&mut self, slot: u32) {
         let s = &mut self.slots[slot as usize];
         debug_assert!(s.used == Use::Inactive);
         s.used = Use::InFlight;
         s.sent = s.staged;
         self.inactive_pages -= s.present.count_ones() as usize;
-        s.sent.count_ones() as usize
+        self.in_flight += 1;
+        self.in_flight_pages += s.sent.count_ones() as usize;
     }
 
     /// It comes back from the compressor's queue, the oldest as before.
@@ -426,25 +436,66 @@ impl Stage {
         }
     }
 
-    /// Every inactive slot is in the list once, every slot of stock in the other; see `check.rs`.
-    pub(crate) fn check_lists(&self) -> Result<(), alloc::string::String> {
-        for (slot, s) in self.slots.iter().enumerate() {
-            let listed = self.inactive.iter().filter(|&&(n, seq)| n as usize == slot && seq == s.seq).count();
-            let stock = self.stock.iter().filter(|&&n| n as usize == slot).count();
-            let waste = self.waste.iter().filter(|&&n| n as usize == slot).count();
-            let right = (s.used != Use::Inactive || listed == 1)
-                && stock == (s.used == Use::Stock) as usize
-                && waste == (s.used == Use::Waste) as usize;
-            if !right {
-                return Err(alloc::format!(
-                    "slot {slot} is listed {listed} times, as stock {stock}, as waste {waste} times: {s:x?}"
-                ));
-            }
+    /// What does not hold, in words.
+    pub fn check(&self) -> Result<(), String> {
+        for slot in 0..self.slots.len() as u32 {
+            self.check_slot(slot)?;
+            self.check_lists(slot)?;
         }
-        let known = self.slots.iter().filter(|s| s.used == Use::Free).count();
-        let free = known + self.capacity - self.slots.len();
-        if free != self.free {
-            return Err(alloc::format!("{free} slots are free, {} are counted", self.free));
+        let of = |used: Use| self.slots.iter().filter(move |s| s.used == used);
+        let pages = |used: Use| of(used).map(|s| s.present.count_ones() as usize).sum::<usize>();
+        let sent = of(Use::InFlight).map(|s| s.sent.count_ones() as usize).sum::<usize>();
+        let free = of(Use::Free).count() + self.capacity - self.slots.len();
+        let found = [pages(Use::Inactive), of(Use::InFlight).count(), sent, free];
+        let counted = [self.inactive_pages, self.in_flight, self.in_flight_pages, self.free];
+        if found != counted {
+            return Err(format!(
+                "inactive pages, slots and pages in flight, free slots: {found:?}, counted {counted:?}"
+            ));
+        }
+        Ok(())
+    }
+
+    /// A slot has the pages that its use says.
+    fn check_slot(&self, slot: u32) -> Result<(), String> {
+        let s = self.slot(slot);
+        let is_right = match s.used {
+            Use::Free => s.present == 0,
+            Use::Inactive | Use::InFlight => true,
+            Use::Stock => s.present == u16::MAX && s.staged == 0,
+            Use::Opened => self.opened == Some(slot) && s.present != 0 && s.staged == 0,
+            Use::Waste => s.present != 0 && s.staged == 0,
+            Use::Fetching => s.staged == 0,
+        };
+        if !is_right || s.staged & !s.present != 0 {
+            return Err(format!("slot {slot} has pages that it should not have, or lacks some: {s:x?}"));
+        }
+        let is_prior = |page: &usize| match s.prior[*page].kind() {
+            Kind::None => true,
+            Kind::Clean => s.staged & 1 << page != 0,
+            _ => false,
+        };
+        match (0..WINDOW_PAGES).find(|page| !is_prior(page)) {
+            Some(page) => {
+                Err(format!("page {page} of slot {slot} has the prior {:?}: {s:x?}", s.prior[page]))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Every inactive slot is in the list once, every slot of stock and of waste in its own.
+    fn check_lists(&self, slot: u32) -> Result<(), String> {
+        let s = self.slot(slot);
+        let listed = self.inactive.iter().filter(|&&(n, seq)| n == slot && seq == s.seq).count();
+        let [stock, waste] =
+            [&self.stock, &self.waste].map(|list| list.iter().filter(|&&n| n == slot).count());
+        let is_right = (s.used != Use::Inactive || listed == 1)
+            && stock == (s.used == Use::Stock) as usize
+            && waste == (s.used == Use::Waste) as usize;
+        if !is_right {
+            return Err(format!(
+                "slot {slot} is listed {listed} times, as stock {stock}, as waste {waste} times: {s:x?}"
+            ));
         }
         Ok(())
     }
@@ -452,6 +503,16 @@ impl Stage {
     /// Bytes on the stage that wait for a compressor, with what lies beside them that nobody needs any more and goes with them.
     pub fn inactive_bytes(&self) -> usize {
         self.inactive_pages * PAGE
+    }
+
+    /// How many slots are with the compressors.
+    pub fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    /// Bytes of the program that are with the compressors.
+    pub fn in_flight_bytes(&self) -> usize {
+        self.in_flight_pages * PAGE
     }
 
     /// Bytes ready to be used again.
@@ -473,7 +534,7 @@ mod tests {
             for _ in 0..count {
                 let (page, _) = stage.find_windows(1, 0).expect("there is room");
                 stage.put(page / WINDOW_PAGES as u32, 0, page as usize * PAGE, Entry::NONE);
-                stage.check_lists().unwrap();
+                stage.check().unwrap();
             }
             (stage.slots(), stage.is_crowded(), stage.is_full(), stage.find_windows(1, 0).is_some())
         };

@@ -81,7 +81,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         let deflated = self.deflate(deflate);
         let packed = actions.evict > 0 && self.pack();
         if actions.evict > 0
-            && told + evicted + deflated + self.in_flight == 0
+            && told + evicted + deflated + self.stage.in_flight() == 0
             && self.faults.is_empty()
             && self.footprint > self.marks.low
         {
@@ -361,8 +361,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         self.nothing_is_due();
         debug_assert!(!self.regions.has_displaced(), "a move proves that no event is due");
         self.stat.pgdeactivate.fetch_add((bytes / PAGE) as u64, Relaxed);
-        self.evictions += bytes / PAGE;
-        self.objects.set_clock(self.evictions);
+        let evictions = self.index.evict(bytes / PAGE);
+        self.objects.set_clock(evictions);
         for (page, id) in (at..at + bytes).step_by(PAGE).zip(first..) {
             let old = self.index.get(page);
             let prior = match old.kind() {
@@ -373,7 +373,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                     Entry::NONE
                 }
             };
-            let staged = Entry::new(Kind::Staged, id, 0, old.heat()).evicted_at(self.evictions);
+            let staged = Entry::new(Kind::Staged, id, 0, old.heat()).evicted_at(evictions);
             let (slot, index) = stage_page(staged);
             self.stage.put(slot, index, page, prior);
             self.index.set(page, staged);
@@ -411,7 +411,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     pub(crate) fn deflate(&mut self, want: usize) -> usize {
         let mut got = 0;
         // While the pool is full one window at a time finds out whether it still is.
-        let want = if self.pool_full { want.min((self.in_flight == 0) as usize) } else { want };
+        let want = if self.pool_full { want.min((self.stage.in_flight() == 0) as usize) } else { want };
         while got < want {
             let Some(slot) = self.stage.oldest() else { break };
             let s = self.stage.slot(slot);
@@ -438,8 +438,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 self.objects.retain(id, true);
                 self.stage.lend(slot, id);
             }
-            self.in_flight_pages += self.stage.send(slot);
-            self.in_flight += 1;
+            self.stage.send(slot);
             self.store.submit(job);
         }
         got
@@ -457,7 +456,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
 
     /// The next result. What was stock becomes memory of the pool, which would else need new pages while stock is given back.
     pub(crate) fn next_done(&mut self) -> Option<Done> {
-        let opened = if self.in_flight > 0 { self.stage.stock_pages() } else { None };
+        let opened = if self.stage.in_flight() > 0 { self.stage.stock_pages() } else { None };
         let Some((page, pages)) = opened else { return self.store.complete(&mut Spare::default()) };
         let mut spare = Spare { at: self.stage.page_at(page), pages };
         let done = self.store.complete(&mut spare);
@@ -476,9 +475,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
 
     /// A slot's job is over, done or withdrawn.
     pub(crate) fn job_over(&mut self, slot: u32) {
-        self.in_flight -= 1;
-        self.in_flight_pages -= self.stage.slot(slot).sent.count_ones() as usize;
-        let (lent, len) = self.stage.unlend(slot);
+        let (lent, len) = self.stage.job_over(slot);
         for id in &lent[..len] {
             self.objects.release(*id, true, &mut self.store);
         }
@@ -536,7 +533,6 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 kept |= bit;
                 continue;
             };
-            self.count_stored(1, 0);
             self.index.set(owner, entry.with_heat(Heat::COLD).evicted_with(on_stage));
         }
         for &id in objects.iter().flatten() {

@@ -391,7 +391,6 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         self.stage.put(slot, place, page, Entry::NONE);
         let staged = slot * WINDOW_PAGES as u32 + place as u32;
         self.index.set(page, Entry::new(Kind::Staged, staged, 0, Heat::COLD).evicted_with(entry));
-        self.count_stored(0, 1);
         self.objects.release(entry.id(), true, &mut self.store);
     }
 
@@ -400,7 +399,6 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         for page in (to..to + bytes).step_by(PAGE) {
             let entry = self.index.get(page);
             debug_assert_eq!(entry.kind(), Kind::Stored);
-            self.count_stored(0, 1);
             let heat = heat.unwrap_or_else(|| self.refault(entry, 1));
             let object = self.objects.get(entry.id());
             if object.pages == 1 && !object.is_shared() {

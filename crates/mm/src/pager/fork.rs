@@ -38,8 +38,6 @@ pub struct Estate {
     index: Index,
     objects: Objects,
     regions: RangeSet,
-    stored_pages: usize,
-    evictions: usize,
 }
 
 /// An event that was read after the clone: it may have been before it.
@@ -105,8 +103,9 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
             }
             self.unstage();
             self.learn_growth();
-            let is_done =
-                self.in_flight == 0 && !self.regions.has_displaced() && self.regions.grown().is_none();
+            let is_done = self.stage.in_flight() == 0
+                && !self.regions.has_displaced()
+                && self.regions.grown().is_none();
             if is_done && !self.stage.holds_any() {
                 return;
             }
@@ -190,8 +189,6 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
             index: core::mem::take(&mut self.index),
             objects: core::mem::take(&mut self.objects),
             regions: core::mem::take(&mut self.regions).into_registered(),
-            stored_pages: core::mem::take(&mut self.stored_pages),
-            evictions: self.evictions,
         }
     }
 
@@ -202,8 +199,6 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
             index: self.index.clone(),
             objects: self.objects.clone(),
             regions: self.regions.registered().clone(),
-            stored_pages: self.stored_pages,
-            evictions: self.evictions,
         }
     }
 
@@ -218,9 +213,8 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
         late: &[Late],
     ) -> Result<Self, Misfit> {
         let mut pager = Pager::new(kernel, store, stat, config, limit);
-        let Estate { index, objects, mut regions, stored_pages, evictions } = estate;
-        (pager.index, pager.objects, pager.stored_pages, pager.evictions) =
-            (index, objects, stored_pages, evictions);
+        let Estate { index, objects, mut regions } = estate;
+        (pager.index, pager.objects) = (index, objects);
         let mut seen = Seen::default();
         for event in late {
             let marks = seen.look(&mut pager.kernel)?;
@@ -244,7 +238,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
     fn first_out(&self, range: &Range<usize>) -> Option<usize> {
         let mut at = range.start;
         while let Some((page, entry)) = self.index.next_used(at, range.end) {
-            if matches!(entry.kind(), Kind::Stored | Kind::Zero) {
+            if entry.kind().is_stored() {
                 return Some(page);
             }
             at = page + PAGE;

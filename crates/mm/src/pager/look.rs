@@ -29,7 +29,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         self.settle();
         self.kernel.entries(at, entries);
         for (at, entry) in (at..).step_by(PAGE).zip(entries) {
-            if is_out(self.index.get(at)) {
+            if self.index.get(at).kind().is_out() {
                 *entry = OUT;
             } else if *entry & PROTECTED_BIT != 0 && self.regions.registered().contains(at) {
                 *entry &= !PROTECTED_BIT;
@@ -63,7 +63,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     pub(crate) fn first_away(&self, range: &Range<usize>) -> Option<usize> {
         let mut at = range.start;
         while let Some((page, entry)) = self.index.next_used(at, range.end) {
-            if is_out(entry) {
+            if entry.kind().is_out() {
                 return Some(page);
             }
             at = page + PAGE;
@@ -98,9 +98,4 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             }
         }
     }
-}
-
-/// True when the page's contents are with us alone.
-fn is_out(entry: Entry) -> bool {
-    matches!(entry.kind(), Kind::Staged | Kind::Stored | Kind::Zero)
 }

@@ -84,7 +84,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         for index in 0..WINDOW_PAGES {
             let entry = self.index.get(window + index * PAGE);
             match entry.kind() {
-                Kind::Stored if !cold || entry.distance(self.evictions) > self.stored_pages => {}
+                Kind::Stored if !cold || self.index.distance(entry) > self.index.stored() => {}
                 // So lately out that it may soon be asked for again.
                 Kind::Stored | Kind::Staged => return 0,
                 Kind::None | Kind::Clean | Kind::Zero => continue,

@@ -9,7 +9,6 @@ use super::random::Random;
 use super::shadow::Shadow;
 use super::store::{Record, Shelves, SimStore};
 use super::{Shared, World};
-use crate::index::Kind;
 use crate::kernel::WINDOW_PAGES;
 use crate::pager::family::Untold;
 use crate::pager::fork::{Estate, Late, Misfit};
@@ -240,7 +239,7 @@ fn fork(world: &Shared, pager: &mut Simulated, plan: &Plan) -> Tally {
     if !pager.hush() {
         return Tally::default();
     }
-    assert!(!pager.stage.holds_any() && pager.in_flight == 0, "a calm pager has pages on the stage");
+    assert!(!pager.stage.holds_any() && pager.stage.in_flight() == 0, "a calm pager has pages on the stage");
     let estate = pager.estate();
     // Other threads run on before the clone, and after it.
     let between = || {
@@ -469,7 +468,7 @@ fn agrees(world: &World, pager: &Simulated) {
     let mut at = 0;
     while let Some((page, entry)) = pager.index.next_used(at, 1 << 47) {
         at = page + PAGE;
-        if !matches!(entry.kind(), Kind::Staged | Kind::Stored | Kind::Zero) {
+        if !entry.kind().is_out() {
             continue;
         }
         let Some((_, vma)) = world.memory.vma(page) else {
