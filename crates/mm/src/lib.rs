@@ -23,8 +23,11 @@
 extern crate alloc;
 
 mod areas;
+mod bell;
+mod fault_queue;
 pub mod index;
 pub mod kernel;
+mod limit;
 pub mod object;
 pub mod pager;
 mod quarantine;

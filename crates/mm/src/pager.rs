@@ -22,8 +22,11 @@ mod shared;
 mod sim;
 
 use crate::areas::Areas;
+use crate::bell::Bells;
+use crate::fault_queue::FaultQueue;
 use crate::index::{Entry, Index, Kind};
 use crate::kernel::{Kernel, Store, WINDOW_PAGES};
+use crate::limit::Limit;
 use crate::object::Objects;
 use crate::pager::enroll::{Growth, Walk};
 use crate::regions::Regions;
@@ -34,11 +37,10 @@ use core::ops::Range;
 use core::sync::atomic::Ordering::Relaxed;
 use memcg::Stat;
 use vmscan::heat::Heat;
-use vmscan::hunger::Hunger;
 use vmscan::readahead::Readahead;
 use vmscan::rest::Rest;
 use vmscan::split::Splitting;
-use vmscan::watermark::{UNKNOWN, Usage, Watermarks};
+use vmscan::watermark::{Usage, Watermarks};
 use vmscan::{PAGE, WINDOW};
 
 /// What a pager is made with.
@@ -56,19 +58,6 @@ pub struct Config {
     pub evict_all: bool,
 }
 
-/// A thread that waits for a page.
-#[derive(Clone, Copy, Debug)]
-pub struct Fault {
-    /// The page.
-    pub at: usize,
-    /// To write it.
-    pub write: bool,
-    /// It is there, and another process's too, as far as is known.
-    pub protected: bool,
-    /// When the message was read, in nanoseconds.
-    pub since_ns: u64,
-}
-
 /// The pager of one process.
 pub struct Pager<'a, K, S> {
     /// The world.
@@ -77,23 +66,14 @@ pub struct Pager<'a, K, S> {
     pub store: S,
     /// Counters.
     pub stat: &'a Stat,
-    pub(crate) config: Config,
-    pub(crate) marks: Watermarks,
+    config: Config,
+    limit: Limit,
     pub(crate) index: Index,
     pub(crate) objects: Objects,
     pub(crate) stage: Stage,
     pub(crate) readahead: Readahead,
     pub(crate) splitting: Splitting,
-    /// Faults read and not yet served, oldest first.
-    pub(crate) faults: VecDeque<Fault>,
-    /// Faults on fresh memory that wait for room.
-    pub(crate) waiting: Vec<Fault>,
-    /// Whether those have waited for long, all in all.
-    hunger: Hunger,
-    /// Faults of a process that waits for its turn.
-    pub(crate) parked: Vec<Fault>,
-    /// It does.
-    is_parked: bool,
+    faults: FaultQueue,
     /// What is registered.
     regions: Regions,
     /// What the hand knows of the mappings.
@@ -113,7 +93,6 @@ pub struct Pager<'a, K, S> {
     pub(crate) walk: Walk,
     pub(crate) growth: Growth,
     pub(crate) pins: Vec<usize>,
-    pub(crate) footprint: usize,
     /// Other processes have pages of this one's since a fork, and the writes to them are told.
     pub(crate) shares: bool,
     /// What has come into the program since then, the oldest first: nobody else has that.
@@ -124,10 +103,6 @@ pub struct Pager<'a, K, S> {
     /// The pages that were unprotected last.
     pub(crate) unprotected: Range<usize>,
     pub(crate) pool_full: bool,
-    /// When the last fault was served.
-    served_ns: u64,
-    /// Bells that threads of the program have touched, by bit.
-    pub(crate) rang: u16,
     /// One thread alone misses: a single page is moved in from stock instead of being copied. A move interrupts every CPU on which another thread of
     /// the program runs, and so costs less only where the others sleep. And its fault is served before more messages are read.
     pub alone: bool,
@@ -145,10 +120,6 @@ const RESULTS: usize = 4;
 /// How much a thread that waits has evicted before it is served.
 const STEP_BYTES: usize = 32 * PAGE;
 
-/// How long after a fault was served the next one is waited for, before anything else is done: a thread that misses here and there
-/// comes back at once.
-const BREAK_NS: u64 = 20_000;
-
 impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
     /// A pager that knows nothing yet.
     pub fn new(kernel: K, store: S, stat: &'a Stat, config: Config, limit: usize) -> Self {
@@ -158,17 +129,13 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
             store,
             stat,
             config,
-            marks: Watermarks::new(limit, 1, UNKNOWN),
+            limit: Limit::new(limit, config.evict_all),
             index: Index::default(),
             objects: Objects::default(),
             stage: Stage::new(base, bytes),
             readahead: Readahead::default(),
             splitting: Splitting::default(),
-            faults: VecDeque::new(),
-            waiting: Vec::new(),
-            hunger: Hunger::default(),
-            parked: Vec::new(),
-            is_parked: false,
+            faults: FaultQueue::new(Bells::new(config.doorbell)),
             regions: Regions::default(),
             areas: Areas::default(),
             fetches: Vec::new(),
@@ -182,15 +149,12 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
             walk: Walk::default(),
             growth: Growth::new(),
             pins: Vec::new(),
-            footprint: 0,
             shares: false,
             recent: VecDeque::new(),
             told: VecDeque::new(),
             teller: 0,
             unprotected: 0..0,
             pool_full: false,
-            served_ns: 0,
-            rang: 0,
             alone: false,
             paused: false,
         }
@@ -198,8 +162,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
 
     /// A new limit in bytes, as other processes of the run come and go; how many of them there are for each CPU; and how many bytes came unheard between two looks of late.
     pub fn set_limit(&mut self, limit: usize, processes_per_cpu: usize, unheard: usize) {
-        let marks = || Watermarks::new(limit, processes_per_cpu, unheard);
-        self.marks = if self.config.evict_all { Watermarks::evict_all() } else { marks() };
+        self.limit.set(limit, processes_per_cpu, unheard);
     }
 
     /// What is registered, sorted and apart.
@@ -209,37 +172,32 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
 
     /// The page that threads of the program touch to be heard.
     pub fn doorbell(&self) -> usize {
-        self.config.doorbell
+        self.faults.bells().base()
     }
 
     /// The watermarks of the limit that is set.
     pub fn marks(&self) -> &Watermarks {
-        &self.marks
+        self.limit.marks()
     }
 
     /// One turn. `footprint` is what the process holds now, in bytes. True when there may be more to do at once.
     pub fn turn(&mut self, footprint: usize) -> bool {
-        self.footprint = footprint;
+        self.limit.measured(footprint);
         self.attend();
         self.learn_growth();
         let mut busy = self.collect();
-        if self.is_parked {
-            self.parked.extend(self.faults.drain(..).chain(self.waiting.drain(..)));
-        }
-        if self.waiting.is_empty() {
-            self.hunger.forget();
+        self.faults.hold_back();
+        if self.faults.has_waiting() {
+            let has_room = self.limit.marks().relieved(&self.usage());
+            self.faults.retry(self.kernel.now_ns(), has_room);
         } else {
-            let now = self.kernel.now_ns();
-            self.hunger.begin(now);
-            if self.marks.relieved(&self.usage()) {
-                self.hunger.feed(now);
-                self.faults.extend(self.waiting.drain(..));
-            }
+            self.faults.nobody_waits();
         }
         if self.faults.is_empty() {
             let now = self.kernel.now_ns();
-            let soon = self.served_ns != 0 && now < self.served_ns + BREAK_NS;
-            if !self.paused && (!soon || self.footprint >= self.marks.high) {
+            if !self.paused
+                && (!self.faults.is_soon(now) || self.limit.footprint() >= self.limit.marks().high)
+            {
                 busy |= self.reclaim(usize::MAX);
             }
             return busy;
@@ -249,30 +207,22 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
             self.reclaim(STEP_BYTES);
         }
         for _ in 0..self.faults.len() {
-            let Some(fault) = self.faults.pop_front() else { break };
+            let Some(fault) = self.faults.pop() else { break };
             self.serve(fault);
-            if self.footprint >= self.marks.max && !self.paused {
+            if self.limit.footprint() >= self.limit.marks().max && !self.paused {
                 self.reclaim(usize::MAX);
                 self.throttle();
             }
         }
-        self.served_ns = self.kernel.now_ns();
+        self.faults.served(self.kernel.now_ns());
         true
     }
 
     /// From now on the process waits for its turn, or goes on. While it waits no fault is served; all else is done as ever, and what it has may go out.
     pub fn park(&mut self, is_parked: bool) {
-        if is_parked == self.is_parked {
-            return;
-        }
-        self.is_parked = is_parked;
-        let now = self.kernel.now_ns();
-        self.hunger.pause(now);
-        for mut fault in self.parked.drain(..) {
-            self.stat.parked_ns.fetch_add(now.saturating_sub(fault.since_ns), Relaxed);
-            // What it waits for from here on is a page.
-            fault.since_ns = now;
-            self.faults.push_back(fault);
+        if is_parked != self.faults.is_parked() {
+            let waited = self.faults.park(is_parked, self.kernel.now_ns());
+            self.stat.parked_ns.fetch_add(waited, Relaxed);
         }
     }
 
@@ -280,7 +230,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
     fn throttle(&mut self) {
         let end = self.kernel.now_ns() + THROTTLE_NS;
         for _ in 0..THROTTLE {
-            if self.footprint < self.marks.max || self.kernel.now_ns() > end {
+            if self.limit.footprint() < self.limit.marks().max || self.kernel.now_ns() > end {
                 return;
             }
             if self.collect() {
@@ -296,12 +246,12 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
     /// Where the process stands.
     pub fn usage(&self) -> Usage {
         Usage {
-            footprint: self.footprint,
+            footprint: self.limit.footprint(),
             inactive: self.stage.inactive_bytes(),
             in_flight: self.stage.in_flight_bytes(),
             stock: self.stage.stock_bytes(),
             pool: self.store.pool_bytes(),
-            waiting: !self.waiting.is_empty(),
+            waiting: self.faults.has_waiting(),
         }
     }
 
@@ -338,27 +288,27 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
     /// How many results of the compressors are worth a wake-up: a few where somebody waits for room, of which one window would not make much; one where
     /// a stream is loaded ahead, or the footprint is high; else none.
     pub fn wants_results(&self) -> usize {
-        if self.fetches.is_empty() && !self.waiting.is_empty() {
+        if self.fetches.is_empty() && self.faults.has_waiting() {
             (self.stage.in_flight() / 2).clamp(1, RESULTS)
         } else {
-            (!self.fetches.is_empty() || self.footprint > self.marks.high) as usize
+            (!self.fetches.is_empty() || self.limit.footprint() > self.limit.marks().high) as usize
         }
     }
 
     /// Since when the longest waiting thread waits for room, in nanoseconds of the kernel's clock.
     pub fn waiting_since_ns(&self) -> Option<u64> {
-        self.waiting.iter().map(|f| f.since_ns).min()
+        self.faults.waiting_since_ns()
     }
 
     /// How long those threads have waited so far, summed, that still wait; in nanoseconds, at a time of the kernel's
     /// clock. Who waits for its turn does not count.
     pub fn waited_ns(&self, now_ns: u64) -> u64 {
-        self.faults.iter().chain(&self.waiting).map(|fault| now_ns.saturating_sub(fault.since_ns)).sum()
+        self.faults.waited_ns(now_ns)
     }
 
     /// How long the process has got nowhere for want of room, at a time of the kernel's clock; in nanoseconds.
     pub fn hungry_ns(&self, now_ns: u64) -> u64 {
-        self.hunger.so_far(now_ns)
+        self.faults.hungry_ns(now_ns)
     }
 
     /// Nothing is out, staged or registered: the pager may sleep.
@@ -378,7 +328,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
                 (at, home) = (page + PAGE, false);
                 self.bring_home(page, entry);
             }
-            while let Some(fault) = self.faults.pop_front().or_else(|| self.waiting.pop()) {
+            while let Some(fault) = self.faults.pop_any() {
                 self.serve_now(fault);
             }
             // A result that came meanwhile may have put pages away again; look once more.
@@ -398,7 +348,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
             self.kernel.pause();
         }
         // Whoever faulted before the ranges were unregistered finds zeros, the page, or nothing, when it looks again.
-        while let Some(fault) = self.faults.pop_front() {
+        while let Some(fault) = self.faults.pop() {
             self.kernel.wake(fault.at..fault.at + PAGE);
         }
     }
@@ -445,23 +395,15 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
         is_quiet
     }
 
-    /// The bell at this address, as a bit; 0 where there is none.
-    pub(crate) fn bell(&self, at: usize) -> u16 {
-        let offset = at.wrapping_sub(self.config.doorbell);
-        if offset < WINDOW { bits(offset / PAGE, 1) } else { 0 }
-    }
-
     /// True when a thread of the program has touched a bell, and waits for the answer.
     pub fn has_rung(&self) -> bool {
-        self.rang != 0
+        self.faults.bells().has_rung()
     }
 
     /// Answers: whoever has rung goes on. A bell stays full until others have been answered: emptied at once it would be touched again by a thread that had to wait for a CPU.
     pub fn answer(&mut self) {
-        let (rang, mut pauses) = (core::mem::take(&mut self.rang), 0);
-        for bell in (0..WINDOW_PAGES).filter(|&bell| rang & bits(bell, 1) != 0) {
-            let [at, far] =
-                [bell, bell + WINDOW_PAGES / 2].map(|bell| self.config.doorbell + bell % WINDOW_PAGES * PAGE);
+        let mut pauses = 0;
+        for (at, far) in self.faults.bells_mut().answer() {
             while self.kernel.zero(at, PAGE).stop == Some(uffd::Errno::EAGAIN) {
                 self.wait_for_events(&mut pauses);
             }
@@ -502,7 +444,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
             return None;
         }
         self.stage.made(slot);
-        self.footprint += WINDOW;
+        self.limit.charge(WINDOW);
         Some(slot)
     }
 
@@ -519,7 +461,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
         for (first, count) in runs(self.stage.slot(slot).present) {
             if self.kernel.discard(base + first * PAGE, count * PAGE) {
                 self.stage.left(slot, bits(first, count));
-                self.footprint = self.footprint.saturating_sub(count * PAGE);
+                self.limit.uncharge(count * PAGE);
             } else {
                 self.stat.busy.fetch_add(count as u64, Relaxed);
             }

@@ -47,6 +47,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             name(&mut counts, fetch.object, true);
         }
         self.check_objects(&counts)?;
+        self.limit.check()?;
+        self.faults.check()?;
         self.index.check()?;
         self.stage.check()?;
         self.regions.check()

@@ -109,7 +109,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         let now = self.kernel.now_ns();
         let is_new = self.walk.at == 0;
         if is_new {
-            let is_slow = self.growth.bytes <= self.marks.limit / FAST;
+            let is_slow = self.growth.bytes <= self.limit.marks().limit / FAST;
             self.walk.pace = if self.growth.is_unheard { is_slow as usize } else { 2 };
         }
         let pace = self.walk.pace;

@@ -12,9 +12,10 @@
 //!
 //! Events of different threads come in any order: what that means for what is known is regions.rs's.
 
+use crate::fault_queue::Fault;
 use crate::index::{ASIDE, Entry, Kind};
 use crate::kernel::{Kernel, Message, Store};
-use crate::pager::{Fault, Pager, stage_page};
+use crate::pager::{Pager, stage_page};
 use alloc::vec::Vec;
 use core::ops::Range;
 use core::sync::atomic::Ordering::Relaxed;
@@ -41,10 +42,11 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
 
     pub(crate) fn apply(&mut self, message: Message) {
         match message {
-            Message::Fault { at, .. } if self.bell(at) != 0 => self.rang |= self.bell(at),
             Message::Fault { at, write, protected, .. } => {
-                let since_ns = self.kernel.now_ns();
-                self.faults.push_back(Fault { at, write, protected, since_ns });
+                if !self.faults.bells_mut().ring(at) {
+                    let since_ns = self.kernel.now_ns();
+                    self.faults.push(Fault { at, write, protected, since_ns });
+                }
             }
             Message::Remove(range) => {
                 self.stat.events.fetch_add(1, Relaxed);
@@ -155,12 +157,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// Faults on a range that is gone are nobody's: a thread that a signal interrupted in its fault has told it twice, and has gone on
     /// since. What is mapped there next may not be ours to fill.
     pub(crate) fn unfault(&mut self, range: &Range<usize>) {
-        let count = |pager: &Self| pager.faults.len() + pager.waiting.len() + pager.parked.len();
-        let before = count(self);
-        self.faults.retain(|fault| !range.contains(&fault.at));
-        self.waiting.retain(|fault| !range.contains(&fault.at));
-        self.parked.retain(|fault| !range.contains(&fault.at));
-        if count(self) < before {
+        if self.faults.forget(range) {
             self.kernel.wake(range.clone());
         }
     }
@@ -181,7 +178,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         let kernel = &mut self.kernel;
         if let Some(bytes) = self.regions.quarantine_mut().release(|| kernel.census_done()) {
             // No more than that can be there.
-            kernel.census_begin(bytes.min(self.marks.limit));
+            kernel.census_begin(bytes.min(self.limit.marks().limit));
         }
     }
 }

@@ -52,11 +52,11 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// Does what the watermarks ask for, evicting about `most` bytes at most. True when there may be more to do at once.
     pub(crate) fn reclaim(&mut self, most: usize) -> bool {
         // Where everything goes out all the time no fault waits for room, and the hand registers what it comes to.
-        if self.footprint > self.marks.wake && !self.config.evict_all {
+        if self.limit.footprint() > self.limit.marks().wake && !self.limit.evicts_all() {
             self.enroll_all();
         }
         self.areas.begin_search();
-        let actions = self.marks.decide(&self.usage());
+        let actions = self.limit.marks().decide(&self.usage());
         for _ in 0..self.stage.waste_len() {
             if let Some(slot) = self.stage.take_waste() {
                 self.discard_slot(slot);
@@ -68,7 +68,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             self.discard_slot(slot);
             dropped += WINDOW;
         }
-        let clean = self.marks.clean_at(self.store.pool_bytes());
+        let clean = self.limit.marks().clean_at(self.store.pool_bytes());
         while self.objects.clean_bytes() > clean && self.drop_clean() {}
         if self.pool_full && self.drop_clean() {
             self.pool_full = false;
@@ -83,12 +83,12 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         if actions.evict > 0
             && told + evicted + deflated + self.stage.in_flight() == 0
             && self.faults.is_empty()
-            && self.footprint > self.marks.low
+            && self.limit.footprint() > self.limit.marks().low
         {
             // Nothing left to take: clean copies are memory too, and so is what an object holds of pages that are elsewhere.
             return self.drop_clean()
                 || dropped > 0
-                || self.footprint >= self.marks.high && self.pack_at_last();
+                || self.limit.footprint() >= self.limit.marks().high && self.pack_at_last();
         }
         packed || dropped + told + evicted + deflated > 0
     }
@@ -100,7 +100,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         }
         self.release_quarantine();
         self.list_pins();
-        if self.config.evict_all {
+        if self.limit.evicts_all() {
             // It is the hand that finds what is new.
             self.areas.forget();
         }
@@ -122,8 +122,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 self.hand = 0;
                 rounds += 1;
                 let found = self.rest.round(self.kernel.now_ns());
-                self.takes_swapped = self.kernel.is_swapped() && (!found || self.config.evict_all);
-                if !found && !self.config.evict_all {
+                self.takes_swapped = self.kernel.is_swapped() && (!found || self.limit.evicts_all());
+                if !found && !self.limit.evicts_all() {
                     break;
                 }
                 continue;
@@ -171,8 +171,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// True when nothing was found lately, and nobody waits for room: what others gave up meanwhile is to be seen at once then.
     fn rests(&mut self) -> bool {
         self.faults.is_empty()
-            && self.waiting.is_empty()
-            && !self.config.evict_all
+            && !self.faults.has_waiting()
+            && !self.limit.evicts_all()
             && self.rest.is_on(self.kernel.now_ns())
     }
 
@@ -188,7 +188,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             // What came in with the stream has a copy in the pool. Fresh memory has none, and is left to the hand: it is what the program has made last.
             let is_due = |this: &Self, page: usize| {
                 let entry = this.index.get(page);
-                entry.kind() == Kind::Clean && (entry.heat() <= Heat::WARM || this.config.evict_all)
+                entry.kind() == Kind::Clean && (entry.heat() <= Heat::WARM || this.limit.evicts_all())
             };
             let (mut at, end) = (window, window + WINDOW);
             while at < end {
@@ -268,7 +268,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         let spares_shared = self.shares && !self.is_at_last();
         let mut shared = 0;
         for (page, at) in run.clone().step_by(PAGE).enumerate() {
-            let spares = !self.config.evict_all && *patience > 0;
+            let spares = !self.limit.evicts_all() && *patience > 0;
             if spares_shared && spares && page % LOOK_PAGES == 0 {
                 shared = self.kernel.shared(at..run.end.min(at + LOOK_PAGES * PAGE));
             }
@@ -430,7 +430,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             let lent = (0..WINDOW_PAGES).filter(|p| priors[*p].is_some()).map(|p| s.prior[p].id());
             let lent: Vec<u32> = lent.collect();
             got += s.present.count_ones() as usize * PAGE;
-            let (at, unit, is_awaited) = (self.stage.at(slot), s.unit(), !self.waiting.is_empty());
+            let (at, unit, is_awaited) = (self.stage.at(slot), s.unit(), self.faults.has_waiting());
             let from = s.owner[s.staged.trailing_zeros() as usize % WINDOW_PAGES];
             let job = Job { slot, at, from, is_awaited, pages: s.staged, unit, priors, fewest };
             for id in lent {

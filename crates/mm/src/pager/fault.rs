@@ -5,9 +5,10 @@
 //! 2. the index is asked again after every EAGAIN, since the events that caused it may have changed the answer;
 //! 3. the bytes are checked against the hash that was taken when they went out, before they are mapped.
 
+use crate::fault_queue::Fault;
 use crate::index::{Entry, Kind};
 use crate::kernel::{Body, Damaged, Errno, Filled, Kernel, Moved, Store, WINDOW_PAGES};
-use crate::pager::{Fault, Pager, bits, stage_page};
+use crate::pager::{Pager, bits, stage_page};
 use crate::stage::Use;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;
@@ -33,7 +34,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// Serves a fault, or puts it among those that wait for room.
     pub(crate) fn serve(&mut self, fault: Fault) {
         if !self.try_serve(fault, !self.paused) {
-            self.waiting.push(fault);
+            self.faults.wait(fault);
         }
     }
 
@@ -92,7 +93,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         self.kernel.pause();
         *pauses += 1;
         if pauses.is_multiple_of(STUCK) {
-            let queued: Vec<usize> = self.faults.iter().chain(&self.parked).map(|f| f.at).collect();
+            let queued: Vec<usize> = self.faults.pages().collect();
             for at in queued {
                 self.fill_grown(at);
             }
@@ -189,7 +190,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             moved = self.kernel.copy(at, self.stage.at(slot) + page * PAGE, PAGE);
         }
         if !gone {
-            self.footprint += moved.bytes;
+            self.limit.charge(moved.bytes);
         }
         let done = moved.bytes / PAGE;
         for p in first..first + done {
@@ -411,7 +412,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         }
         if bytes > 0 {
             self.stat.count_in(bits(to / PAGE % WINDOW_PAGES, bytes / PAGE));
-            self.footprint += bytes;
+            self.limit.charge(bytes);
         }
     }
 
@@ -472,7 +473,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             let usage = self.usage();
             // For a window at a time a stream would be woken more often than it is worth.
             let streams = matches!(extent, Extent::Stream { .. });
-            if self.marks.gated(&usage) || streams && !self.marks.relieved(&usage) {
+            if self.limit.marks().gated(&usage) || streams && !self.limit.marks().relieved(&usage) {
                 return Outcome::Wait;
             }
         }
@@ -513,7 +514,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 if self.stage.stock_bytes() == 0 {
                     bytes = (end - at).min(fresh_bytes);
                 }
-                let room = self.marks.high.saturating_sub(self.footprint) & !(PAGE - 1);
+                let room = self.limit.marks().high.saturating_sub(self.limit.footprint()) & !(PAGE - 1);
                 if room == 0 && at > fault.at {
                     break;
                 }
@@ -569,7 +570,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     }
 
     fn filled(&mut self, at: usize, to: usize, moved: Moved, new_bytes: usize) -> Outcome {
-        self.footprint += new_bytes;
+        self.limit.charge(new_bytes);
         for page in (to..to + moved.bytes).step_by(PAGE) {
             let entry = self.index.get(page);
             if entry != Entry::NONE {

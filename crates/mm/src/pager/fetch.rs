@@ -51,7 +51,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 return;
             }
             // Room that is free is as good as stock: what is loaded ahead makes room again as it is passed.
-            let has_room = self.footprint + WINDOW <= self.marks.low;
+            let has_room = self.limit.footprint() + WINDOW <= self.limit.marks().low;
             let slot = if has_room { self.slot_to_load() } else { self.stage.take_stock() };
             let Some(slot) = slot else { return };
             self.objects.retain(object, true);

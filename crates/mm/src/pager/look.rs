@@ -82,7 +82,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 self.wait_for_events(&mut pauses);
                 continue;
             }
-            self.footprint += moved.bytes;
+            self.limit.charge(moved.bytes);
             let entry = self.index.set(page, Entry::NONE);
             self.drop_entry(entry);
         }

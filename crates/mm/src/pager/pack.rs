@@ -33,7 +33,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// Packs a window, if the pool is large enough for that to matter and it is time for it. True when there was one.
     pub(crate) fn pack(&mut self) -> bool {
         let now = self.kernel.now_ns();
-        if now < self.pack_next_ns || self.store.pool_bytes() <= self.marks.dense {
+        if now < self.pack_next_ns || self.store.pool_bytes() <= self.limit.marks().dense {
             return false;
         }
         let packed = self.pack_next(LOOKS, true);

@@ -3,10 +3,11 @@
 //! Each of them is write-protected (`share`): who writes to it takes memory for a copy, and waits for room like one who touches fresh memory. What has come since the
 //! fork goes out first, what others have too at last, by copy and drop: that frees it only when all have done so.
 
+use crate::fault_queue::Fault;
 use crate::kernel::{Errno, Kernel, Moved, Run, Store, WINDOW_PAGES};
+use crate::pager::Pager;
 use crate::pager::evict::PATIENCE;
 use crate::pager::family::hull;
-use crate::pager::{Fault, Pager};
 use core::ops::Range;
 use core::sync::atomic::Ordering::Relaxed;
 use vmscan::{PAGE, WINDOW};
@@ -82,7 +83,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
 
     /// Lets a thread write to a page that another process may have too, if there is room for a copy.
     pub(crate) fn try_unprotect(&mut self, fault: Fault, gate: bool) -> bool {
-        if gate && self.marks.gated(&self.usage()) {
+        if gate && self.limit.marks().gated(&self.usage()) {
             return false;
         }
         // Who writes one page after the other is let through to ever more of them.
@@ -95,7 +96,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         loop {
             match self.kernel.unprotect(fault.at..end) {
                 Ok(copies) => {
-                    self.footprint += copies * PAGE;
+                    self.limit.charge(copies * PAGE);
                     self.note_own(fault.at..end);
                     self.unheed(fault.at);
                     break;
@@ -117,7 +118,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// Makes pages this process's alone, which is a copy where others have them; false when not even the first is.
     pub(crate) fn unshare(&mut self, pages: Range<usize>) -> bool {
         let Ok(copies) = self.kernel.unprotect(pages.clone()) else { return false };
-        self.footprint += copies * PAGE;
+        self.limit.charge(copies * PAGE);
         let kernel = &mut self.kernel;
         pages.step_by(PAGE).take_while(|&at| kernel.unshare(at)).count() > 0
     }

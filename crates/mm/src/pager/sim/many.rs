@@ -6,7 +6,7 @@ use super::scene::{Scene, pages};
 /// Thousands of mappings that cannot be taken, with a page in each, behind a few pages that can.
 fn thousands_of_mappings(count: usize) -> Scene {
     let mut scene = Scene::of(16 + count);
-    scene.pager.config.evict_all = false;
+    scene.pager.limit.evict_by_marks();
     scene.write(pages(0..16 + count));
     scene.pager.let_go(pages(16..16 + count));
     let mut world = scene.world.borrow_mut();

@@ -221,13 +221,14 @@ pub fn pager<'a>(world: &Shared, plan: &Plan, stat: &'a Stat) -> Simulated<'a> {
 fn set_up(pager: &mut Simulated, world: &Shared, plan: &Plan) {
     pager.alone = world.borrow().random.0.is_multiple_of(2);
     pager.set_limit(1 << 30, 1, vmscan::watermark::UNKNOWN);
-    pager.marks = match plan.evict_all {
+    let marks = match plan.evict_all {
         true => {
             let dense = plan.pages * PAGE / 12;
-            Watermarks { inactive: plan.inactive * WINDOW, dense, ..pager.marks }
+            Watermarks { inactive: plan.inactive * WINDOW, dense, ..*pager.marks() }
         }
         false => marks(plan.pages),
     };
+    *pager.limit.marks_mut() = marks;
 }
 
 /// The process forks: the parent goes on, and the child's run is played to its end. What has happened in the child.

@@ -246,20 +246,20 @@ fn a_full_pool_is_tried_again() {
 fn who_waited_for_room_where_nothing_is_any_more_is_not_hungry_later() {
     let mut scene = Scene::new();
     let limit = 16 << 20;
-    scene.pager.marks = vmscan::watermark::Watermarks::new(limit, 1, vmscan::watermark::UNKNOWN);
+    *scene.pager.limit.marks_mut() = vmscan::watermark::Watermarks::new(limit, 1, vmscan::watermark::UNKNOWN);
     for second in [1, 50] {
         scene.world.borrow_mut().clock = second * 1_000_000;
-        scene.pager.waiting.push(crate::pager::Fault {
+        scene.pager.faults.wait(crate::fault_queue::Fault {
             at: BASE,
             write: true,
             protected: false,
             since_ns: 0,
         });
         scene.pager.turn(2 * limit);
-        assert_eq!(scene.pager.waiting.len(), 1, "there is room");
+        assert!(scene.pager.faults.has_waiting(), "there is room");
         let now = scene.pager.kernel.now_ns();
         assert!(scene.pager.hungry_ns(now) < 1_000_000_000, "{second}");
-        scene.pager.waiting.clear();
+        assert!(scene.pager.faults.forget(&pages(0..1)));
         scene.pager.turn(0);
     }
 }
@@ -497,13 +497,13 @@ fn pages_from_here_and_there_share_a_slot_and_become_objects_of_their_own() {
 #[test]
 fn a_window_in_pieces_becomes_one_object_when_it_is_cold() {
     let mut scene = Scene::new();
-    scene.pager.marks.dense = usize::MAX;
+    scene.pager.limit.marks_mut().dense = usize::MAX;
     for page in 0..16 {
         scene.write(pages(page..page + 1));
         scene.go_on();
     }
     assert_eq!(scene.objects_of(pages(0..16)), 16);
-    scene.pager.marks.dense = 0;
+    scene.pager.limit.marks_mut().dense = 0;
     scene.go_on();
     assert_eq!(scene.objects_of(pages(0..16)), 16, "they went out a short time ago");
     for _ in 0..8 {
@@ -517,14 +517,14 @@ fn a_window_in_pieces_becomes_one_object_when_it_is_cold() {
 #[test]
 fn windows_in_pieces_are_packed_where_nothing_else_would_make_room() {
     let mut scene = Scene::new();
-    scene.pager.marks.dense = usize::MAX;
+    scene.pager.limit.marks_mut().dense = usize::MAX;
     for page in 0..16 {
         scene.write(pages(page..page + 1));
         scene.go_on();
     }
     assert_eq!(scene.objects_of(pages(0..16)), 16);
-    scene.pager.config.evict_all = false;
-    scene.pager.marks.high = 0;
+    scene.pager.limit.evict_by_marks();
+    scene.pager.limit.marks_mut().high = 0;
     scene.go_on();
     assert_eq!(scene.objects_of(pages(0..16)), 1);
     scene.reads_back(pages(0..16), 0);
@@ -534,7 +534,7 @@ fn windows_in_pieces_are_packed_where_nothing_else_would_make_room() {
 fn what_is_left_unchanged_of_a_window_keeps_no_object_for_itself() {
     for (changed, objects) in [(1..16, 1), (12..16, 2)] {
         let mut scene = Scene::new();
-        scene.pager.marks.dense = usize::MAX;
+        scene.pager.limit.marks_mut().dense = usize::MAX;
         scene.write(pages(0..16));
         scene.go_on();
         assert_eq!(scene.objects_of(pages(0..16)), 1);
@@ -558,7 +558,7 @@ fn what_is_left_unchanged_of_a_window_keeps_no_object_for_itself() {
 #[test]
 fn what_the_kernel_has_swapped_is_taken_where_there_is_nothing_else() {
     let mut scene = Scene::new();
-    scene.pager.config.evict_all = false;
+    scene.pager.limit.evict_by_marks();
     scene.write(pages(0..32));
     for at in pages(0..16).step_by(PAGE) {
         scene.world.borrow_mut().memory.page_mut(at).expect("just written").swapped = true;
@@ -600,7 +600,7 @@ fn pages_of_a_large_folio_go_out_once_it_is_split() {
 #[test]
 fn what_is_registered_anew_can_be_taken_at_once() {
     let mut scene = Scene::new();
-    scene.pager.config.evict_all = false;
+    scene.pager.limit.evict_by_marks();
     scene.write(pages(0..32));
     let protect = |scene: &Scene, writable| {
         scene.world.borrow_mut().memory.change(pages(16..32), |vma| vma.writable = writable);
@@ -624,7 +624,7 @@ fn what_a_stream_has_passed_goes_out_first_and_what_is_hot_stays() {
     // What it learnt as the pages were written is forgotten.
     scene.pager.readahead = Readahead::default();
     scene.reads_back(pages(0..64), 0);
-    scene.pager.config.evict_all = false;
+    scene.pager.limit.evict_by_marks();
     // The hand is about to take the windows that the stream reads now.
     scene.pager.hand = pages(48..49).start;
     // As after a long time, but for one page.
@@ -683,7 +683,7 @@ fn the_hand_rests_where_there_is_nothing_to_take_until_something_comes_in() {
     let mut scene = Scene::new();
     scene.write(pages(0..4));
     scene.go_on();
-    scene.pager.config.evict_all = false;
+    scene.pager.limit.evict_by_marks();
     scene.pager.set_limit(HELD / 2, 1, vmscan::watermark::UNKNOWN);
     let turns = |scene: &mut Scene| {
         for _ in 0..20 {

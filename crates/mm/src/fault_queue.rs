@@ -1,0 +1,263 @@
+//! Faults that were read and not yet served: threads that wait for a page.
+//!
+//! ```text
+//!   message ──> ready ──> served
+//!                │ ^ └──> waiting   no room for fresh memory ──> ready again
+//!                v │
+//!               parked              the process waits for its turn
+//! ```
+//!
+//! Invariant: while the process does not wait for its turn none is parked.
+
+use crate::bell::Bells;
+use alloc::collections::VecDeque;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::ops::Range;
+use vmscan::hunger::Hunger;
+
+/// How long after a fault was served the next one is waited for, before anything else is done: a thread that misses here and there
+/// comes back at once.
+const BREAK_NS: u64 = 20_000;
+
+/// A thread that waits for a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// The page.
+    pub at: usize,
+    /// To write it.
+    pub write: bool,
+    /// It is there, and another process's too, as far as is known.
+    pub protected: bool,
+    /// When the message was read, in nanoseconds.
+    pub since_ns: u64,
+}
+
+/// All of them.
+#[derive(Debug)]
+pub struct FaultQueue {
+    /// Oldest first.
+    ready: VecDeque<Fault>,
+    /// On fresh memory, for which there was no room.
+    waiting: Vec<Fault>,
+    /// Of a process that waits for its turn.
+    parked: Vec<Fault>,
+    /// It does.
+    is_parked: bool,
+    /// Whether those that wait for room have done so for long, all in all.
+    hunger: Hunger,
+    /// When the last fault was served.
+    served_ns: u64,
+    bells: Bells,
+}
+
+impl FaultQueue {
+    /// An empty queue, and bells that nobody has touched.
+    pub fn new(bells: Bells) -> FaultQueue {
+        FaultQueue {
+            ready: VecDeque::new(),
+            waiting: Vec::new(),
+            parked: Vec::new(),
+            is_parked: false,
+            hunger: Hunger::default(),
+            served_ns: 0,
+            bells,
+        }
+    }
+
+    /// The bells.
+    pub fn bells(&self) -> &Bells {
+        &self.bells
+    }
+
+    /// The same, to ring and to answer.
+    pub fn bells_mut(&mut self) -> &mut Bells {
+        &mut self.bells
+    }
+
+    /// A message of a fault was read.
+    pub fn push(&mut self, fault: Fault) {
+        self.ready.push_back(fault);
+    }
+
+    /// The oldest that can be served.
+    pub fn pop(&mut self) -> Option<Fault> {
+        self.ready.pop_front()
+    }
+
+    /// The same, room or not.
+    pub fn pop_any(&mut self) -> Option<Fault> {
+        self.ready.pop_front().or_else(|| self.waiting.pop())
+    }
+
+    /// How many can be served.
+    pub fn len(&self) -> usize {
+        self.ready.len()
+    }
+
+    /// None can be served.
+    pub fn is_empty(&self) -> bool {
+        self.ready.is_empty()
+    }
+
+    /// There was no room for one.
+    pub fn wait(&mut self, fault: Fault) {
+        self.waiting.push(fault);
+    }
+
+    /// A thread waits for room.
+    pub fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// While the process waits for its turn: none is ready, and none waits for room.
+    pub fn hold_back(&mut self) {
+        if self.is_parked {
+            self.parked.extend(self.ready.drain(..).chain(self.waiting.drain(..)));
+        }
+    }
+
+    /// Nobody waits for room at the beginning of a turn.
+    pub fn nobody_waits(&mut self) {
+        self.hunger.forget();
+    }
+
+    /// Somebody does: all go on if there is room.
+    pub fn retry(&mut self, now_ns: u64, has_room: bool) {
+        self.hunger.begin(now_ns);
+        if has_room {
+            self.hunger.feed(now_ns);
+            self.ready.extend(self.waiting.drain(..));
+        }
+    }
+
+    /// From now on the process waits for its turn, or goes on: how long its threads have waited for it, summed, in nanoseconds.
+    pub fn park(&mut self, is_parked: bool, now_ns: u64) -> u64 {
+        if is_parked == self.is_parked {
+            return 0;
+        }
+        self.is_parked = is_parked;
+        self.hunger.pause(now_ns);
+        let mut waited = 0;
+        for fault in self.parked.drain(..) {
+            waited += now_ns.saturating_sub(fault.since_ns);
+            // What it waits for from here on is a page.
+            self.ready.push_back(Fault { since_ns: now_ns, ..fault });
+        }
+        waited
+    }
+
+    /// The process waits for its turn.
+    pub fn is_parked(&self) -> bool {
+        self.is_parked
+    }
+
+    /// Faults of this turn were served.
+    pub fn served(&mut self, now_ns: u64) {
+        self.served_ns = now_ns;
+    }
+
+    /// One was served so lately that the next may come at once.
+    pub fn is_soon(&self, now_ns: u64) -> bool {
+        self.served_ns != 0 && now_ns < self.served_ns + BREAK_NS
+    }
+
+    /// Takes out what waits in a range; false when nothing did.
+    pub fn forget(&mut self, range: &Range<usize>) -> bool {
+        let count = |queue: &Self| queue.ready.len() + queue.waiting.len() + queue.parked.len();
+        let before = count(self);
+        self.ready.retain(|fault| !range.contains(&fault.at));
+        self.waiting.retain(|fault| !range.contains(&fault.at));
+        self.parked.retain(|fault| !range.contains(&fault.at));
+        count(self) < before
+    }
+
+    /// The pages of those that wait for something else than room.
+    pub fn pages(&self) -> impl Iterator<Item = usize> {
+        self.ready.iter().chain(&self.parked).map(|fault| fault.at)
+    }
+
+    /// Since when the longest waiting thread waits for room, in nanoseconds of the kernel's clock.
+    pub fn waiting_since_ns(&self) -> Option<u64> {
+        self.waiting.iter().map(|fault| fault.since_ns).min()
+    }
+
+    /// How long those threads have waited so far, summed, that still wait; in nanoseconds. Who waits for its turn does not count.
+    pub fn waited_ns(&self, now_ns: u64) -> u64 {
+        self.ready.iter().chain(&self.waiting).map(|fault| now_ns.saturating_sub(fault.since_ns)).sum()
+    }
+
+    /// How long the process has got nowhere for want of room; in nanoseconds.
+    pub fn hungry_ns(&self, now_ns: u64) -> u64 {
+        self.hunger.so_far(now_ns)
+    }
+
+    /// What does not hold, in words.
+    pub fn check(&self) -> Result<(), String> {
+        if !self.is_parked && !self.parked.is_empty() {
+            return Err(alloc::format!("the process has its turn, and does not serve {:x?}", self.parked));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn queue(pages: &[usize]) -> FaultQueue {
+        let mut queue = FaultQueue::new(Bells::new(0));
+        for &at in pages {
+            queue.push(Fault { at, write: false, protected: false, since_ns: at as u64 });
+        }
+        queue
+    }
+
+    fn left(queue: &mut FaultQueue) -> Vec<usize> {
+        core::iter::from_fn(|| queue.pop()).map(|fault| fault.at).collect()
+    }
+
+    #[test]
+    fn who_waits_for_room_goes_on_when_there_is_some() {
+        let mut queue = queue(&[1, 2, 3]);
+        let first = queue.pop().unwrap();
+        queue.wait(first);
+        assert_eq!((queue.len(), queue.waiting_since_ns()), (2, Some(1)));
+        queue.retry(10, false);
+        assert_eq!((queue.waited_ns(10), queue.hungry_ns(15)), (9 + 8 + 7, 5));
+        queue.retry(20, true);
+        assert!(!queue.has_waiting());
+        assert_eq!(left(&mut queue), [2, 3, 1]);
+    }
+
+    #[test]
+    fn while_the_process_is_parked_nothing_is_ready_and_then_all_is() {
+        let mut queue = queue(&[1, 2]);
+        let first = queue.pop().unwrap();
+        queue.wait(first);
+        assert_eq!(queue.park(true, 5), 0);
+        queue.hold_back();
+        assert!(queue.is_empty() && !queue.has_waiting());
+        assert_eq!(queue.pages().count(), 2);
+        assert_eq!(queue.check(), Ok(()));
+        assert_eq!(queue.park(false, 10), 9 + 8);
+        assert_eq!((queue.check(), queue.waited_ns(10)), (Ok(()), 0), "they wait for a page from here on");
+        assert_eq!(left(&mut queue), [2, 1]);
+    }
+
+    #[test]
+    fn faults_of_a_range_that_is_gone_are_taken_out_wherever_they_are() {
+        let mut queue = queue(&[1, 2, 3, 4]);
+        let first = queue.pop().unwrap();
+        queue.wait(first);
+        assert!(!queue.forget(&(5..9)));
+        assert!(queue.forget(&(1..3)));
+        assert_eq!((queue.has_waiting(), left(&mut queue)), (false, Vec::from([3, 4])));
+        queue.push(Fault { at: 7, write: false, protected: false, since_ns: 0 });
+        queue.park(true, 0);
+        queue.hold_back();
+        assert!(queue.forget(&(7..8)));
+        queue.park(false, 0);
+        assert!(queue.is_empty());
+    }
+}
