@@ -30,7 +30,7 @@ pub fn answer(watch: &Watch, pager: &mut Engine) {
         advise_children(pager, range, MADV_DOFORK);
     } else if request == Request::Move as u32 || request == Request::Grow as u32 {
         pager.await_quiet();
-        pager.kernel.follow_mremap(range, request == Request::Grow as u32, pager.regions());
+        pager.kernel().follow_mremap(range, request == Request::Grow as u32, pager.regions());
     } else if request == Request::Hold as u32 {
         CONTROL.range.1.store(pager.hold(range, HELD_BYTES), Relaxed);
     } else if request == Request::Look as u32 {
@@ -47,7 +47,7 @@ pub fn answer(watch: &Watch, pager: &mut Engine) {
 /// Does what the program has advised, with all that is registered known, and says what came of it.
 fn advise_children(pager: &mut Engine, range: Range<usize>, advice: u32) {
     pager.await_quiet();
-    let done = pager.kernel.advise_children(range, advice, pager.regions());
+    let done = pager.kernel().advise_children(range, advice, pager.regions());
     CONTROL.outcome.store(done.err().map_or(0, |errno| errno.0), Release);
 }
 
@@ -74,7 +74,7 @@ const STAND_BY_NS: u64 = 1_000_000;
 
 /// Nothing goes out, and the doorbell is answered, until `done`; false when the program has ended before.
 pub fn stand_by(watch: &mut Watch, pager: &mut Engine, done: impl Fn() -> bool) -> bool {
-    pager.paused = true;
+    pager.pause(true);
     while !done() {
         if watch.gone() {
             return false;
@@ -84,7 +84,7 @@ pub fn stand_by(watch: &mut Watch, pager: &mut Engine, done: impl Fn() -> bool) 
         if pager.has_rung() {
             answer(watch, pager);
         }
-        let _ = sys::poll([pager.kernel.fd(), &watch.program], STAND_BY_NS);
+        let _ = sys::poll([pager.kernel().fd(), &watch.program], STAND_BY_NS);
     }
     true
 }

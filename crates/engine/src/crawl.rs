@@ -174,7 +174,7 @@ impl Crawling {
             (self.reading, self.found) = (None, None);
             return None;
         }
-        let stuck = self.stuck(now, pager.kernel.smaps())?;
+        let stuck = self.stuck(now, pager.kernel().smaps())?;
         let is_taken = held.is_taken_by(stuck.private());
         if let Some(pace) = pace.filter(|_| memcg.crawls.is_open()) {
             memcg.crawls.say(told(watch, pager, pace, &stuck).as_str());
@@ -240,7 +240,7 @@ struct Cause<'a>(&'a Engine, &'a Stuck);
 impl fmt::Display for Cause<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Cause(pager, stuck) = *self;
-        let (stored, pool) = (pager.stored_bytes(), pager.store.pool_bytes());
+        let (stored, pool) = (pager.stored_bytes(), pager.store().pool_bytes());
         let (kind, bytes) = stuck.largest();
         if pool > stored / SHRINKS[1] * SHRINKS[0] && pool > bytes.max(MUCH_BYTES) {
             write!(f, "{} MiB of it hardly shrink; what helps: more memory", stored >> 20)

@@ -45,7 +45,7 @@ pub fn stand_still(watch: &Watch, pager: &mut Engine) {
     shared_store::renew(watch.order.memcg);
     make_room(watch, pager);
     pager.calm();
-    let has_all = pager.kernel.let_in(pager.regions()) && arena::let_in(true);
+    let has_all = pager.kernel().let_in(pager.regions()) && arena::let_in(true);
     live::forbid_huge_pages();
     // A child that misses some of its memory must not come to be.
     let is_still = has_all && pager.hush();
@@ -59,7 +59,7 @@ pub fn stand_still(watch: &Watch, pager: &mut Engine) {
     } else {
         channel.refuse();
     }
-    pager.kernel.keep_out(pager.regions());
+    pager.kernel().keep_out(pager.regions());
 }
 
 /// How much is to be free at a fork: one part in so many of what the process holds.
@@ -72,7 +72,7 @@ const FREE_NS: u64 = 200_000_000;
 /// afterwards each has its own, so that next to nothing is free by it.
 fn make_room(watch: &Watch, pager: &mut Engine) {
     let (memcg, share) = (watch.order.memcg, &watch.order.slot.share);
-    let (own, pool) = (pager.usage().footprint, pager.store.pool_bytes());
+    let (own, pool) = (pager.usage().footprint, pager.store().pool_bytes());
     let missing = (own / FREE_PART).saturating_sub(memcg.division.pot_bytes() as usize);
     // What is in the pool stays.
     let target = (own - missing).max(pool + pool / 2);

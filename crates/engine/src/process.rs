@@ -320,18 +320,18 @@ fn take_over(watch: &mut Watch) -> Result<(Box<Engine>, Board, Workers), CannotT
     // SAFETY: the parent's pager, in the child's copy of its heap, as it was when its engine stood still; it is used
     // here, and never again.
     let (store, parent) = unsafe {
-        (PageStore::take_over(&raw const (*parents).store, mover, board, &slot.stat), (*parents).bequeath())
+        (PageStore::take_over((*parents).store(), mover, board, &slot.stat), (*parents).bequeath())
     };
     let pager = Pager::inherit(live, store, &slot.stat, config, limit, parent, &late);
     let pager = pager.map_err(CannotTakeOver::Misfit)?;
-    pager.kernel.unmark(pager.regions());
+    pager.kernel().unmark(pager.regions());
     live::allow_huge_pages();
     Ok((Box::new(pager), board, workers))
 }
 
 /// Starts the workers, and runs the pager until the program is gone.
 fn work(watch: &mut Watch, board: Board, workers: &Workers, pager: &mut Engine) {
-    match workers.start(pager.kernel.memory()) {
+    match workers.start(pager.kernel().memory()) {
         Ok(pids) => {
             watch.filter(Phase::Manages);
             rounds::run(watch, board, &pids, pager)

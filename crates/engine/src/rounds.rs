@@ -139,7 +139,7 @@ impl Rounds {
         }
         pager.park(self.memcg.is_led() && now < self.slot.share.parked_until_ns.load(Relaxed));
         let rests_now = self.evict_all && now < self.rests.until_ns;
-        pager.paused = !CONTROL.is_forkless() || rests_now;
+        pager.pause(!CONTROL.is_forkless() || rests_now);
         let busy = self.work(now, own, watch, pager);
         if now - self.published_ns > PUBLISH_NS {
             self.published_ns = now;
@@ -150,7 +150,7 @@ impl Rounds {
         self.choose_cpu(now, pager);
         if self.evict_all {
             self.rest(rests_now, busy, watch, pager);
-        } else if !self.tidied.tidy(now, now - self.fault_ns, &mut pager.store) && !busy {
+        } else if !self.tidied.tidy(now, now - self.fault_ns, pager.store_mut()) && !busy {
             self.sleep(now, own, watch, pager);
         }
         true
@@ -160,7 +160,7 @@ impl Rounds {
     fn look(&mut self, now: u64, known: usize, watch: &mut Watch, pager: &mut Engine) -> usize {
         let (mapped, private) = sizes(&watch.statm);
         self.swapped = watch.swapped.bytes(now, self.memcg);
-        pager.kernel.is_swapped = self.swapped > 0;
+        pager.kernel_mut().is_swapped = self.swapped > 0;
         let footprint = private + self.swapped + self.board.apart_bytes();
         self.slot.share.board_bytes.store(self.board.shared_bytes() as u64, Relaxed);
         self.excess = watch.excess(footprint);
@@ -200,7 +200,7 @@ impl Rounds {
             // Faults may have been read meanwhile, and nobody tells of them again.
             busy = true;
         }
-        busy | (!pager.paused && self.sharer.turn(self.memcg, self.slot, pager))
+        busy | (!pager.is_paused() && self.sharer.turn(self.memcg, self.slot, pager))
     }
 
     /// Publishes figures, and looks whether the program may go on; false when it is gone.
@@ -235,7 +235,7 @@ impl Rounds {
         if workers::one_has_died() {
             stop(watch, workers::DEATH);
         }
-        if (pager.store.is_frozen || pager.shares()) && !memcg.has_family(slot) {
+        if (pager.store().is_frozen || pager.shares()) && !memcg.has_family(slot) {
             pager.thaw();
         }
         true
@@ -248,14 +248,14 @@ impl Rounds {
         if faults != self.faults {
             (self.faults, self.fault_ns) = (faults, now);
         }
-        let (thread, switches) = pager.kernel.faulters();
+        let (thread, switches) = pager.kernel().faulters();
         let single = slot.stat.folios_in[0].load(Relaxed);
         if head.called.swap(0, AcqRel) != 0 {
             self.placement.leave(now);
         }
         let faults = Faults { all: faults, single, switches, thread };
-        self.placement.choose(now, faults, |tid| pager.kernel.cpu_of(tid));
-        pager.alone = self.placement.is_taken();
+        self.placement.choose(now, faults, |tid| pager.kernel().cpu_of(tid));
+        pager.set_alone(self.placement.is_taken());
         let alarm = (pager.marks().max + self.excess).saturating_sub(self.board.apart_bytes() + self.swapped);
         head.alarm.store(if self.placement.is_taken() { alarm } else { 0 }, Relaxed);
     }
@@ -266,7 +266,7 @@ impl Rounds {
             self.rests.begin();
         } else if !busy {
             let time = self.rests.until_ns.saturating_sub(sys::now_ns());
-            let _ = sys::poll([pager.kernel.fd(), &watch.program], time);
+            let _ = sys::poll([pager.kernel().fd(), &watch.program], time);
         }
     }
 
@@ -276,17 +276,17 @@ impl Rounds {
             return;
         }
         let (board, head) = (&self.board, self.board.head());
-        let urgent = pager.waiting_since_ns().is_some() || pager.paused;
+        let urgent = pager.waiting_since_ns().is_some() || pager.is_paused();
         let room = watch.limit(own).saturating_sub(own) as u64;
         let time = if urgent { idle::LEAST_NS } else { self.idle.next(room, own, self.faults) };
-        let (thread, _) = pager.kernel.faulters();
-        self.placement.follow(now, || pager.kernel.cpu_of(thread));
+        let (thread, _) = pager.kernel().faulters();
+        self.placement.follow(now, || pager.kernel().cpu_of(thread));
         // For what nobody has been asked for it would wait in vain, and never sleep.
-        let wants = pager.wants_results().min(pager.store.given());
+        let wants = pager.wants_results().min(pager.store().given());
         head.pager_wants.store(wants as u32, SeqCst);
         // What was done before this is not counted.
-        let time = if pager.store.under_way() < wants || pager.kernel.has_early() { 0 } else { time };
-        let woken = sys::poll([pager.kernel.fd(), board.bell(), &watch.program], time);
+        let time = if pager.store().under_way() < wants || pager.kernel().has_early() { 0 } else { time };
+        let woken = sys::poll([pager.kernel().fd(), board.bell(), &watch.program], time);
         head.pager_wants.store(0, SeqCst);
         if woken.is_ok_and(|[_, bell, _]| bell) {
             let _ = sys::read(board.bell(), &mut [0; 8]);
@@ -303,7 +303,7 @@ fn publish(watch: &mut Watch, pager: &Engine, own: usize, excess: usize) {
     share.read_bytes.store(ancestors as u64, Relaxed);
     let marks = pager.marks();
     share.kept_free_bytes.store((marks.limit - marks.low) as u64, Relaxed);
-    let (pool, footprint) = (pager.store.pool_bytes(), own + excess);
+    let (pool, footprint) = (pager.store().pool_bytes(), own + excess);
     let stored = pager.stored_bytes().saturating_sub(pager.borrowed_bytes());
     let wanted = (footprint + stored).saturating_sub(pool + pager.usage().stock);
     watch.publish(footprint, wanted, stored, pool + log);
@@ -324,7 +324,7 @@ fn full(watch: &Watch, pager: &Engine, waited_ns: u64, gets_nowhere: bool, crawl
         "the limit of {} MiB is full and nothing more can go out: {} MiB are squeezed into {} MiB; process {} was stopped",
         memcg.max_bytes.load(Relaxed) >> 20,
         pager.stored_bytes() >> 20,
-        pager.store.pool_bytes() >> 20,
+        pager.store().pool_bytes() >> 20,
         watch.order.pid
     );
     crawling.explain(&mut line);

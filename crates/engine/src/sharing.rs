@@ -9,8 +9,8 @@ use alloc::vec::Vec;
 use core::sync::atomic::Ordering::*;
 use memcg::{Memcg, Slot};
 use mm::Pager;
-use mm::family::Untold;
 use mm::kernel::WINDOW_PAGES;
+use mm::shared_store::Untold;
 use uffd::PAGE;
 use vmscan::WINDOW;
 use zswap::PARCEL_MAX_BYTES;
@@ -65,11 +65,11 @@ impl Sharer {
         let mut there = 0;
         for page in (0..WINDOW_PAGES).filter(|page| pages & 1 << page != 0) {
             let read =
-                pager.kernel.memory().glance(at + page * PAGE, &mut self.window[page * PAGE..][..PAGE]);
+                pager.kernel().memory().glance(at + page * PAGE, &mut self.window[page * PAGE..][..PAGE]);
             there |= ((read == Ok(PAGE)) as u16) << page;
         }
         let Some((pages, fingerprint, bytes)) =
-            pager.store.pack(at, &mut self.window, there, &mut self.parcel)
+            pager.store_mut().pack(at, &mut self.window, there, &mut self.parcel)
         else {
             return Some(0);
         };

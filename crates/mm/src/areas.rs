@@ -8,6 +8,7 @@
 //! 3. a mapping that is new where none was known is registered by `enroll_all` or `enroll_now`, which ask the kernel,
 //!    and is forgotten then. Before that its pages are not looked at, and so they go out a little later.
 
+use alloc::string::String;
 use alloc::vec::Vec;
 use core::ops::Range;
 
@@ -23,6 +24,7 @@ const ASKS: usize = 1024;
 
 /// An area that can be taken, and the address before it from where on there is no other. An empty area is the address
 /// up to which that is known.
+#[derive(Debug)]
 struct Stretch {
     from: usize,
     area: Range<usize>,
@@ -91,6 +93,15 @@ impl Areas {
         let after = (tail.area.start >= from && tail.area.end > from)
             .then(|| Stretch { from, area: tail.area.clone() });
         self.stretches.splice(first..last, before.into_iter().chain(after));
+    }
+
+    /// What does not hold, in words.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let is_apart = self.stretches.windows(2).all(|pair| pair[0].area.end <= pair[1].from);
+        if !is_apart || self.stretches.iter().any(|s| s.from > s.area.start || s.area.start > s.area.end) {
+            return Err(alloc::format!("stretches of the address space overlap: {:x?}", self.stretches));
+        }
+        Ok(())
     }
 
     /// Forgets what is too old.

@@ -16,6 +16,7 @@
 //!
 //! `evicted` says when the page went out last, by the number of pages that had gone before it, in steps of 64.
 
+use crate::kernel::WINDOW_PAGES;
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -102,6 +103,11 @@ impl Entry {
     /// Page within the object.
     pub fn offset(self) -> u16 {
         (self.0 >> 5) as u16 & ((1 << OFFSET_BITS) - 1)
+    }
+
+    /// Of a `Staged` one: the slot of the stage, and its page there.
+    pub fn stage_page(self) -> (u32, usize) {
+        (self.id() / WINDOW_PAGES as u32, self.id() as usize % WINDOW_PAGES)
     }
 
     /// How many visits of the hand the page survives.

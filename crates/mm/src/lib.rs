@@ -24,15 +24,23 @@ extern crate alloc;
 
 mod areas;
 mod bell;
+mod cow;
 mod fault_queue;
+mod fetch_ahead;
+mod fresh;
 pub mod index;
 pub mod kernel;
 mod limit;
+mod mask;
 pub mod object;
 pub mod pager;
 mod quarantine;
 mod ranges;
+mod reclaim;
+mod recompression;
 mod regions;
+pub mod shared_store;
 pub mod stage;
+mod swapin;
 
-pub use pager::{Config, Pager, family, fork, look};
+pub use pager::{Config, Pager, fork, look};

@@ -11,6 +11,8 @@
 
 use crate::kernel::{Body, Store};
 use alloc::collections::VecDeque;
+use alloc::format;
+use alloc::string::String;
 use alloc::vec::Vec;
 
 /// One object.
@@ -89,10 +91,13 @@ impl Object {
     }
 }
 
-/// All objects.
+/// All objects, and the store that has their contents.
 #[derive(Default)]
 #[cfg_attr(test, derive(Clone))]
-pub struct Objects {
+pub struct Objects<S> {
+    store: S,
+    /// The store had no memory for one of the last.
+    is_full: bool,
     table: Vec<Object>,
     free: Vec<u32>,
     /// Objects that nobody depended on when they were put here, and since when, oldest first; looked at again when taken.
@@ -103,7 +108,70 @@ pub struct Objects {
     clock: u32,
 }
 
-impl Objects {
+impl<S> Objects<S> {
+    /// No object yet.
+    pub fn new(store: S) -> Objects<S> {
+        Objects::<()>::default().with_store(store)
+    }
+
+    fn with_store<T>(self, store: T) -> Objects<T> {
+        let Objects { table, free, queue, clean_bytes, borrowed_pages, clock, is_full, .. } = self;
+        Objects { store, is_full, table, free, queue, clean_bytes, borrowed_pages, clock }
+    }
+
+    /// The objects without their store; none are left here.
+    pub fn take_table(&mut self) -> Objects<()> {
+        use core::mem::take;
+        let (table, free, queue) = (take(&mut self.table), take(&mut self.free), take(&mut self.queue));
+        let (clean_bytes, borrowed_pages) = (take(&mut self.clean_bytes), take(&mut self.borrowed_pages));
+        Objects {
+            store: (),
+            is_full: false,
+            table,
+            free,
+            queue,
+            clean_bytes,
+            borrowed_pages,
+            clock: self.clock,
+        }
+    }
+
+    /// The same as a copy.
+    #[cfg(test)]
+    pub fn clone_table(&self) -> Objects<()> {
+        let (table, free, queue) = (self.table.clone(), self.free.clone(), self.queue.clone());
+        let &Objects { clean_bytes, borrowed_pages, clock, .. } = self;
+        Objects { store: (), is_full: false, table, free, queue, clean_bytes, borrowed_pages, clock }
+    }
+
+    /// In a child, which has none yet: these are its.
+    pub fn adopt(&mut self, objects: Objects<()>) {
+        debug_assert!(self.table.is_empty());
+        let Objects { table, free, queue, clean_bytes, borrowed_pages, clock, .. } = objects;
+        (self.table, self.free, self.queue) = (table, free, queue);
+        (self.clean_bytes, self.borrowed_pages, self.clock) = (clean_bytes, borrowed_pages, clock);
+    }
+
+    /// The store.
+    pub fn store(&self) -> &S {
+        &self.store
+    }
+
+    /// The same, to be asked for something.
+    pub fn store_mut(&mut self) -> &mut S {
+        &mut self.store
+    }
+
+    /// True when the store had no memory for one of the last objects.
+    pub fn is_full(&self) -> bool {
+        self.is_full
+    }
+
+    /// It had, or had not.
+    pub fn set_full(&mut self, is_full: bool) {
+        self.is_full = is_full;
+    }
+
     /// Enters a new object that nobody names yet; `retain` follows.
     pub fn insert(&mut self, body: Body, pages: usize, born_ms: u64) -> u32 {
         let (pages, born_ms) = (pages as u8, born_ms as u32);
@@ -179,21 +247,6 @@ impl Objects {
         }
     }
 
-    /// One less. The last one frees it.
-    pub fn release(&mut self, id: u32, stored: bool, store: &mut impl Store) {
-        if stored {
-            self.clean(id);
-        }
-        let o = &mut self.table[id as usize];
-        o.refs -= 1;
-        if o.refs == 0 {
-            self.clean_bytes -= if core::mem::take(&mut o.clean) { o.bytes() } else { 0 };
-            o.frozen = false;
-            store.free(core::mem::replace(&mut o.body, Body::Dropped));
-            self.free.push(id);
-        }
-    }
-
     /// One that depended on it only names it now (`Stored` to `Clean`).
     pub fn clean(&mut self, id: u32) {
         let o = &mut self.table[id as usize];
@@ -218,10 +271,71 @@ impl Objects {
         }
     }
 
+    /// How many pages have gone out so far.
+    pub fn set_clock(&mut self, evictions: usize) {
+        self.clock = evictions as u32;
+    }
+
+    /// Bytes of the pool that hold clean copies alone.
+    pub fn clean_bytes(&self) -> usize {
+        self.clean_bytes
+    }
+
+    /// What does not hold, in words, but for what only the entries can tell.
+    pub fn check(&self) -> Result<(), String> {
+        let (mut clean_bytes, mut borrowed) = (0, 0);
+        let mut queued = alloc::vec![0; self.table.len()];
+        self.queue.iter().for_each(|&(id, _)| queued[id as usize] += 1);
+        for (id, o) in self.iter() {
+            let is_right = o.stored <= o.refs
+                && o.clean <= (o.stored == 0)
+                && (o.body != Body::Dropped || o.stored == 0)
+                && (!o.is_copy() || o.queued)
+                && queued[id as usize] == o.queued as usize;
+            if !is_right {
+                return Err(format!("object {id} is in the queue {} times: {o:?}", queued[id as usize]));
+            }
+            clean_bytes += if o.clean { o.bytes() } else { 0 };
+            borrowed += if o.borrowed { o.stored as usize } else { 0 };
+        }
+        let (found, counted) = ([clean_bytes, borrowed], [self.clean_bytes, self.borrowed_pages]);
+        if found != counted {
+            return Err(format!("bytes of clean copies, and borrowed pages: {found:?}, counted {counted:?}"));
+        }
+        let free = self.table.iter().filter(|o| o.refs == 0).count();
+        if free != self.free.len() {
+            return Err(format!("{free} ids are free, {} are listed", self.free.len()));
+        }
+        Ok(())
+    }
+
+    /// Every object that somebody names.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, &Object)> {
+        self.table.iter().enumerate().filter(|(_, o)| o.refs > 0).map(|(id, o)| (id as u32, o))
+    }
+}
+
+impl<S: Store> Objects<S> {
+    /// One less. The last one frees it.
+    pub fn release(&mut self, id: u32, stored: bool) {
+        if stored {
+            self.clean(id);
+        }
+        let o = &mut self.table[id as usize];
+        o.refs -= 1;
+        if o.refs == 0 {
+            self.clean_bytes -= if core::mem::take(&mut o.clean) { o.bytes() } else { 0 };
+            o.frozen = false;
+            self.store.free(core::mem::replace(&mut o.body, Body::Dropped));
+            self.free.push(id);
+        }
+    }
+
     /// Another process has copies of all that there are.
     pub fn freeze(&mut self) {
         self.table.iter_mut().for_each(|o| o.frozen = o.refs > 0);
         self.clean_bytes = 0;
+        self.store.freeze();
     }
 
     /// It has none any more.
@@ -234,17 +348,13 @@ impl Objects {
                 }
             }
         }
-    }
-
-    /// How many pages have gone out so far.
-    pub fn set_clock(&mut self, evictions: usize) {
-        self.clock = evictions as u32;
+        self.store.thaw();
     }
 
     /// Gives up a clean copy: the pool's memory of an object on which nobody depends. False when there is none. A copy has been of no use if its
     /// page has not gone out again while `due` others did, and goes first. Else it is the newest: the page of an older one will be wanted again
     /// sooner, and were the oldest given up, a program that goes round in more memory than there is room for copies would find none at all.
-    pub fn drop_clean(&mut self, due: usize, store: &mut impl Store) -> bool {
+    pub fn drop_clean(&mut self, due: usize) -> bool {
         while let Some(&(id, since)) = self.queue.front() {
             let o = &mut self.table[id as usize];
             if o.is_copy() && o.clean_since == since {
@@ -252,7 +362,7 @@ impl Objects {
                     break;
                 }
                 self.queue.pop_front();
-                self.forget(id, store);
+                self.forget(id);
                 return true;
             }
             self.queue.pop_front();
@@ -265,7 +375,7 @@ impl Objects {
         }
         while let Some((id, _)) = self.queue.pop_back() {
             if self.table[id as usize].is_copy() {
-                self.forget(id, store);
+                self.forget(id);
                 return true;
             }
             self.table[id as usize].queued = false;
@@ -274,31 +384,26 @@ impl Objects {
     }
 
     /// Gives up the memory of a clean copy that is no longer in the queue.
-    fn forget(&mut self, id: u32, store: &mut impl Store) {
+    fn forget(&mut self, id: u32) {
         let o = &mut self.table[id as usize];
         o.queued = false;
         self.clean_bytes -= o.bytes();
-        store.free(core::mem::replace(&mut o.body, Body::Dropped));
+        self.store.free(core::mem::replace(&mut o.body, Body::Dropped));
     }
 
     /// An object was split: what depends on it no more need not be kept for those that only name it, one page in a large object.
-    pub fn give_up(&mut self, id: u32, store: &mut impl Store) {
+    pub fn give_up(&mut self, id: u32) {
         let o = &mut self.table[id as usize];
         o.split = true;
         if core::mem::take(&mut o.clean) {
             self.clean_bytes -= o.bytes();
-            store.free(core::mem::replace(&mut o.body, Body::Dropped));
+            self.store.free(core::mem::replace(&mut o.body, Body::Dropped));
         }
     }
 
-    /// Bytes of the pool that hold clean copies alone.
-    pub fn clean_bytes(&self) -> usize {
-        self.clean_bytes
-    }
-
-    /// Every object that somebody names.
-    pub fn iter(&self) -> impl Iterator<Item = (u32, &Object)> {
-        self.table.iter().enumerate().filter(|(_, o)| o.refs > 0).map(|(id, o)| (id as u32, o))
+    /// Bytes that the store holds.
+    pub fn pool_bytes(&self) -> usize {
+        self.store.pool_bytes()
     }
 }
 
@@ -349,7 +454,7 @@ mod tests {
 
     #[test]
     fn of_clean_copies_those_past_due_go_first_and_then_the_newest() {
-        let (mut objects, mut freed) = (Objects::default(), Freed::default());
+        let mut objects = Objects::new(Freed::default());
         let ids: Vec<u32> = (0..4)
             .map(|n| {
                 objects.set_clock(n as usize * 10);
@@ -361,24 +466,24 @@ mod tests {
             .collect();
         assert_eq!(objects.clean_bytes(), 4000);
         // Clean since 0, 10, 20 and 30 evictions, after 30 of them.
-        assert!(objects.drop_clean(25, &mut freed));
-        assert!(objects.drop_clean(25, &mut freed));
-        assert_eq!(freed.0, [0, 3]);
+        assert!(objects.drop_clean(25));
+        assert!(objects.drop_clean(25));
+        assert_eq!(objects.store().0, [0, 3]);
         // Wanted in between, it is as young as the last time that it was given back.
         objects.depend(ids[1]);
         objects.set_clock(60);
         objects.clean(ids[1]);
-        assert!(objects.drop_clean(35, &mut freed));
-        assert_eq!(freed.0, [0, 3, 2]);
-        assert!(objects.drop_clean(35, &mut freed));
-        assert_eq!((freed.0, objects.clean_bytes()), (Vec::from([0, 3, 2, 1]), 0));
-        assert!(!objects.drop_clean(35, &mut Freed::default()));
+        assert!(objects.drop_clean(35));
+        assert_eq!(objects.store().0, [0, 3, 2]);
+        assert!(objects.drop_clean(35));
+        assert_eq!((&objects.store().0, objects.clean_bytes()), (&Vec::from([0, 3, 2, 1]), 0));
+        assert!(!objects.drop_clean(35));
     }
 
     #[test]
     fn what_is_frozen_is_no_copy_to_give_up_until_it_is_thawed() {
-        let (mut objects, mut freed) = (Objects::default(), Freed::default());
-        let make = |objects: &mut Objects, handle| {
+        let mut objects = Objects::new(Freed::default());
+        let make = |objects: &mut Objects<Freed>, handle| {
             let id = objects.insert(Body::Blob { handle, fingerprint: 0, bytes: 1000 }, 16, 0);
             objects.retain(id, true);
             id
@@ -390,12 +495,12 @@ mod tests {
         objects.clean(stored);
         objects.clean(new);
         assert_eq!(objects.clean_bytes(), 1000, "the new one alone");
-        assert!(objects.drop_clean(100, &mut freed) && !objects.drop_clean(100, &mut freed));
-        assert_eq!(freed.0, [3]);
+        assert!(objects.drop_clean(100) && !objects.drop_clean(100));
+        assert_eq!(objects.store().0, [3]);
         objects.depend(clean);
         objects.thaw();
         assert_eq!(objects.clean_bytes(), 1000, "that on which nobody depends");
-        assert!(objects.drop_clean(100, &mut freed));
-        assert_eq!((freed.0, objects.clean_bytes()), (Vec::from([3, 2]), 0));
+        assert!(objects.drop_clean(100));
+        assert_eq!((&objects.store().0, objects.clean_bytes()), (&Vec::from([3, 2]), 0));
     }
 }

@@ -3,9 +3,8 @@
 //! What is checked is written where the state is: index.rs, object.rs and stage.rs.
 
 use crate::index::{ASIDE, Kind};
-use crate::kernel::{Body, Kernel, Store};
-use crate::object::Object;
-use crate::pager::{Pager, stage_page};
+use crate::kernel::{Kernel, Store};
+use crate::pager::Pager;
 use crate::stage::Use;
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -40,18 +39,25 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// Recomputes everything between two turns; the error says what does not hold, in words. Takes time in proportion to all memory
     /// that is out.
     pub fn check(&self) -> Result<(), String> {
+        self.limit.check()?;
+        self.index.check()?;
+        self.objects.check()?;
+        self.stage.check()?;
+        self.regions.check()?;
+        self.faults.check()?;
+        self.reclaim.check()?;
+        self.fresh.check()?;
+        self.ahead.check()?;
+        self.recompression.check()?;
+        self.cow.check()?;
+        self.shared.check()?;
         let mut counts = Counts::new();
         self.check_index(&mut counts)?;
         self.check_stage(&mut counts)?;
-        for fetch in &self.fetches {
+        for fetch in self.ahead.under_way() {
             name(&mut counts, fetch.object, true);
         }
-        self.check_objects(&counts)?;
-        self.limit.check()?;
-        self.faults.check()?;
-        self.index.check()?;
-        self.stage.check()?;
-        self.regions.check()
+        self.check_objects(&counts)
     }
 
     fn check_index(&self, counts: &mut Counts) -> Result<(), String> {
@@ -64,7 +70,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 Kind::Stored => name(counts, entry.id(), true),
                 Kind::Staged => {
                     staged += 1;
-                    let (slot, index) = stage_page(entry);
+                    let (slot, index) = entry.stage_page();
                     ensure!((slot as usize) < self.stage.slots(), "{page:#x} is {entry:?}, beyond the stage");
                     let s = self.stage.slot(slot);
                     ensure!(
@@ -85,7 +91,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     fn check_stage(&self, counts: &mut Counts) -> Result<(), String> {
         for slot in 0..self.stage.slots() as u32 {
             let s = self.stage.slot(slot);
-            let fetches = self.fetches.iter().filter(|f| f.slot == slot).count();
+            let fetches = self.ahead.under_way().iter().filter(|f| f.slot == slot).count();
             ensure!(
                 fetches == (s.used == Use::Fetching) as usize,
                 "slot {slot} is loaded by {fetches} fetches: {s:x?}"
@@ -102,25 +108,16 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
 
     fn check_objects(&self, counts: &Counts) -> Result<(), String> {
         for (id, object) in self.objects.iter() {
-            let &Object { body, refs, stored, .. } = object;
             let found = counts.get(&id).copied().unwrap_or_default();
             ensure!(
-                found == Count { refs, stored },
-                "object {id} has {refs} refs and {stored} stored; {} and {} were found",
+                found == Count { refs: object.refs, stored: object.stored },
+                "object {id} has {} refs and {} stored; {} and {} were found",
+                object.refs,
+                object.stored,
                 found.refs,
                 found.stored
             );
-            ensure!(
-                body != Body::Dropped || stored == 0,
-                "object {id} was given up, and {stored} pages depend on it"
-            );
         }
-        let borrowed = self.objects.iter().filter(|(_, object)| object.is_borrowed());
-        let (borrowed, counted) = (
-            borrowed.map(|(_, object)| object.stored as usize).sum::<usize>(),
-            self.objects.borrowed_pages(),
-        );
-        ensure!(borrowed == counted, "{borrowed} pages are borrowed, {counted} are counted");
         let dangling = counts.keys().find(|&&id| self.objects.get(id).refs == 0);
         ensure!(dangling.is_none(), "object {dangling:?} is named and free");
         Ok(())

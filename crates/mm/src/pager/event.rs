@@ -15,11 +15,10 @@
 use crate::fault_queue::Fault;
 use crate::index::{ASIDE, Entry, Kind};
 use crate::kernel::{Kernel, Message, Store};
-use crate::pager::{Pager, stage_page};
+use crate::pager::Pager;
 use alloc::vec::Vec;
 use core::ops::Range;
 use core::sync::atomic::Ordering::Relaxed;
-use uffd::Errno;
 
 impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// Reads all messages and applies all events. Faults are left in the queue.
@@ -31,16 +30,16 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
 
     /// The same at the beginning of a turn: the fault of a thread that misses alone is served before more is read. A turn does well without: the
     /// kernel lets nothing be moved or copied while an event is under way, and what must be known before is waited for (`is_quiet`).
-    pub(crate) fn attend(&mut self) {
+    pub(super) fn attend(&mut self) {
         while let Some(message) = self.kernel.next() {
             self.apply(message);
-            if self.alone && !self.faults.is_empty() {
+            if self.swapin.is_alone() && !self.faults.is_empty() {
                 break;
             }
         }
     }
 
-    pub(crate) fn apply(&mut self, message: Message) {
+    pub(super) fn apply(&mut self, message: Message) {
         match message {
             Message::Fault { at, write, protected, .. } => {
                 if !self.faults.bells_mut().ring(at) {
@@ -51,18 +50,18 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             Message::Remove(range) => {
                 self.stat.events.fetch_add(1, Relaxed);
                 self.forget(range.clone());
-                self.readahead.forget(range.start, range.end);
+                self.ahead.forget(&range);
                 self.regions.quarantine_mut().insert(range);
             }
             Message::Unmap(range) => {
                 self.stat.events.fetch_add(1, Relaxed);
-                self.areas.forget_at(&range);
+                self.reclaim.forget_areas_in(&range);
                 self.unmap(range);
             }
             Message::Remap { from, to } => {
                 self.stat.events.fetch_add(1, Relaxed);
-                self.areas.forget_at(&from);
-                self.areas.forget_at(&(to..to + from.len()));
+                self.reclaim.forget_areas_in(&from);
+                self.reclaim.forget_areas_in(&(to..to + from.len()));
                 self.remap(from, to);
             }
             Message::Other(_) => {}
@@ -70,7 +69,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     }
 
     /// Contents of a range are nobody's any more.
-    pub(crate) fn forget(&mut self, range: Range<usize>) {
+    pub(super) fn forget(&mut self, range: Range<usize>) {
         let mut gone = Vec::new();
         self.index.take(range, |_, entry| gone.push(entry));
         for entry in gone {
@@ -83,18 +82,6 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     pub fn disown(&mut self, range: Range<usize>) {
         self.await_quiet();
         self.forget(range);
-    }
-
-    /// Returns when no event is under way, and all that is registered is known.
-    pub fn await_quiet(&mut self) {
-        let mut pauses = 0;
-        loop {
-            self.learn_growth();
-            if self.is_quiet() && self.regions.grown().is_none() {
-                return;
-            }
-            self.wait_for_events(&mut pauses);
-        }
     }
 
     /// A range has a new address.
@@ -113,25 +100,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         self.place(old);
         self.forget(to..to + from.len());
         self.place(moving);
-        self.readahead.forget(from.start, from.end);
-    }
-
-    /// What mremap has added to a mapping is registered with it, and no event tells how much it is; but while its thread is busy still the new
-    /// mapping is as mremap made it. What no event has been about since then is still there with none under way, perhaps in parts of several
-    /// kinds. It is registered once more, so that it is certain.
-    pub(crate) fn learn_growth(&mut self) {
-        while let Some(Range { start, end }) = self.regions.grown() {
-            let mapping = self.kernel.mapping(start);
-            let part = start..mapping.map_or(end, |m| m.end.min(end));
-            match self.enroll(&part, start) {
-                Err(Errno::EAGAIN) => return,
-                // It was quiet then: registered with the rest, before that was locked.
-                Err(_) if self.kernel.is_locked(start) => self.regions.register(part.clone()),
-                // What is refused is left to the hand, which comes to it if it can be managed.
-                _ => {}
-            }
-            self.regions.growth_is_known(&part);
-        }
+        self.ahead.forget(&from);
     }
 
     /// A range is gone.
@@ -142,13 +111,13 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             self.forget(aside(&range));
         }
         for range in found.here {
-            self.readahead.forget(range.start, range.end);
+            self.ahead.forget(&range);
             self.forget(range);
         }
     }
 
     /// No event is under way: none is due of which that was in doubt.
-    pub(crate) fn nothing_is_due(&mut self) {
+    pub(super) fn nothing_is_due(&mut self) {
         while let Some(range) = self.regions.next_not_due() {
             self.forget(aside(&range));
         }
@@ -156,7 +125,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
 
     /// Faults on a range that is gone are nobody's: a thread that a signal interrupted in its fault has told it twice, and has gone on
     /// since. What is mapped there next may not be ours to fill.
-    pub(crate) fn unfault(&mut self, range: &Range<usize>) {
+    pub(super) fn unfault(&mut self, range: &Range<usize>) {
         if self.faults.forget(range) {
             self.kernel.wake(range.clone());
         }
@@ -166,7 +135,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     fn place(&mut self, pages: Vec<(usize, Entry)>) {
         for (at, entry) in pages {
             if entry.kind() == Kind::Staged {
-                let (slot, page) = stage_page(entry);
+                let (slot, page) = entry.stage_page();
                 self.stage.rename(slot, page, at);
             }
             self.index.set(at, entry);
@@ -174,7 +143,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     }
 
     /// Ends the quarantine of ranges whose causers have all been seen elsewhere since.
-    pub(crate) fn release_quarantine(&mut self) {
+    pub(super) fn release_quarantine(&mut self) {
         let kernel = &mut self.kernel;
         if let Some(bytes) = self.regions.quarantine_mut().release(|| kernel.census_done()) {
             // No more than that can be there.

@@ -5,26 +5,14 @@
 //! 2. a fault on a window that is being loaded takes the fetch back, or waits for its end (`join_fetch`): nobody else loads it meanwhile;
 //! 3. what was loaded goes in only where every page of the window is still out, in the same place of the same object (`fetched`).
 
+use crate::fetch_ahead::Ahead;
 use crate::index::Kind;
 use crate::kernel::{Body, Errno, Fetch, Kernel, Store, WINDOW_PAGES};
-use crate::pager::{Pager, bits};
+use crate::mask::bits;
+use crate::pager::Pager;
 use core::sync::atomic::Ordering::Relaxed;
 use vmscan::heat::Heat;
-use vmscan::{HUGE, PAGE, WINDOW};
-
-/// A window that a worker loads ahead of its fault.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Ahead {
-    pub(crate) slot: u32,
-    /// The program's address.
-    to: usize,
-    pub(crate) object: u32,
-    /// Where the window begins in the object.
-    first: u16,
-}
-
-/// How many windows may be loaded ahead at a time.
-const FETCHES: usize = 2 * HUGE / WINDOW;
+use vmscan::{PAGE, WINDOW};
 
 impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// True when all pages of a window are out, and lie in a row in one object from page `first` on.
@@ -36,58 +24,51 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     }
 
     /// Has the windows after a stream's position loaded by the workers, as long as there is stock to load them into.
-    pub(crate) fn fetch_ahead(&mut self, from: usize, bytes: usize) {
-        for window in (from..from + bytes).step_by(WINDOW) {
-            let entry = self.index.get(window);
-            if entry.kind() != Kind::Stored || self.fetches.iter().any(|f| f.to == window) {
+    pub(super) fn fetch_ahead(&mut self, from: usize, bytes: usize) {
+        for to in (from..from + bytes).step_by(WINDOW) {
+            let entry = self.index.get(to);
+            if entry.kind() != Kind::Stored || self.ahead.under_way().iter().any(|ahead| ahead.to == to) {
                 continue;
             }
             let (object, first) = (entry.id(), entry.offset());
             let body = self.objects.get(object).body;
-            if !self.is_whole(window, object, first) || !matches!(body, Body::Blob { .. }) {
+            if !self.is_whole(to, object, first) || !matches!(body, Body::Blob { .. }) {
                 continue;
             }
-            if self.fetches.len() >= FETCHES {
+            if self.ahead.is_full() {
                 return;
             }
             // Room that is free is as good as stock: what is loaded ahead makes room again as it is passed.
-            let has_room = self.limit.footprint() + WINDOW <= self.limit.marks().low;
+            let has_room = self.limit.footprint() + WINDOW <= self.marks().low;
             let slot = if has_room { self.slot_to_load() } else { self.stage.take_stock() };
             let Some(slot) = slot else { return };
             self.objects.retain(object, true);
-            self.fetches.push(Ahead { slot, to: window, object, first });
-            let pages = WINDOW_PAGES as u16;
-            self.store.fetch(Fetch { slot, at: self.stage.at(slot), body, first, pages });
+            self.ahead.begin(Ahead { slot, to, object, first });
+            let (at, pages) = (self.stage.at(slot), WINDOW_PAGES as u16);
+            self.objects.store_mut().fetch(Fetch { slot, at, body, first, pages });
         }
     }
 
-    /// The slot onto which the page at `at` is being loaded, if it is.
-    pub(crate) fn fetch_of(&self, at: usize) -> Option<u32> {
-        let holds = |f: &&Ahead| (f.to..f.to + WINDOW).contains(&at);
-        self.fetches.iter().find(holds).map(|f| f.slot)
-    }
-
     /// A fault came for a window that is being loaded: takes the job over, or waits for its end.
-    pub(crate) fn join_fetch(&mut self, slot: u32) {
-        if self.store.withdraw(slot) {
+    pub(super) fn join_fetch(&mut self, slot: u32) {
+        if self.objects.store_mut().withdraw(slot) {
             self.end_fetch(slot);
             self.put_back(slot);
             return;
         }
-        while self.fetches.iter().any(|f| f.slot == slot) {
+        while self.ahead.is_loading(slot) {
             self.await_workers();
         }
     }
 
     fn end_fetch(&mut self, slot: u32) -> Ahead {
-        let index = self.fetches.iter().position(|f| f.slot == slot).expect("a fetch ends once");
-        let ahead = self.fetches.swap_remove(index);
-        self.objects.release(ahead.object, true, &mut self.store);
+        let ahead = self.ahead.end(slot);
+        self.objects.release(ahead.object, true);
         ahead
     }
 
     /// A window was loaded: what is still out, and still the same, goes in.
-    pub(crate) fn fetched(&mut self, slot: u32, sound: bool) {
+    pub(super) fn fetched(&mut self, slot: u32, sound: bool) {
         let ahead = self.end_fetch(slot);
         // A damaged object is reported at the fault that needs it.
         let mut pauses = 0;

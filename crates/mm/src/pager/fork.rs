@@ -14,7 +14,7 @@
 //!    since bears none. Where that says nothing, and something is out there, it must not run;
 //! 4. what the program wants wiped in a child is forgotten (`adopt`), and a page that is said to be out must be a hole there (`verify`).
 
-use crate::index::{Index, Kind};
+use crate::index::Index;
 use crate::kernel::{Birthmarks, Errno, Kernel, Message, Run, Store};
 use crate::object::Objects;
 use crate::pager::{Config, Pager};
@@ -36,7 +36,7 @@ const TOP: usize = 1 << 47;
 #[cfg_attr(test, derive(Clone))]
 pub struct Estate {
     index: Index,
-    objects: Objects,
+    objects: Objects<()>,
     regions: RangeSet,
 }
 
@@ -98,8 +98,8 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
         loop {
             self.settle();
             self.collect();
-            while let Some(ahead) = self.fetches.first() {
-                self.join_fetch(ahead.slot);
+            while let Some(slot) = self.ahead.under_way().first().map(|ahead| ahead.slot) {
+                self.join_fetch(slot);
             }
             self.unstage();
             self.learn_growth();
@@ -126,16 +126,6 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
             self.wait_for_events(&mut pauses);
         }
         false
-    }
-
-    /// Tries once to bring home whatever is on the stage.
-    fn unstage(&mut self) {
-        for owner in self.stage.owners() {
-            let entry = self.index.get(owner);
-            if entry.kind() == Kind::Staged {
-                self.activate_window(owner, entry);
-            }
-        }
     }
 
     /// After the clone: reads what was not read before it, and says what a child must know of it. If there `is_child`,
@@ -179,7 +169,6 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
     /// What is in the pool is another process's too.
     fn freeze(&mut self) {
         self.objects.freeze();
-        self.store.freeze();
     }
 
     /// What a child of this pager takes over. In the child, where this pager is a copy of which nothing else is used.
@@ -187,7 +176,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
         self.stage = Stage::new(0, 0);
         Estate {
             index: core::mem::take(&mut self.index),
-            objects: core::mem::take(&mut self.objects),
+            objects: self.objects.take_table(),
             regions: core::mem::take(&mut self.regions).into_registered(),
         }
     }
@@ -197,7 +186,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
     pub fn estate(&self) -> Estate {
         Estate {
             index: self.index.clone(),
-            objects: self.objects.clone(),
+            objects: self.objects.clone_table(),
             regions: self.regions.registered().clone(),
         }
     }
@@ -214,7 +203,8 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
     ) -> Result<Self, Misfit> {
         let mut pager = Pager::new(kernel, store, stat, config, limit);
         let Estate { index, objects, mut regions } = estate;
-        (pager.index, pager.objects) = (index, objects);
+        pager.index = index;
+        pager.objects.adopt(objects);
         let mut seen = Seen::default();
         for event in late {
             let marks = seen.look(&mut pager.kernel)?;

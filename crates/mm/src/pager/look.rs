@@ -51,16 +51,16 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             // As much may come with it.
             came += WINDOW;
             self.bring_contents(page, self.index.get(page));
-            self.bring_zeros(page);
+            self.bring_zeros_home(page);
         }
-        if self.shares {
+        if self.cow.is_shared() {
             self.bare(range.start..end);
         }
         end
     }
 
     /// The first page of a range that is out.
-    pub(crate) fn first_away(&self, range: &Range<usize>) -> Option<usize> {
+    pub(super) fn first_away(&self, range: &Range<usize>) -> Option<usize> {
         let mut at = range.start;
         while let Some((page, entry)) = self.index.next_used(at, range.end) {
             if entry.kind().is_out() {
@@ -73,8 +73,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
 
     /// Brings a page of zeros home as a page of its own: the kernel's shared one would look as if nobody had ever
     /// written to it.
-    fn bring_zeros(&mut self, page: usize) {
-        let (zeros, mut pauses) = (self.config.nursery, 0);
+    fn bring_zeros_home(&mut self, page: usize) {
+        let (zeros, mut pauses) = (self.swapin.bounce(), 0);
         while self.index.get(page).kind() == Kind::Zero {
             self.kernel.clear(zeros, PAGE);
             let moved = self.kernel.copy(page, zeros, PAGE);
@@ -92,10 +92,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// written to.
     fn bare(&mut self, range: Range<usize>) {
         for part in self.regions.registered().within(&range) {
-            let mut pauses = 0;
-            while self.kernel.unprotect(part.clone()) == Err(Errno::EAGAIN) {
-                self.wait_for_events(&mut pauses);
-            }
+            self.unprotect(part);
         }
     }
 }

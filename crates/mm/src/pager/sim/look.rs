@@ -50,7 +50,7 @@ fn what_is_out_looks_swapped_and_what_was_never_touched_does_not() {
     }
     scene.go_on();
     assert_eq!(scene.kind(pages(8..9).start), Kind::Zero);
-    scene.pager.paused = true;
+    scene.pager.pause(true);
     scene.reads_back(pages(2..3), 0);
     let mut entries = [1; 12];
     scene.pager.look(BASE, &mut entries);

@@ -32,8 +32,8 @@ fn what_cannot_be_taken_is_asked_about_in_a_small_part_of_the_time() {
     let searches = 2000;
     for _ in 0..searches {
         let before = scene.world.borrow().asked;
-        scene.pager.rest.end();
-        scene.pager.areas.begin_search();
+        scene.pager.reclaim.end_rest();
+        scene.pager.reclaim.begin_search();
         scene.pager.evict(1 << 20);
         let asked = scene.world.borrow().asked - before;
         assert!(asked <= 1024, "{asked} mappings in one search, for which somebody may wait");

@@ -78,7 +78,7 @@ fn what_mremap_added_is_known_although_it_changes_before_the_call_ends() {
     scene.world.borrow_mut().memory.unmap(pages(32..128));
     scene.write(pages(0..4));
     scene.go_on();
-    scene.pager.paused = true;
+    scene.pager.pause(true);
     {
         let memory = &mut scene.world.borrow_mut().memory;
         memory.remap(pages(16..20), pages(64..65).start, 8 * PAGE, false);
@@ -101,7 +101,7 @@ fn what_mremap_added_to_a_locked_mapping_is_there_known_and_part_of_it() {
     scene.world.borrow_mut().memory.unmap(pages(32..128));
     scene.write(pages(0..20));
     scene.go_on();
-    scene.pager.paused = true;
+    scene.pager.pause(true);
     scene.reads_back(pages(16..20), 0);
     {
         let memory = &mut scene.world.borrow_mut().memory;
@@ -143,7 +143,7 @@ fn a_mapping_that_an_event_is_about_is_not_taken_for_known() {
     assert!(!scene.pager.regions.registered().contains(pages(64..65).start));
     scene.raise(Message::Remap { from: pages(0..16), to: pages(64..65).start });
     scene.raise(Message::Unmap(pages(0..16)));
-    scene.pager.paused = true;
+    scene.pager.pause(true);
     scene.turn();
     scene.world.borrow_mut().memory.changing = 0;
     scene.reads_back(pages(64..80), 64 * PAGE as isize);

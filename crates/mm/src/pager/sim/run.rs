@@ -10,9 +10,9 @@ use super::shadow::Shadow;
 use super::store::{Record, Shelves, SimStore};
 use super::{Shared, World};
 use crate::kernel::WINDOW_PAGES;
-use crate::pager::family::Untold;
 use crate::pager::fork::{Estate, Late, Misfit};
 use crate::pager::{Config, Pager};
+use crate::shared_store::Untold;
 use crate::stage::Use;
 use memcg::{Counts, Stat};
 use std::any::Any;
@@ -219,7 +219,7 @@ pub fn pager<'a>(world: &Shared, plan: &Plan, stat: &'a Stat) -> Simulated<'a> {
 }
 
 fn set_up(pager: &mut Simulated, world: &Shared, plan: &Plan) {
-    pager.alone = world.borrow().random.0.is_multiple_of(2);
+    pager.set_alone(world.borrow().random.0.is_multiple_of(2));
     pager.set_limit(1 << 30, 1, vmscan::watermark::UNKNOWN);
     let marks = match plan.evict_all {
         true => {
@@ -383,11 +383,11 @@ fn live(world: Shared, plan: &Plan, pager: &mut Simulated) -> Tally {
             world.borrow_mut().calls = 0;
             pager.retire();
             retired(&world, pager);
-            pager.paused = true;
+            pager.pause(true);
             for _ in 0..20 {
                 turn(pager);
             }
-            pager.paused = false;
+            pager.pause(false);
         }
         // Who forks has the bell for it.
         if plan.fork > 0 && turns % plan.fork == 0 && world.borrow().bell.is_free() {

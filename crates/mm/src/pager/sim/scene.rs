@@ -14,7 +14,6 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::rc::Rc;
 use vmscan::heat::Heat;
-use vmscan::readahead::Readahead;
 use vmscan::{PAGE, WINDOW};
 
 /// A thread that is not simulated otherwise.
@@ -79,11 +78,11 @@ impl Scene {
             if access != Access::Fault {
                 return access;
             }
-            self.pager.paused = true;
+            self.pager.pause(true);
             while self.world.borrow().memory.blocked.contains(&SOMEBODY) {
                 self.turn();
             }
-            self.pager.paused = false;
+            self.pager.pause(false);
         }
         panic!("the thread at {at:#x} comes no further");
     }
@@ -207,7 +206,7 @@ fn who_misses_alone_gets_a_page_of_stock() {
     let mut scene = Scene::new();
     scene.write(pages(0..16));
     scene.go_on();
-    scene.pager.alone = true;
+    scene.pager.set_alone(true);
     scene.reads_back(pages(3..4), 0);
     assert_eq!(opened(&scene), [15]);
     scene.reads_back(pages(0..16), 0);
@@ -314,7 +313,7 @@ fn what_mremap_added_to_a_mapping_is_unregistered_too() {
     scene.world.borrow_mut().memory.unmap(pages(32..128));
     scene.write(pages(0..4));
     scene.go_on();
-    scene.pager.paused = true;
+    scene.pager.pause(true);
     // Moved and grown; the event names the old length alone, and then the old part goes.
     scene.world.borrow_mut().memory.remap(pages(16..20), pages(64..65).start, 8 * PAGE, false);
     scene.raise(Message::Remap { from: pages(16..20), to: pages(64..65).start });
@@ -437,7 +436,7 @@ fn an_empty_mapping_is_not_registered_by_the_hand() {
 fn wander(scene: &mut Scene) {
     for window in 1..8 {
         for page in 0..5 {
-            scene.pager.readahead.fault(BASE + (window * 64 + page * 1024) * PAGE);
+            scene.pager.ahead.fault(BASE + (window * 64 + page * 1024) * PAGE);
         }
     }
 }
@@ -466,7 +465,7 @@ fn where_most_are_split_the_first_page_splits() {
     let mut scene = Scene::new();
     scene.write(pages(0..16));
     scene.go_on();
-    (0..10_000).for_each(|_| scene.pager.splitting.load(true));
+    scene.pager.swapin.loads_of_single_pages(10_000);
     scene.reads_back(pages(3..4), 0);
     scene.go_on();
     assert_eq!((scene.pager.stored_bytes(), scene.world.borrow().shelves.objects()), (16 * PAGE, 16));
@@ -479,11 +478,10 @@ fn pages_from_here_and_there_share_a_slot_and_become_objects_of_their_own() {
     for page in [2, 21, 40, 41, 77] {
         scene.write(pages(page..page + 1));
     }
-    scene.pager.paused = false;
+    scene.pager.pause(false);
     scene.turn();
-    let slots: std::collections::BTreeSet<u32> = [2, 21, 40, 41, 77]
-        .map(|p| crate::pager::stage_page(scene.pager.index.get(BASE + p * PAGE)).0)
-        .into();
+    let slots: std::collections::BTreeSet<u32> =
+        [2, 21, 40, 41, 77].map(|p| scene.pager.index.get(BASE + p * PAGE).stage_page().0).into();
     assert_eq!(slots.len(), 1, "{slots:?}");
     scene.go_on();
     assert_eq!((scene.pager.stored_bytes(), scene.world.borrow().shelves.objects()), (5 * PAGE, 5));
@@ -540,14 +538,14 @@ fn what_is_left_unchanged_of_a_window_keeps_no_object_for_itself() {
         assert_eq!(scene.objects_of(pages(0..16)), 1);
         // The third fault brings all of it.
         for _ in 0..2 {
-            scene.pager.readahead.fault(BASE);
+            scene.pager.ahead.fault(BASE);
         }
         scene.reads_back(pages(0..16), 0);
-        scene.pager.paused = true;
+        scene.pager.pause(true);
         for at in pages(changed.clone()).step_by(PAGE) {
             assert!(scene.touch(at, Some(1 + at as Content)).is_done());
         }
-        scene.pager.paused = false;
+        scene.pager.pause(false);
         scene.go_on();
         assert_eq!(scene.objects_of(pages(0..16)), objects);
         scene.reads_back(pages(changed), -1);
@@ -622,11 +620,11 @@ fn what_a_stream_has_passed_goes_out_first_and_what_is_hot_stays() {
     scene.write(pages(0..128));
     scene.go_on();
     // What it learnt as the pages were written is forgotten.
-    scene.pager.readahead = Readahead::default();
+    scene.pager.ahead.forget_streams();
     scene.reads_back(pages(0..64), 0);
     scene.pager.limit.evict_by_marks();
     // The hand is about to take the windows that the stream reads now.
-    scene.pager.hand = pages(48..49).start;
+    scene.pager.reclaim.go_on_from(pages(48..49).start);
     // As after a long time, but for one page.
     let hot = pages(21..22).start;
     for at in pages(0..64).step_by(PAGE) {
@@ -655,7 +653,7 @@ fn a_fetch_that_is_overtaken_leaves_its_slot_as_stock() {
     for at in [0, 1, 2, 16] {
         scene.reads_back(pages(at..at + 1), 0);
     }
-    assert!(!scene.pager.fetches.is_empty());
+    assert!(!scene.pager.ahead.under_way().is_empty());
     let before = scene.pager.stage.stock_bytes();
     scene.reads_back(pages(32..33), 0);
     assert_eq!(scene.pager.stage.stock_bytes(), before, "one back, one used");
@@ -666,7 +664,7 @@ fn a_fetch_that_is_overtaken_leaves_its_slot_as_stock() {
 #[test]
 fn what_is_not_registered_yet_is_protected_too() {
     let mut scene = Scene::new();
-    scene.pager.paused = true;
+    scene.pager.pause(true);
     scene.write(pages(0..32));
     scene.world.borrow_mut().memory.change(pages(0..128), |vma| vma.registered = false);
     scene.pager.regions.unregister(&(0..1 << 47));
@@ -690,11 +688,11 @@ fn the_hand_rests_where_there_is_nothing_to_take_until_something_comes_in() {
             scene.world.borrow_mut().calls = 0;
             scene.pager.turn(HELD);
         }
-        scene.pager.rest.is_on(scene.pager.kernel.now_ns())
+        scene.pager.reclaim.rests(scene.pager.kernel.now_ns())
     };
     assert!(turns(&mut scene));
     scene.reads_back(pages(0..1), 0);
-    assert!(!scene.pager.rest.is_on(scene.pager.kernel.now_ns()));
+    assert!(!scene.pager.reclaim.rests(scene.pager.kernel.now_ns()));
     assert!(turns(&mut scene), "it has gone round again");
     assert_eq!(scene.kind(BASE), Kind::Staged, "and found what came in");
 }

@@ -16,8 +16,9 @@
 
 use crate::index::{Entry, Kind};
 use crate::kernel::{Body, Kernel, LOOK_PAGES, Run, Store, WINDOW_PAGES};
-use crate::pager::{Pager, bits};
-use core::ops::Range;
+use crate::mask::bits;
+use crate::pager::Pager;
+use crate::shared_store::Untold;
 use vmscan::{PAGE, WINDOW};
 
 /// Of so many pages at a time it is asked who has them, for one look for what to tell.
@@ -29,35 +30,24 @@ const ASKS: usize = 256;
 /// How much of what was told goes out in one turn, at most, in bytes.
 const TOLD_STEP: usize = 4 * WINDOW;
 
-/// What a look for pages that others have too has found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Untold {
-    /// These pages, by bit, of the window at this address.
-    Pages(usize, u16),
-    /// None so far.
-    None,
-    /// None up to the end of the address space: the next look begins anew.
-    End,
-}
-
 impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// Looks for the next window of which others have pages too that are stored nowhere, and cold.
     pub fn untold(&mut self) -> Untold {
         for _ in 0..LOOKS {
-            let area = match self.kernel.area(self.teller, &mut { ASKS }) {
+            let area = match self.kernel.area(self.shared.search(), &mut { ASKS }) {
                 Ok(Some(area)) => area,
                 Ok(None) => {
-                    self.teller = 0;
+                    self.shared.search_from(0);
                     return Untold::End;
                 }
                 Err(upto) => {
-                    self.teller = upto;
+                    self.shared.search_from(upto);
                     continue;
                 }
             };
-            let from = self.teller.max(area.start);
+            let from = self.shared.search().max(area.start);
             let to = area.end.min((from & !(WINDOW - 1)) + LOOK_PAGES * PAGE);
-            self.teller = to;
+            self.shared.search_from(to);
             if !self.regions.registered().covers(&(from..to)) {
                 continue;
             }
@@ -73,7 +63,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                     }
                 }
                 if pages != 0 {
-                    self.teller = end;
+                    self.shared.search_from(end);
                     return Untold::Pages(window, pages);
                 }
                 at = end;
@@ -103,7 +93,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             self.index.set(at, Entry::new(Kind::Clean, id, rank as u16, entry.heat()));
         }
         if id.is_some() {
-            self.told.push_back(window..window + WINDOW);
+            self.shared.tell(window);
         }
     }
 
@@ -112,14 +102,14 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     }
 
     /// True when a log has a page of the program's, in or out, as far as is known.
-    pub(crate) fn is_common(&self, at: usize) -> bool {
+    pub(super) fn is_common(&self, at: usize) -> bool {
         let entry = self.index.get(at);
         let is_named = matches!(entry.kind(), Kind::Stored | Kind::Clean);
         is_named && matches!(self.objects.get(entry.id()).body, Body::Common { .. })
     }
 
     /// A page is about to be written to: what a log has of it is another.
-    pub(crate) fn unheed(&mut self, at: usize) {
+    pub(super) fn unheed(&mut self, at: usize) {
         if self.index.get(at).kind() == Kind::Clean && self.is_common(at) {
             let entry = self.index.set(at, Entry::NONE);
             self.drop_entry(entry);
@@ -128,8 +118,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
 
     /// Moves some of what was told to the stage, and has as much compared; how many bytes it was. It frees memory only when all of the family have done so, and so
     /// it is done also by those that are far from their limit.
-    pub(crate) fn evict_told(&mut self, most: usize) -> usize {
-        if self.told.is_empty() {
+    pub(super) fn evict_told(&mut self, most: usize) -> usize {
+        if !self.shared.is_told() {
             return 0;
         }
         self.release_quarantine();
@@ -137,7 +127,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         let (mut got, mut moved) = (0, 0..0);
         while got < most.min(TOLD_STEP)
             && !self.stage.is_full()
-            && let Some(range) = self.told.pop_front()
+            && let Some(range) = self.shared.take_told()
         {
             got += self.evict_range(range, &mut moved).0;
         }
@@ -148,13 +138,11 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
 
     /// Brings what lies in logs into the pool, where no relative is left that has it too: a window at a time. False when there is nothing left of it.
     pub fn take_home(&mut self) -> bool {
-        self.told.clear();
+        self.shared.forget_told();
         for _ in 0..LOOKS * LOOK_PAGES {
-            let Some((page, entry)) = self.index.next_used(self.packer, 1 << 47) else {
-                self.packer = 0;
+            let Some((page, entry)) = self.shared.next_home(&self.index) else {
                 return self.objects.has_common();
             };
-            self.packer = page + PAGE;
             if !self.is_common(page) {
                 continue;
             }
@@ -171,9 +159,9 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             let mask = (0..WINDOW_PAGES)
                 .filter(|&p| is_out(self, window + p * PAGE))
                 .fold(0, |mask, p| mask | bits(p, 1));
-            if self.stage.is_full() || self.fetch_of(window).is_some() || !self.gather(window, mask) {
+            if self.stage.is_full() || self.ahead.slot_of(window).is_some() || !self.gather(window, mask) {
                 // Tried again later.
-                self.packer = page;
+                self.shared.retry_home(page);
                 return true;
             }
             self.deflate(WINDOW);
@@ -181,14 +169,4 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         }
         true
     }
-
-    /// Pages that have no other copy than a relative's record, in bytes: they count with the relative.
-    pub fn borrowed_bytes(&self) -> usize {
-        self.objects.borrowed_pages() * PAGE
-    }
-}
-
-/// Joins two ranges, of which the first may be empty.
-pub(crate) fn hull(whole: &Range<usize>, range: &Range<usize>) -> Range<usize> {
-    if whole.is_empty() { range.clone() } else { whole.start.min(range.start)..whole.end.max(range.end) }
 }

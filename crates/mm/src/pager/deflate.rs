@@ -1,0 +1,185 @@
+//! Out, from the stage to the compressors; and what they made of it becomes the pages' new place.
+
+use crate::index::{Entry, Kind};
+use crate::kernel::{Body, Done, Job, Kernel, Prior, Spare, Store, WINDOW_PAGES};
+use crate::mask::bits;
+use crate::pager::Pager;
+use crate::stage::Use;
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering::Relaxed;
+use vmscan::PAGE;
+use vmscan::heat::Heat;
+
+impl<K: Kernel, S: Store> Pager<'_, K, S> {
+    /// Hands about `want` bytes of the stage's oldest to the compressors; how many it was.
+    pub(super) fn deflate(&mut self, want: usize) -> usize {
+        let mut got = 0;
+        // While the pool is full one window at a time finds out whether it still is.
+        let want =
+            if self.objects.is_full() { want.min((self.stage.in_flight() == 0) as usize) } else { want };
+        while got < want {
+            let Some(slot) = self.stage.oldest() else { break };
+            let s = self.stage.slot(slot);
+            let (objects, mut fewest) = (&self.objects, 0);
+            let priors = core::array::from_fn(|page| {
+                let prior = s.prior[page];
+                let object = (s.staged & 1 << page != 0 && prior.kind() == Kind::Clean)
+                    .then(|| objects.get(prior.id()))
+                    .filter(|object| object.is_sound() && !object.is_forlorn())?;
+                // A window that has changed but for a page or two leaves them no object that is kept for them alone.
+                if !s.packed {
+                    fewest = fewest.max(object.wanting());
+                }
+                Some(Prior { body: object.body, page: prior.offset() })
+            });
+            let lent = (0..WINDOW_PAGES).filter(|p| priors[*p].is_some()).map(|p| s.prior[p].id());
+            let lent: Vec<u32> = lent.collect();
+            got += s.present.count_ones() as usize * PAGE;
+            let (at, unit, is_awaited) = (self.stage.at(slot), s.unit(), self.faults.has_waiting());
+            let from = s.owner[s.staged.trailing_zeros() as usize % WINDOW_PAGES];
+            let job = Job { slot, at, from, is_awaited, pages: s.staged, unit, priors, fewest };
+            for id in lent {
+                // The job reads the object, whatever becomes of the page meanwhile.
+                self.objects.retain(id, true);
+                self.stage.lend(slot, id);
+            }
+            self.stage.send(slot);
+            self.objects.store_mut().submit(job);
+        }
+        got
+    }
+
+    /// Applies all results there are. True when there were any.
+    pub(super) fn collect(&mut self) -> bool {
+        let mut any = false;
+        while let Some(done) = self.next_done() {
+            any = true;
+            self.apply_done(done);
+        }
+        any
+    }
+
+    /// Applies a result, or lets those run who come to one: a worker may wait for a call of the program's to end.
+    pub(super) fn await_workers(&mut self) {
+        if let Some(done) = self.next_done() {
+            self.apply_done(done);
+            return;
+        }
+        self.settle();
+        self.kernel.pause();
+    }
+
+    /// The next result. What was stock becomes memory of the pool, which would else need new pages while stock is given back.
+    fn next_done(&mut self) -> Option<Done> {
+        let opened = if self.stage.in_flight() > 0 { self.stage.stock_pages() } else { None };
+        let Some((page, pages)) = opened else {
+            return self.objects.store_mut().complete(&mut Spare::default());
+        };
+        let mut spare = Spare { at: self.stage.page_at(page), pages };
+        let done = self.objects.store_mut().complete(&mut spare);
+        self.stage.left(page / WINDOW_PAGES as u32, bits(page as usize % WINDOW_PAGES, pages - spare.pages));
+        done
+    }
+
+    fn apply_done(&mut self, done: Done) {
+        match done {
+            Done::Stored { slot, reused, zero, in_bodies, bodies } => {
+                self.stored(slot, reused, zero, in_bodies, bodies)
+            }
+            Done::Fetched { slot, sound } => self.fetched(slot, sound),
+        }
+    }
+
+    /// A slot's job is over, done or withdrawn.
+    pub(super) fn job_over(&mut self, slot: u32) {
+        let (lent, len) = self.stage.job_over(slot);
+        for id in &lent[..len] {
+            self.objects.release(*id, true);
+        }
+    }
+
+    fn stored(
+        &mut self,
+        slot: u32,
+        reused: u16,
+        zero: u16,
+        in_bodies: u16,
+        bodies: [Option<Body>; WINDOW_PAGES],
+    ) {
+        let (unit, pages) = (self.stage.slot(slot).unit(), in_bodies.count_ones() as usize);
+        self.objects.set_full(bodies[..pages.div_ceil(unit)].contains(&None));
+        let now = self.kernel.now_ms();
+        let objects = bodies.map(|body| body.map(|body| self.objects.insert(body, pages.min(unit), now)));
+        // Each is named once for as long as it is handed out, so that it is freed if nobody wants it any more.
+        for &id in objects.iter().flatten() {
+            self.objects.retain(id, false);
+        }
+        let staged = self.stage.slot(slot).staged;
+        let (mut kept, mut stored) = (0, [0; WINDOW_PAGES]);
+        for page in (0..WINDOW_PAGES).filter(|p| staged & 1 << p != 0) {
+            let bit = 1u16 << page;
+            let owner = self.stage.slot(slot).owner[page];
+            let on_stage = self.index.get(owner);
+            debug_assert_eq!(on_stage.stage_page(), (slot, page));
+            let rank = (in_bodies & (bit - 1)).count_ones() as usize;
+            let entry = if reused & bit != 0 {
+                self.reused(slot, page)
+            } else if zero & bit != 0 {
+                self.unstage_page(slot, page);
+                self.stat.same_filled.fetch_add(1, Relaxed);
+                Entry::new(Kind::Zero, 0, 0, Heat::COLD)
+            } else if in_bodies & bit != 0
+                && let Some(id) = objects[rank / unit]
+            {
+                self.unstage_page(slot, page);
+                self.objects.retain(id, true);
+                // What one word fills is no data in the pool, however many pages it fills.
+                if let Body::Same(_) = self.objects.get(id).body {
+                    self.stat.same_filled.fetch_add(1, Relaxed);
+                } else {
+                    stored[rank / unit] |= bit;
+                }
+                Entry::new(Kind::Stored, id, (rank % unit) as u16, Heat::COLD)
+            } else {
+                kept |= bit;
+                continue;
+            };
+            self.index.set(owner, entry.with_heat(Heat::COLD).evicted_with(on_stage));
+        }
+        for &id in objects.iter().flatten() {
+            self.objects.release(id, false);
+        }
+        self.job_over(slot);
+        stored.into_iter().for_each(|pages| self.stat.count_out(pages));
+        self.slot_is_stored(slot, kept);
+    }
+
+    /// A page is as its prior: it depends on that object again.
+    fn reused(&mut self, slot: u32, page: usize) -> Entry {
+        let prior = self.stage.take(slot, page, false);
+        self.objects.depend(prior.id());
+        self.stat.clean_reused.fetch_add(1, Relaxed);
+        let is_common = matches!(self.objects.get(prior.id()).body, Body::Common { .. });
+        self.stat.common_out.fetch_add(is_common as u64, Relaxed);
+        prior.with_kind(Kind::Stored)
+    }
+
+    /// A page has another place now, and its prior is of no use any more.
+    fn unstage_page(&mut self, slot: u32, page: usize) {
+        let prior = self.stage.take(slot, page, false);
+        self.drop_entry(prior);
+    }
+
+    /// All of a slot's pages are stored but those that are `kept`, by bit.
+    fn slot_is_stored(&mut self, slot: u32, kept: u16) {
+        if kept != 0 {
+            // The pool has no memory: the pages stay where they are, and are the oldest again.
+            self.stage.recall(slot);
+            return;
+        }
+        self.stage.emptied(slot);
+        if self.stage.slot(slot).used == Use::Waste {
+            self.discard_slot(slot);
+        }
+    }
+}

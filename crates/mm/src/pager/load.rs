@@ -1,0 +1,230 @@
+//! In, from an object: a page, or what is stored of its window.
+
+use crate::index::{Entry, Kind};
+use crate::kernel::{Body, Damaged, Kernel, Moved, Store, WINDOW_PAGES};
+use crate::mask::bits;
+use crate::pager::Pager;
+use crate::pager::activate::refused;
+use crate::pager::serve::Outcome;
+use vmscan::heat::Heat;
+use vmscan::readahead::Extent;
+use vmscan::{PAGE, WINDOW};
+
+/// Where pages lie that were loaded, on their way to the program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Buffer {
+    /// A slot of stock, which a window is moved out of.
+    Slot(u32),
+    /// A stage page of stock, which is moved.
+    Single(u32),
+    /// The window that is not registered.
+    Bounce,
+}
+
+impl<K: Kernel, S: Store> Pager<'_, K, S> {
+    /// Loads the page, or its window, from its object. What is tried again counts once.
+    pub(super) fn load(&mut self, at: usize, entry: Entry, extent: Extent, is_first: bool) -> Outcome {
+        if let Some(slot) = self.ahead.slot_of(at) {
+            self.join_fetch(slot);
+            // It is there, and whoever waited has been woken; or not.
+            let is_there = self.index.get(at).kind() == Kind::Clean;
+            return if is_there { Outcome::Served } else { Outcome::Again };
+        }
+        let is_alone = extent == Extent::Page;
+        if is_first {
+            self.swapin.load(self.objects.get(entry.id()), is_alone);
+            if is_alone {
+                self.objects.pick(entry.id());
+            }
+        }
+        if is_alone
+            && self.swapin.splits(self.objects.get(entry.id()))
+            && let Some(slot) = self.slot_to_load()
+            && let Some(outcome) = self.split(at, entry, slot)
+        {
+            return outcome;
+        }
+        let (mut to, mut pages) = if is_alone { (at, 1) } else { self.stored_around(at) };
+        let mut buffer = self.buffer(pages);
+        if self.load_run(to, pages, self.buffer_at(buffer)).is_err() {
+            // Damaged is what somebody asks for; the pages around it may be so as long as nobody does.
+            if let Buffer::Slot(slot) = buffer {
+                self.put_back(slot);
+            }
+            (to, pages, buffer) = (at, 1, Buffer::Bounce);
+            if let Err(damaged) = self.load_run(at, 1, self.buffer_at(buffer)) {
+                return self.lose(at, entry, damaged);
+            }
+        }
+        let (to, pages, moved) = self.move_in(at, to, pages, buffer);
+        self.loaded(to, moved.bytes, None);
+        let covered = (to..to + moved.bytes).contains(&at);
+        if let (Extent::Stream { ahead }, true) = (extent, covered) {
+            self.fetch_ahead(to + pages as usize * PAGE, ahead);
+        }
+        self.landed(at, to, pages as usize, moved, covered)
+    }
+
+    /// Where so many pages are loaded to: stock is moved in whole, or page by page while one thread alone misses.
+    fn buffer(&mut self, pages: u16) -> Buffer {
+        let slot = (pages as usize == WINDOW_PAGES).then(|| self.stage.take_stock()).flatten();
+        let is_single = pages == 1 && self.swapin.is_alone();
+        let single = is_single.then(|| self.stage.stock_pages()).flatten();
+        match (slot, single) {
+            (Some(slot), _) => Buffer::Slot(slot),
+            (None, Some((page, _))) => Buffer::Single(page),
+            (None, None) => Buffer::Bounce,
+        }
+    }
+
+    fn buffer_at(&self, buffer: Buffer) -> usize {
+        match buffer {
+            Buffer::Slot(slot) => self.stage.at(slot),
+            Buffer::Single(page) => self.stage.page_at(page),
+            Buffer::Bounce => self.swapin.bounce(),
+        }
+    }
+
+    /// Moves or copies what was loaded to `to`, or the page at `at` alone: where to, how many pages, and what came of it.
+    fn move_in(&mut self, at: usize, to: usize, pages: u16, buffer: Buffer) -> (usize, u16, Moved) {
+        let from = self.buffer_at(buffer);
+        let mut moved = if pages == 1 && !matches!(buffer, Buffer::Single(_)) {
+            self.kernel.copy(to, from, PAGE)
+        } else {
+            self.kernel.move_pages(to, from, pages as usize * PAGE)
+        };
+        let (mut to, mut pages) = (to, pages);
+        if refused(&moved) {
+            // One page, since a copy does not stop at guards, nor at the end of a mapping.
+            moved = self.kernel.copy(at, from + at - to, PAGE);
+            (to, pages) = (at, 1);
+        } else {
+            match buffer {
+                Buffer::Slot(slot) => self.stage.left(slot, bits(0, moved.bytes / PAGE)),
+                Buffer::Single(page) if moved.bytes > 0 => {
+                    self.stage.left(page / WINDOW_PAGES as u32, bits(page as usize % WINDOW_PAGES, 1))
+                }
+                Buffer::Single(_) | Buffer::Bounce => {}
+            }
+        }
+        if let Buffer::Slot(slot) = buffer {
+            self.put_back(slot);
+        }
+        (to, pages, moved)
+    }
+
+    /// Loads all of an object whose pages are asked for one by one: this page goes to the program, the others to the stage, from where
+    /// they go out again, each on its own.
+    /// `None` where a page of it is damaged, which need not be this one.
+    fn split(&mut self, at: usize, entry: Entry, slot: u32) -> Option<Outcome> {
+        let (id, to) = (entry.id(), self.stage.at(slot));
+        let object = *self.objects.get(id);
+        if self.objects.store_mut().load(object.body, 0, object.pages as u16, to).is_err() {
+            self.put_back(slot);
+            return None;
+        }
+        let landed = self.kernel.copy(at, to + entry.offset() as usize * PAGE, PAGE);
+        self.loaded(at, landed.bytes, None);
+        self.stage.hold(slot, true);
+        self.scatter(at & !(WINDOW - 1), id, slot);
+        Some(self.landed(at, at, 1, landed, landed.bytes > 0))
+    }
+
+    /// Those pages of a window that an object holds, and that are not elsewhere by now, are on a slot of the stage.
+    fn scatter(&mut self, window: usize, id: u32, slot: u32) {
+        // Named while it is asked for, so that it is not freed meanwhile.
+        self.objects.retain(id, false);
+        for page in (window..window + WINDOW).step_by(PAGE) {
+            let entry = self.index.get(page);
+            if entry.kind() == Kind::Stored && entry.id() == id {
+                self.restage(page, slot, entry.offset() as usize);
+            }
+        }
+        self.objects.give_up(id);
+        self.objects.release(id, false);
+        if self.stage.slot(slot).staged == 0 {
+            self.discard_slot(slot);
+        }
+    }
+
+    /// A page that was `Stored` is on a slot of the stage now, and does not depend on its object any more.
+    pub(super) fn restage(&mut self, page: usize, slot: u32, place: usize) {
+        let entry = self.index.get(page);
+        self.stage.put(slot, place, page, Entry::NONE);
+        let staged = slot * WINDOW_PAGES as u32 + place as u32;
+        self.index.set(page, Entry::new(Kind::Staged, staged, 0, Heat::COLD).evicted_with(entry));
+        self.objects.release(entry.id(), true);
+    }
+
+    /// Pages that were `Stored` are in the program now, and their object is a clean copy. Without a heat each has that of its own refault.
+    pub(super) fn loaded(&mut self, to: usize, bytes: usize, heat: Option<Heat>) {
+        for page in (to..to + bytes).step_by(PAGE) {
+            let entry = self.index.get(page);
+            debug_assert_eq!(entry.kind(), Kind::Stored);
+            let heat = heat.unwrap_or_else(|| self.refault(entry, 1));
+            let object = self.objects.get(entry.id());
+            if object.pages == 1 && !object.is_shared() {
+                self.objects.release(entry.id(), true);
+                self.index.set(page, Entry::NONE.with_heat(heat));
+                continue;
+            }
+            self.objects.clean(entry.id());
+            self.index.set(page, entry.with_kind(Kind::Clean).with_heat(heat));
+        }
+        if bytes > 0 {
+            self.stat.count_in(bits(to / PAGE % WINDOW_PAGES, bytes / PAGE));
+            self.limit.charge(bytes);
+        }
+    }
+
+    /// The run of stored pages around `at`, within its window, whatever objects they are in: address and count.
+    fn stored_around(&self, at: usize) -> (usize, u16) {
+        let window = at & !(WINDOW - 1);
+        let is_stored = |page: &usize| self.index.get(*page).kind() == Kind::Stored;
+        let start = (window..at).step_by(PAGE).rev().take_while(is_stored).last().unwrap_or(at);
+        let end = (at..window + WINDOW).step_by(PAGE).take_while(is_stored).count() * PAGE + at;
+        (start, ((end - start) / PAGE) as u16)
+    }
+
+    /// Loads a run of stored pages to engine memory at `buffer`, object by object.
+    pub(super) fn load_run(&mut self, from: usize, pages: u16, buffer: usize) -> Result<(), Damaged> {
+        let (mut at, end) = (from, from + pages as usize * PAGE);
+        while at < end {
+            let entry = self.index.get(at);
+            let mut same = 1;
+            while at + same as usize * PAGE < end && {
+                let next = self.index.get(at + same as usize * PAGE);
+                next.id() == entry.id() && next.offset() == entry.offset() + same
+            } {
+                same += 1;
+            }
+            let body = self.objects.get(entry.id()).body;
+            self.objects.store_mut().load(body, entry.offset(), same, buffer + at - from)?;
+            at += same as usize * PAGE;
+        }
+        Ok(())
+    }
+
+    /// An object cannot be restored: the program is told, never given anything else.
+    fn lose(&mut self, at: usize, entry: Entry, damaged: Damaged) -> Outcome {
+        let object = self.objects.get(entry.id());
+        let age_ms = object.age_ms(self.kernel.now_ms());
+        let bytes = match object.body {
+            Body::Blob { bytes, .. } => bytes,
+            _ => 0,
+        };
+        let lost = self.kernel.lose(
+            at,
+            format_args!(
+                "the page at {at:#x} cannot be restored: {damaged} (page {} of an object of {bytes} bytes, stored {age_ms} ms ago)",
+                entry.offset(),
+            ),
+        );
+        if !lost {
+            return Outcome::Again;
+        }
+        self.index.set(at, Entry::NONE);
+        self.drop_entry(entry);
+        Outcome::Served
+    }
+}

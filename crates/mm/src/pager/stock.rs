@@ -1,0 +1,75 @@
+//! Slots that are emptied, loaded into, and given back; and entries that nobody needs any more.
+
+use crate::index::Entry;
+use crate::kernel::{Kernel, Store, WINDOW_PAGES};
+use crate::mask::{bits, runs};
+use crate::pager::Pager;
+use crate::stage::Use;
+use core::sync::atomic::Ordering::Relaxed;
+use vmscan::{PAGE, WINDOW};
+
+impl<K: Kernel, S: Store> Pager<'_, K, S> {
+    /// Forgets one entry: nobody will ask for what it names.
+    pub(super) fn drop_entry(&mut self, entry: Entry) {
+        use crate::index::Kind::*;
+        match entry.kind() {
+            None | Zero => {}
+            Stored => self.objects.release(entry.id(), true),
+            Clean => self.objects.release(entry.id(), false),
+            Staged => {
+                let (slot, page) = entry.stage_page();
+                let prior = self.stage.take(slot, page, false);
+                self.drop_entry(prior);
+                self.discard_if_empty(slot);
+            }
+        }
+    }
+
+    /// Discards an inactive slot when no page of the program lies on it any more.
+    pub(super) fn discard_if_empty(&mut self, slot: u32) {
+        let s = self.stage.slot(slot);
+        if s.staged == 0 && s.used == Use::Inactive {
+            self.discard_slot(slot);
+        }
+    }
+
+    /// Takes a slot to load pages into: of stock, or of new pages where there is none.
+    pub(super) fn slot_to_load(&mut self) -> Option<u32> {
+        if let Some(slot) = self.stage.take_stock() {
+            return Some(slot);
+        }
+        let (first, _) = self.stage.find_windows(1, 0)?;
+        let slot = first / WINDOW_PAGES as u32;
+        let at = self.stage.at(slot);
+        if !self.kernel.populate(at, WINDOW) {
+            self.kernel.discard(at, WINDOW);
+            return None;
+        }
+        self.stage.made(slot);
+        self.limit.charge(WINDOW);
+        Some(slot)
+    }
+
+    /// A slot that was taken, and is still taken, is not needed any more, or not all of it.
+    pub(super) fn put_back(&mut self, slot: u32) {
+        if self.stage.slot(slot).used == Use::Fetching && !self.stage.put_back(slot) {
+            self.discard_slot(slot);
+        }
+    }
+
+    /// Gives a slot's pages, which nobody needs, back to the kernel; those that it does not take now are waste, and tried again.
+    pub(super) fn discard_slot(&mut self, slot: u32) {
+        let base = self.stage.at(slot);
+        for (first, count) in runs(self.stage.slot(slot).present) {
+            if self.kernel.discard(base + first * PAGE, count * PAGE) {
+                self.stage.left(slot, bits(first, count));
+                self.limit.uncharge(count * PAGE);
+            } else {
+                self.stat.busy.fetch_add(count as u64, Relaxed);
+            }
+        }
+        if self.stage.slot(slot).present != 0 {
+            self.stage.waste(slot);
+        }
+    }
+}

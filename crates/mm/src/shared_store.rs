@@ -1,0 +1,115 @@
+//! A store that relatives share: pages that several processes have since a fork are put into a log by one engine, for all of them.
+//!
+//! This is where the pager stands in that: the search for pages that no log has yet, what was told and is to go out, and the way through what
+//! comes home when no relative is left.
+
+use crate::index::{Entry, Index};
+use alloc::collections::VecDeque;
+use alloc::string::String;
+use core::ops::Range;
+use vmscan::WINDOW;
+
+/// What a look for pages that others have too has found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Untold {
+    /// These pages, by bit, of the window at this address.
+    Pages(usize, u16),
+    /// None so far.
+    None,
+    /// None up to the end of the address space: the next look begins anew.
+    End,
+}
+
+/// Where it stands.
+#[derive(Debug, Default)]
+pub struct SharedStore {
+    /// Windows of which a log has pages, and which are to go out.
+    told: VecDeque<Range<usize>>,
+    /// Where the search for more of them stands.
+    search: usize,
+    /// Where the hand stands that brings home what is in logs.
+    home: usize,
+}
+
+impl SharedStore {
+    /// A log has pages of this window.
+    pub fn tell(&mut self, window: usize) {
+        self.told.push_back(window..window + WINDOW);
+    }
+
+    /// True when something that was told is to go out.
+    pub fn is_told(&self) -> bool {
+        !self.told.is_empty()
+    }
+
+    /// Takes the window that was told first.
+    pub fn take_told(&mut self) -> Option<Range<usize>> {
+        self.told.pop_front()
+    }
+
+    /// Nobody else has it any more.
+    pub fn forget_told(&mut self) {
+        self.told.clear();
+    }
+
+    /// Where the search for pages that others have too goes on.
+    pub fn search(&self) -> usize {
+        self.search
+    }
+
+    /// It goes on here.
+    pub fn search_from(&mut self, at: usize) {
+        self.search = at;
+    }
+
+    /// The next page of which something is known, on the way home. `None` once round.
+    pub fn next_home(&mut self, index: &Index) -> Option<(usize, Entry)> {
+        let found = index.next_used(self.home, 1 << 47);
+        self.home = found.map_or(0, |(page, _)| page + vmscan::PAGE);
+        found
+    }
+
+    /// That page could not come home, and is looked at again.
+    pub fn retry_home(&mut self, page: usize) {
+        self.home = page;
+    }
+
+    /// What does not hold, in words.
+    pub fn check(&self) -> Result<(), String> {
+        match self.told.iter().find(|range| !range.start.is_multiple_of(WINDOW)) {
+            Some(range) => Err(alloc::format!("{range:x?} was told, and is no window")),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::index::Kind;
+    use vmscan::PAGE;
+    use vmscan::heat::Heat;
+
+    #[test]
+    fn what_is_told_goes_out_in_order() {
+        let mut shared = SharedStore::default();
+        [4, 2].into_iter().for_each(|number| shared.tell(number * WINDOW));
+        assert!(shared.is_told());
+        assert_eq!((shared.take_told(), shared.check()), (Some(4 * WINDOW..5 * WINDOW), Ok(())));
+        shared.forget_told();
+        assert_eq!((shared.is_told(), shared.take_told()), (false, None));
+    }
+
+    #[test]
+    fn the_way_home_goes_page_by_page_and_begins_anew() {
+        let mut index = Index::default();
+        for page in [3, 4, 90] {
+            index.set(page * PAGE, Entry::new(Kind::Zero, 0, 0, Heat::COLD));
+        }
+        let mut shared = SharedStore::default();
+        let mut next = || shared.next_home(&index).map(|(page, _)| page / PAGE);
+        assert_eq!([(); 5].map(|()| next()), [Some(3), Some(4), Some(90), None, Some(3)]);
+        shared.retry_home(3 * PAGE);
+        assert_eq!(shared.next_home(&index).map(|(page, _)| page / PAGE), Some(3));
+    }
+}
