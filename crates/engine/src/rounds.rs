@@ -71,6 +71,38 @@ impl Rests {
     }
 }
 
+/// Test mode: when all that the pager keeps count of is recomputed. It takes time in proportion to all memory that is out.
+#[derive(Default)]
+struct Checks {
+    next_ns: u64,
+}
+
+impl Checks {
+    /// One part of the time in so many, and how long it is from one to the next at least.
+    const SHARE: u64 = 32;
+    const LEAST_NS: u64 = 10_000_000;
+
+    /// Recomputes it if it is time; the program is stopped where something does not hold.
+    fn check(&mut self, watch: &Watch, pager: &Engine) {
+        let began = sys::now_ns();
+        if began < self.next_ns {
+            return;
+        }
+        if let Err(words) = pager.check() {
+            let mut line = Line::default();
+            let _ = write!(
+                line,
+                "the engine's book-keeping is wrong: {words}; process {} was stopped",
+                watch.order.pid
+            );
+            stop(watch, line.as_str());
+        }
+        watch.order.slot.stat.checks.fetch_add(1, Relaxed);
+        let end = sys::now_ns();
+        self.next_ns = end + ((end - began) * Self::SHARE).max(Self::LEAST_NS);
+    }
+}
+
 /// The pager's loop.
 pub fn run(watch: &mut Watch, board: Board, workers: &[u32], pager: &mut Engine) {
     let mut rounds = Rounds::new(watch, board, workers);
@@ -96,6 +128,7 @@ struct Rounds {
     fault_ns: u64,
     growth: Growth,
     rests: Rests,
+    checks: Checks,
     tidied: Tidied,
     idle: IdleSleep,
     unhooked: UnhookedCopies,
@@ -121,6 +154,7 @@ impl Rounds {
             fault_ns: 0,
             growth: Growth::default(),
             rests: Rests::new(memcg.settings.seed),
+            checks: Checks::default(),
             tidied: Tidied::default(),
             idle: IdleSleep::default(),
             unhooked: UnhookedCopies::default(),
@@ -149,6 +183,7 @@ impl Rounds {
         }
         self.choose_cpu(now, pager);
         if self.evict_all {
+            self.checks.check(watch, pager);
             self.rest(rests_now, busy, watch, pager);
         } else if !self.tidied.tidy(now, now - self.fault_ns, pager.store_mut()) && !busy {
             self.sleep(now, own, watch, pager);

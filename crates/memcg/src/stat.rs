@@ -126,6 +126,7 @@ counters! {
     parked_ns: Nanoseconds, "that threads waited for the turn of their process; not in stall_ns";
     engine_cpu_ns: Nanoseconds, "of processor time of engines and workers";
     events: Times, "memory was unmapped, moved or discarded by the program";
+    checks: Times, "the test mode has recomputed all that an engine keeps count of";
     near_refaults: Times, "a page came back before as many others had gone out as were in memory: with more of it the page would have stayed";
     near_distance: Pages, "that had gone out since each of near_refaults, summed";
 }

@@ -440,8 +440,8 @@ impl Stage {
     pub fn check(&self) -> Result<(), String> {
         for slot in 0..self.slots.len() as u32 {
             self.check_slot(slot)?;
-            self.check_lists(slot)?;
         }
+        self.check_lists()?;
         let of = |used: Use| self.slots.iter().filter(move |s| s.used == used);
         let pages = |used: Use| of(used).map(|s| s.present.count_ones() as usize).sum::<usize>();
         let sent = of(Use::InFlight).map(|s| s.sent.count_ones() as usize).sum::<usize>();
@@ -484,18 +484,22 @@ impl Stage {
     }
 
     /// Every inactive slot is in the list once, every slot of stock and of waste in its own.
-    fn check_lists(&self, slot: u32) -> Result<(), String> {
-        let s = self.slot(slot);
-        let listed = self.inactive.iter().filter(|&&(n, seq)| n == slot && seq == s.seq).count();
-        let [stock, waste] =
-            [&self.stock, &self.waste].map(|list| list.iter().filter(|&&n| n == slot).count());
-        let is_right = (s.used != Use::Inactive || listed == 1)
-            && stock == (s.used == Use::Stock) as usize
-            && waste == (s.used == Use::Waste) as usize;
-        if !is_right {
-            return Err(format!(
-                "slot {slot} is listed {listed} times, as stock {stock}, as waste {waste} times: {s:x?}"
-            ));
+    fn check_lists(&self) -> Result<(), String> {
+        // In which lists each slot is, and how often.
+        let mut listed = alloc::vec![[0u8; 3]; self.slots.len()];
+        let is_meant = |&&(slot, seq): &&(u32, u32)| self.slot(slot).seq == seq;
+        self.inactive.iter().filter(is_meant).for_each(|&(slot, _)| listed[slot as usize][0] += 1);
+        self.stock.iter().for_each(|&slot| listed[slot as usize][1] += 1);
+        self.waste.iter().for_each(|&slot| listed[slot as usize][2] += 1);
+        for (slot, (s, [inactive, stock, waste])) in self.slots.iter().zip(listed).enumerate() {
+            let is_right = (s.used != Use::Inactive || inactive == 1)
+                && stock == (s.used == Use::Stock) as u8
+                && waste == (s.used == Use::Waste) as u8;
+            if !is_right {
+                return Err(format!(
+                    "slot {slot} is listed {inactive} times, as stock {stock}, as waste {waste} times: {s:x?}"
+                ));
+            }
         }
         Ok(())
     }

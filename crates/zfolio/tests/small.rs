@@ -105,8 +105,10 @@ fn advice_from_before_there_was_an_engine_holds_after_it() {
 }
 
 #[test]
-fn test_modes_have_an_engine_in_every_process() {
+fn the_test_mode_has_an_engine_in_every_process_that_checks_itself() {
     let json = figures("at-once", &["--evict-all", "--memory", "64M"], &["sh", "-c", "/bin/true; true"]);
     // The shell and true; a shell that does not use vfork has a child between them.
     assert!(json["tree"]["managed"].as_u64().unwrap() >= 2, "{json}");
+    // What they keep count of was recomputed, and was right.
+    assert!(json["counters"]["checks"].as_u64().unwrap() > 0, "{json}");
 }

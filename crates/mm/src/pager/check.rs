@@ -1,14 +1,16 @@
-//! Walks everything the pager holds and recomputes what its counters and lists say. For tests; the real pager calls it in the test mode.
+//! Walks everything the pager holds and recomputes what its counters and lists say: in the simulator after each turn, in the real engine's test mode from
+//! time to time.
 //!
-//! What is checked is written where the state is: index.rs, object.rs and stage.rs.
+//! Each part checks what it knows alone. Here is what holds between them: an entry of the index and the slot or the object that it names know each
+//! other, and what is out is registered.
 
 use crate::index::{ASIDE, Kind};
 use crate::kernel::{Kernel, Store};
 use crate::pager::Pager;
 use crate::stage::Use;
-use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::String;
+use alloc::vec::Vec;
 use vmscan::PAGE;
 
 /// Makes the first failed check the result.
@@ -21,16 +23,20 @@ macro_rules! ensure {
 }
 
 /// What the entries say of one object: how many name it, and how many depend on it.
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Count {
     refs: u16,
     stored: u16,
 }
 
-type Counts = BTreeMap<u32, Count>;
+/// By the object's id.
+type Counts = Vec<Count>;
 
 fn name(counts: &mut Counts, id: u32, stored: bool) {
-    let count = counts.entry(id).or_default();
+    if counts.len() <= id as usize {
+        counts.resize(id as usize + 1, Count::default());
+    }
+    let count = &mut counts[id as usize];
     count.refs += 1;
     count.stored += stored as u16;
 }
@@ -108,7 +114,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
 
     fn check_objects(&self, counts: &Counts) -> Result<(), String> {
         for (id, object) in self.objects.iter() {
-            let found = counts.get(&id).copied().unwrap_or_default();
+            let found = counts.get(id as usize).copied().unwrap_or_default();
             ensure!(
                 found == Count { refs: object.refs, stored: object.stored },
                 "object {id} has {} refs and {} stored; {} and {} were found",
@@ -118,7 +124,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 found.stored
             );
         }
-        let dangling = counts.keys().find(|&&id| self.objects.get(id).refs == 0);
+        let dangling =
+            (0..).zip(counts).find(|(id, count)| count.refs > 0 && self.objects.get(*id).refs == 0);
         ensure!(dangling.is_none(), "object {dangling:?} is named and free");
         Ok(())
     }
