@@ -1,7 +1,7 @@
 //! What the pager asks of the world: a [`Kernel`] that moves pages and tells of faults, and a [`Store`] that keeps what went out.
 //!
 //! The engine gives it the real ones (`live` in the engine crate); tests give it a simulated kernel that runs the program's
-//! threads between any two calls, from a seed, and can plant the bugs that HAZARDS lists.
+//! threads between any two calls, from a seed, and can plant the bugs that docs/hazards.md lists.
 
 use alloc::vec::Vec;
 pub use base::Damaged;

@@ -9,11 +9,11 @@ use std::collections::VecDeque;
 /// Which rules are broken.
 #[derive(Clone, Debug, Default)]
 pub struct Bugs {
-    /// Moves and copies do not see unread events, as with a stage on another descriptor (HAZARDS 1).
+    /// Moves and copies do not see unread events, as with a stage on another descriptor (docs/hazards.md, 1).
     pub blind_moves: bool,
-    /// What a REMOVE covers goes out again before whoever is about to discard it has done so (HAZARDS 2).
+    /// What a REMOVE covers goes out again before whoever is about to discard it has done so (docs/hazards.md, 2).
     pub hasty_census: bool,
-    /// Events are read some time before they are handled, as by a second reader (HAZARDS 3).
+    /// Events are read some time before they are handled, as by a second reader (docs/hazards.md, 3).
     pub late_events: bool,
     /// Events of this kind are not handled.
     pub forgets: Option<Kind>,
