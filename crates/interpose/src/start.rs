@@ -7,7 +7,7 @@ use control::run;
 use control::{CONTROL, Order};
 use core::sync::atomic::{AtomicUsize, Ordering::*};
 use memcg::{Memcg, Slot};
-use uffd::sys::{self, Errno, consts::*};
+use uffd::sys::{self, Errno};
 
 /// The first function of an engine; its argument is not used.
 pub type EngineEntry = extern "C" fn(usize) -> !;
