@@ -2,25 +2,21 @@
 //!
 //! - [`PAGE`], [`Folio`]: what moves
 //! - [`PageMask`]: which pages of a folio
-//! - [`RangeSet`]: which addresses
 //! - [`Damaged`]: why stored pages cannot be restored
 //! - [`sys`]: mmap, madvise, futex, clone, ... as functions
 //! - [`Fd`]: a descriptor, closed when dropped
 //! - [`Mutex`]: a lock on a futex, for memory that no program's thread sees
 //! - [`Random`]: numbers from a seed
 //!
-//! Nothing here goes through libc: no errno, no thread-local storage. Only [`RangeSet`] allocates.
+//! Nothing here goes through libc: no errno, no thread-local storage. Nothing here allocates.
 
 #![cfg_attr(not(test), no_std)]
-
-extern crate alloc;
 
 mod damaged;
 pub mod folio;
 pub mod lock;
 mod mask;
 mod random;
-mod ranges;
 pub mod sys;
 
 pub use damaged::Damaged;
@@ -28,7 +24,6 @@ pub use folio::Folio;
 pub use lock::Mutex;
 pub use mask::PageMask;
 pub use random::Random;
-pub use ranges::RangeSet;
 pub use sys::{Errno, Fd};
 
 /// Bytes of a base page: 4 KiB on the only architecture so far, x86-64.
