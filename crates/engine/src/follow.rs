@@ -1,8 +1,8 @@
 //! The engine and its workers have no more rights than their program: what it gives up they give up.
 //!
 //! ```text
-//!   program's thread: setuid ── asks, before and after ──> engine: opens what it needs (descriptors.rs), follows ──> workers: follow
-//!                        └─ waits until all have ─────────────────────────────────────────────────────────────────┘
+//!   program's thread: setuid ── asks, before and after ──> engine: opens what it needs, follows ──> workers: follow
+//!                        └─ waits until all have ────────────────────────────────────────────────────┘
 //! ```
 //!
 //! Anything in the program can write to the engine's memory, its stack included, and so could do whatever the engine

@@ -9,7 +9,7 @@
 //!   begun anew here:
 //!     arena OWN, reservation RESERVED, ENTRIES     not small: what of the engine's memory is there (or taken over)
 //!     aside IS_TAKEN                               whoever had the stack is not here
-//!     bell BELL                                    unless taken over: the thread that forks holds it then, and gives it back
+//!     bell BELL                                    unless taken over: the thread that forks holds it, and gives it back
 //!     state CONTROL                                but for what is about the program: see Control::reset
 //!     page_tables IS_AWAKE                         anew alone: nothing is out until there is an engine
 //!     own GATE, OWNER                              last, by own::child_begin: others may wait for it

@@ -4,7 +4,8 @@
 //!
 //! ```text
 //!   read, pread, readv ... ── no engine, or one that sleeps ──> libc's own: nothing is out
-//!                          └─ libc's own, then: may it be page tables with a hole? ─> are they ours? ─> asks the engine
+//!                          └─ libc's own, then: may it be page tables with a hole? ─> are they ours?
+//!                             ─> asks the engine
 //! ```
 //!
 //! These are frequent calls. Before an engine is awake each costs a comparison and a jump (`exports.rs`); afterwards a

@@ -4,7 +4,8 @@
 //!
 //! ```text
 //!   sysinfo, sysconf, get_phys_pages ...   libc's own, then: what is too much becomes less
-//!   open, openat, fopen ...                libc's own, then: is it a file that tells it? ─> another one, made of it, takes its place
+//!   open, openat, fopen ...                libc's own, then: is it a file that tells it? ─> another one, made of it,
+//!                                          takes its place
 //! ```
 //!
 //! Without the option none of this is in the way of anybody: the library's table of symbols has no such functions then,

@@ -1,6 +1,7 @@
 /*
- * What compiled code expects of a C library, for a library that has none: libzfolio.so must not call into the program's libc,
- * whose functions may be interposed, may touch thread-local storage, and may not be resolved yet when the engine runs.
+ * What compiled code expects of a C library, for a library that has none: libzfolio.so must not call into the program's
+ * libc, whose functions may be interposed, may touch thread-local storage, and may not be resolved yet when the engine
+ * runs.
  *
  * All symbols are hidden, so the program never sees them. The code lies with what runs in every process (see patch.rs).
  */

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   out, writable but executable: UFFDIO_MOVE to a landing of the same protection, a copy from there to the stage
-//!   out, not writable:            mremap to a landing (detach.rs), UFFDIO_MOVE from there to the drop zone, a copy from
-//!                                 there to the stage
+//!   out, not writable:            mremap to a landing (detach.rs), UFFDIO_MOVE from there to the drop zone, a copy
+//!                                 from there to the stage
 //!   in:                           UFFDIO_COPY, mapping by mapping
 //! ```
 //!
