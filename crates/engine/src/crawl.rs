@@ -82,7 +82,7 @@ impl fmt::Display for Stuck {
                 self.file.as_str()
             );
         }
-        write!(f, "{} MiB are {}", bytes >> 20, kind.phrase())
+        write!(f, "{} MiB are {}", bytes >> 20, kind.what())
     }
 }
 

@@ -7,6 +7,7 @@
 //!   Userfault  register, move, copy, zeropage, wake, poison, next message     (userfault.rs)
 //!   Pagemap    which pages of a range are present                             (pagemap.rs)
 //!   Maps       the mapping at or after an address                             (maps.rs)
+//!   smaps      the text of maps and smaps, piece by piece                     (smaps.rs)
 //!   kinds      why memory of a mapping cannot go out                          (kinds.rs)
 //!   Memory     the memory of a process, for another one                       (memory.rs)
 //!   vdso       the clock without a system call                                (vdso.rs)
@@ -25,6 +26,7 @@ pub mod maps;
 mod memory;
 pub mod pagemap;
 pub mod sites;
+pub mod smaps;
 pub mod socket;
 mod userfault;
 pub mod vdso;

@@ -1,7 +1,9 @@
-//! Why memory cannot go out: what each cause is called, what is said of it, and what helps. The warnings, the summary and the JSON have it from here.
+//! Why memory cannot go out: what each cause is called, what is said of it, and what helps. The warnings, the summary and the
+//! JSON have it from here; of memory in managed processes it is what engines say ([`Kind`]).
 
 use crate::descendants;
 use std::fs;
+use uffd::kinds::Kind;
 
 /// Why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -26,82 +28,74 @@ pub enum Cause {
     User,
     /// A process: its engine could not begin, for another reason.
     Engine,
-    /// Memory: shared memory, memfds, files of a tmpfs.
-    Shared,
-    /// Memory: locked.
-    Locked,
-    /// Memory: executable.
-    Executable,
-    /// Memory: anonymous, and not to be written.
-    ReadOnly,
-    /// Memory: private copies of file pages.
-    FileCopies,
-    /// Memory: mappings that are too small.
-    Small,
-    /// Memory: what the engine has not got hold of, for whatever reason.
-    Unregistered,
+    /// Memory of a managed process that stays.
+    Memory(Kind),
 }
 
 use Cause::*;
 
-/// A row for each cause: its name in the JSON; what such memory is, where it is not all of a process; and what helps, if anything does.
-const TABLE: [(Cause, &str, &str, &str); 17] = [
-    (Static, "static", "", "a dynamically linked build of it is managed"),
-    (Go, "static_go", "", "GOMEMLIMIT bounds its heap"),
-    (ChangesRights, "changes_rights", "", "zfolio run behind it helps (sudo zfolio run ...)"),
-    (Musl, "musl", "", "a build for glibc is managed"),
-    (Bits32, "32_bit", "", "a 64-bit build is managed"),
-    (Unknown, "unknown_program", "", ""),
-    (Environment, "environment", "", "let it inherit LD_PRELOAD and ZFOLIO_MEMCG"),
+/// A row for each cause that concerns a whole process: its name in the JSON, and what helps, if anything does.
+const PROCESSES: [(Cause, &str, &str); 10] = [
+    (Static, "static", "a dynamically linked build of it is managed"),
+    (Go, "static_go", "GOMEMLIMIT bounds its heap"),
+    (ChangesRights, "changes_rights", "zfolio run behind it helps (sudo zfolio run ...)"),
+    (Musl, "musl", "a build for glibc is managed"),
+    (Bits32, "32_bit", "a 64-bit build is managed"),
+    (Unknown, "unknown_program", ""),
+    (Environment, "environment", "let it inherit LD_PRELOAD and ZFOLIO_MEMCG"),
     (
         Hidden,
         "hidden",
-        "",
         "let it see the /dev/shm of zfolio run, and map code from there (bwrap: --bind /dev/shm /dev/shm, after --dev)",
     ),
-    (User, "user", "", "setfacl -m u:USER:rw /dev/userfaultfd"),
-    (Engine, "engine", "", ""),
-    (Shared, "shared", "shared memory", "less of it, or a higher limit, helps"),
-    (Locked, "locked", "locked memory", "the program without mlock helps"),
-    (Executable, "executable", "executable memory", "a higher limit helps"),
-    (ReadOnly, "read_only", "memory that cannot be written to", "a higher limit helps"),
-    (FileCopies, "file_copies", "private copies of file pages", "a higher limit helps"),
-    (Small, "small_mappings", "mappings below 64 KiB", "larger mappings help, or a higher limit"),
-    (Unregistered, "unregistered", "mappings that the engine has not got hold of", "a higher limit helps"),
+    (User, "user", "setfacl -m u:USER:rw /dev/userfaultfd"),
+    (Engine, "engine", ""),
 ];
 
 /// What helps in certain programs, by the name of the process.
-const PROGRAMS: [(Cause, &str, &str); 3] = [
-    (Shared, "java", "-XX:+UseG1GC has a heap that can"),
-    (Shared, "postgres", "a smaller shared_buffers helps, or a higher limit"),
-    (Locked, "java", "bootstrap.memory_lock=false or its like helps"),
+const PROGRAMS: [(Kind, &str, &str); 3] = [
+    (Kind::Shared, "java", "-XX:+UseG1GC has a heap that can"),
+    (Kind::Shared, "postgres", "a smaller shared_buffers helps, or a higher limit"),
+    (Kind::Locked, "java", "bootstrap.memory_lock=false or its like helps"),
 ];
 
 impl Cause {
-    fn row(self) -> &'static (Cause, &'static str, &'static str, &'static str) {
-        TABLE.iter().find(|row| row.0 == self).expect("a row for each cause")
+    fn row(self) -> &'static (Cause, &'static str, &'static str) {
+        PROCESSES.iter().find(|row| row.0 == self).expect("a row for each cause that is no kind of memory")
     }
 
     /// Its name in the JSON.
     pub fn key(self) -> &'static str {
-        self.row().1
+        match self {
+            Memory(kind) => kind.key(),
+            _ => self.row().1,
+        }
     }
 
     /// True where nothing of a process is managed.
     pub fn is_process(self) -> bool {
-        self.row().2.is_empty()
+        !matches!(self, Memory(_))
     }
 
-    /// What the memory is.
+    /// What the memory is; nothing where it is all of a process.
     pub fn what(self) -> &'static str {
-        self.row().2
+        match self {
+            Memory(kind) => kind.what(),
+            _ => "",
+        }
     }
 
     /// What helps, for a process of this name and number; nothing where nothing is known to.
     pub fn help(self, name: &str, pid: u32) -> String {
-        let special = PROGRAMS.iter().find(|row| row.0 == self && row.1 == name).map(|row| row.2);
-        let help = special.unwrap_or(self.row().3);
-        if self == User { help.replace("USER", &user_name(pid)) } else { help.to_string() }
+        match self {
+            Memory(kind) => match PROGRAMS.iter().find(|row| row.0 == kind && row.1 == name) {
+                Some((.., help)) => help.to_string(),
+                None if kind.help().contains(", ") => format!("{}, helps", kind.help()),
+                None => format!("{} helps", kind.help()),
+            },
+            User => self.row().2.replace("USER", &user_name(pid)),
+            _ => self.row().2.to_string(),
+        }
     }
 
     /// The cause that is behind an engine's words.
@@ -125,17 +119,19 @@ mod tests {
 
     #[test]
     fn each_cause_has_one_row_and_one_name() {
-        for (index, row) in TABLE.iter().enumerate() {
-            assert_eq!(row.0 as usize, index, "{:?}", row.0);
-            assert!(TABLE.iter().filter(|other| other.1 == row.1).count() == 1, "{}", row.1);
+        let kinds = Kind::ALL.map(Kind::key);
+        for (index, (cause, key, _)) in PROCESSES.iter().enumerate() {
+            assert!(PROCESSES[..index].iter().all(|other| other.0 != *cause && other.1 != *key), "{key}");
+            assert!(!kinds.contains(key) && cause.key() == *key, "{key}");
         }
-        assert_eq!(Unregistered as usize + 1, TABLE.len());
     }
 
     #[test]
     fn help_is_of_the_program_or_for_its_user() {
-        assert_eq!(Shared.help("java", 1), "-XX:+UseG1GC has a heap that can");
-        assert_eq!(Shared.help("javac", 1), Shared.row().3);
+        let shared = Memory(Kind::Shared);
+        assert_eq!(shared.help("java", 1), "-XX:+UseG1GC has a heap that can");
+        assert_eq!(shared.help("javac", 1), "less of it, or a higher limit, helps");
+        assert_eq!(Memory(Kind::Executable).help("x", 1), "a higher limit helps");
         let own = std::process::id();
         let help = User.help("x", own);
         assert!(help.starts_with("setfacl -m u:") && !help.contains("USER"), "{help}");

@@ -17,7 +17,10 @@ use crate::descendants::Process;
 use crate::smaps::{self, Mapping};
 use crate::sys;
 use std::collections::{HashMap, HashSet};
+use std::ffi::OsStr;
 use std::fs::{self, Metadata};
+use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
@@ -252,34 +255,40 @@ impl Shared {
     ) {
         let pid = process.pid;
         let devices = self.devices(pid);
-        let is_shared =
-            |mapping: &Mapping| devices.contains(&mapping.object.0) && !mapping.name.starts_with(ENGINES);
+        let is_shared = |mapping: &Mapping| {
+            devices.contains(&smaps::object(mapping).0) && !mapping.name().starts_with(ENGINES.as_bytes())
+        };
         let mut is_to_walk = false;
-        smaps::maps(pid, |mapping| {
-            if !is_shared(mapping) || found.contains(&mapping.object) {
+        // Who has ended has nothing mapped.
+        let _ = smaps::maps(pid, |mapping| {
+            let key = smaps::object(mapping);
+            if !is_shared(mapping) || found.contains(&key) {
                 return;
             }
-            if unknown.contains(&mapping.object) {
+            if unknown.contains(&key) {
                 is_to_walk = true;
                 return;
             }
-            let (start, end) = mapping.range;
+            let Range { start, end } = mapping.range;
             let mut at = vec![PathBuf::from(format!("/proc/{pid}/map_files/{start:x}-{end:x}"))];
-            at.extend(mapping.name.starts_with('/').then(|| PathBuf::from(&mapping.name)));
-            if self.meet(mapping.object, at, process) {
-                found.insert(mapping.object);
+            at.extend(
+                mapping.name().starts_with(b"/").then(|| PathBuf::from(OsStr::from_bytes(mapping.name()))),
+            );
+            if self.meet(key, at, process) {
+                found.insert(key);
             } else {
                 is_to_walk = true;
-                unknown.insert(mapping.object);
+                unknown.insert(key);
             }
         });
         if !is_to_walk {
             return;
         }
-        smaps::smaps(pid, |mapping| {
-            if unknown.contains(&mapping.object) {
-                let object = self.objects.entry(mapping.object).or_insert_with(|| Object::of(process));
-                object.pss_bytes += mapping.pss_bytes;
+        let _ = smaps::smaps(pid, |mapping| {
+            let key = smaps::object(mapping);
+            if unknown.contains(&key) {
+                let object = self.objects.entry(key).or_insert_with(|| Object::of(process));
+                object.pss_bytes += mapping.pss_bytes as u64;
             }
         });
     }

@@ -8,6 +8,7 @@ use crate::size::Bytes;
 use crate::summary::Count;
 use crate::tree::printable;
 use std::collections::HashMap;
+use uffd::kinds::Kind;
 
 /// Memory is told of from this part of the limit on.
 pub const PART_OF_LIMIT: u64 = 16;
@@ -98,7 +99,7 @@ impl Group {
 
     /// True for what may be gone at the next look.
     fn may_pass(&self) -> bool {
-        self.cause == Cause::Unregistered && self.looks < PASSING
+        self.cause == Cause::Memory(Kind::Unregistered) && self.looks < PASSING
     }
 
     /// True where the summary has it.
@@ -235,7 +236,7 @@ mod tests {
     #[test]
     fn memory_is_told_once_and_again_when_it_has_doubled() {
         let mut told = Told::new(160 * MIB);
-        let shared = |mib| [finding("python3", 31, Cause::Shared, mib)];
+        let shared = |mib| [finding("python3", 31, Cause::Memory(Kind::Shared), mib)];
         (0..9).for_each(|_| assert!(told.look(&shared(10)).is_empty(), "no more than a sixteenth"));
         assert_eq!((told.look(&shared(12)), told.look(&shared(12))), (vec![], vec![]));
         let line = "12 MiB of python3 (31) are shared memory and cannot go out; less of it, or a higher limit, helps";
@@ -270,27 +271,28 @@ mod tests {
     #[test]
     fn what_grows_is_told_when_it_is_there_and_at_once_where_it_takes_half_of_the_limit() {
         let mut told = Told::new(160 * MIB);
-        let mut look = |mib| told.look(&[finding("x", 7, Cause::Shared, mib)]).len();
+        let mut look = |mib| told.look(&[finding("x", 7, Cause::Memory(Kind::Shared), mib)]).len();
         assert_eq!([20, 30, 40, 50].map(&mut look), [0; 4]);
         assert_eq!(look(51), 1, "it has come to rest");
         let mut told = Told::new(160 * MIB);
-        let mut look = |mib| told.look(&[finding("x", 7, Cause::Shared, mib)]).len();
+        let mut look = |mib| told.look(&[finding("x", 7, Cause::Memory(Kind::Shared), mib)]).len();
         assert_eq!([11, 13, 15, 17, 20].map(&mut look), [0; 5]);
         assert_eq!(look(24), 1, "it does not");
         let mut told = Told::new(160 * MIB);
-        assert_eq!(told.look(&[finding("x", 7, Cause::Shared, 81)]).len(), 1);
+        assert_eq!(told.look(&[finding("x", 7, Cause::Memory(Kind::Shared), 81)]).len(), 1);
     }
 
     #[test]
     fn what_is_about_to_be_registered_is_told_only_if_it_is_not() {
         let mut told = Told::new(160 * MIB);
-        let mut look = |mib| told.look(&[finding("x", 7, Cause::Unregistered, mib)]).len() as u32;
+        let mut look =
+            |mib| told.look(&[finding("x", 7, Cause::Memory(Kind::Unregistered), mib)]).len() as u32;
         assert_eq!((1..PASSING).map(|_| look(90)).sum::<u32>(), 0);
         assert_eq!([look(5), look(90)], [0; 2], "others by now");
         assert_eq!((2..PASSING).map(|_| look(90)).sum::<u32>(), 0);
         assert_eq!(look(90), 1);
         let mut told = Told::new(160 * MIB);
-        (1..PASSING).for_each(|_| drop(told.look(&[finding("x", 7, Cause::Unregistered, 90)])));
+        (1..PASSING).for_each(|_| drop(told.look(&[finding("x", 7, Cause::Memory(Kind::Unregistered), 90)])));
         assert_eq!(told.finish(), []);
     }
 

@@ -7,13 +7,12 @@
 //! where these are taken, is kept out of children (`dc`).
 
 use crate::askers;
-use crate::causes::Cause;
 use crate::smaps::{self, Mapping};
 use crate::sys;
 use memcg::ENGINE_ADDRESSES;
 use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
-use uffd::kinds::SMALLEST;
+use uffd::kinds::{Kind, SMALLEST};
 
 /// smaps is read for at most one part in so many of the time.
 const PART: u32 = 50;
@@ -26,7 +25,7 @@ const LATER: Duration = Duration::from_secs(4);
 const PART_OF_LIMIT: u64 = 16;
 
 /// What was found, in bytes.
-type Sizes = HashMap<Cause, u64>;
+type Sizes = HashMap<Kind, u64>;
 
 /// A managed process whose engine is awake.
 #[derive(Clone, Copy, Debug)]
@@ -71,7 +70,7 @@ impl Unevictable {
             let is_large = |bytes: &u64| *bytes > max_bytes / PART_OF_LIMIT;
             let is_new = look.found.values().any(is_large) && look.before.is_none();
             // The engine may have got hold of it since.
-            let is_open = is_new || look.found.get(&Cause::Unregistered).is_some_and(is_large);
+            let is_open = is_new || look.found.get(&Kind::Unregistered).is_some_and(is_large);
             now >= look.at + if has_changed || is_open { SOON } else { LATER }
                 && (has_changed || is_open || is_short)
         };
@@ -81,10 +80,11 @@ impl Unevictable {
         };
         let began = sys::cpu_time();
         let mut found = Sizes::new();
-        smaps::smaps(process.pid, |mapping| {
-            self.askers.extend(askers::of_file(&mapping.name));
-            if let Some(cause) = cause(mapping) {
-                *found.entry(cause).or_default() += mapping.anonymous_bytes;
+        // Of a process that has ended nothing is found.
+        let _ = smaps::smaps(process.pid, |mapping| {
+            self.askers.extend(askers::of_file(&String::from_utf8_lossy(mapping.name())));
+            if let Some(kind) = kind(mapping) {
+                *found.entry(kind).or_default() += mapping.anonymous_bytes as u64;
             }
         });
         let key = (process.pid, process.start);
@@ -98,33 +98,33 @@ impl Unevictable {
         self.askers.iter().copied().collect()
     }
 
-    /// What was found twice: process id, cause, bytes.
-    pub fn found(&self) -> impl Iterator<Item = (u32, Cause, u64)> {
+    /// What was found twice: process id, why it stays, bytes.
+    pub fn found(&self) -> impl Iterator<Item = (u32, Kind, u64)> {
         self.looks.iter().flat_map(|(&(pid, _), look)| {
             let before =
-                |cause| look.before.as_ref().and_then(|before| before.get(cause)).copied().unwrap_or(0);
-            look.found.iter().map(move |(cause, bytes)| (pid, *cause, before(cause).min(*bytes)))
+                |kind| look.before.as_ref().and_then(|before| before.get(kind)).copied().unwrap_or(0);
+            look.found.iter().map(move |(kind, bytes)| (pid, *kind, before(kind).min(*bytes)))
         })
     }
 }
 
 fn is_engines(mapping: &Mapping) -> bool {
-    ENGINE_ADDRESSES.contains(&(mapping.range.0 as usize)) || mapping.has("dc") && !mapping.has("um")
+    let flags = mapping.flags;
+    ENGINE_ADDRESSES.contains(&mapping.range.start) || flags.has(b"dc") && !flags.has(b"um")
 }
 
 /// Why the anonymous pages of a mapping stay; none where they do not, or are the engine's.
-fn cause(mapping: &Mapping) -> Option<Cause> {
-    let size = mapping.range.1 - mapping.range.0;
+fn kind(mapping: &Mapping) -> Option<Kind> {
     match mapping {
         m if m.anonymous_bytes == 0 || is_engines(m) => None,
         // Also where it was registered before it was locked.
-        m if m.has("lo") => Some(Cause::Locked),
-        m if m.has("um") => None,
-        m if m.object.1 != 0 => Some(Cause::FileCopies),
-        m if m.may('x') => Some(Cause::Executable),
-        m if !m.may('w') => Some(Cause::ReadOnly),
-        _ if size < SMALLEST as u64 => Some(Cause::Small),
-        _ => Some(Cause::Unregistered),
+        m if m.flags.has(b"lo") => Some(Kind::Locked),
+        m if m.flags.has(b"um") => None,
+        m if m.inode != 0 => Some(Kind::Copies),
+        m if m.may(b'x') => Some(Kind::Executable),
+        m if !m.may(b'w') => Some(Kind::ReadOnly),
+        m if m.range.len() < SMALLEST => Some(Kind::Small),
+        _ => Some(Kind::Unregistered),
     }
 }
 
@@ -133,29 +133,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_cause_of_a_mapping() {
-        let of = |permissions: &str, inode, size, flags: &str| {
-            let mapping = Mapping {
-                range: (0, size),
-                permissions: permissions.into(),
-                object: ((0, 1), inode),
-                anonymous_bytes: 4096,
-                flags: flags.into(),
-                ..Mapping::default()
-            };
-            cause(&mapping)
+    fn why_a_mapping_stays() {
+        let of = |permissions: &str, inode: u64, size: usize, flags: &str| {
+            let text =
+                format!("0-{size:x} {permissions} 0 00:01 {inode}\nAnonymous: 4 kB\nVmFlags: {flags}\n");
+            let mut found = None;
+            uffd::smaps::Parser::default().feed(text.as_bytes(), |mapping| found = Some(kind(mapping)));
+            found.expect("a mapping")
         };
         let large = 1 << 20;
         assert_eq!(of("rw-p", 0, large, "rd wr um"), None);
         assert_eq!(of("rw-p", 0, large, "rd wr dc"), None, "the engine's");
         for flags in ["rd wr lo", "rd wr lo dc um"] {
-            assert_eq!(of("rw-p", 0, large, flags), Some(Cause::Locked), "{flags}");
+            assert_eq!(of("rw-p", 0, large, flags), Some(Kind::Locked), "{flags}");
         }
-        assert_eq!(of("rw-p", 7, large, "rd wr"), Some(Cause::FileCopies));
-        assert_eq!(of("rwxp", 0, large, "rd wr ex"), Some(Cause::Executable));
-        assert_eq!(of("r--p", 0, large, "rd"), Some(Cause::ReadOnly));
-        assert_eq!(of("rw-p", 0, 8192, "rd wr"), Some(Cause::Small));
-        assert_eq!(of("rw-p", 0, large, "rd wr"), Some(Cause::Unregistered));
+        assert_eq!(of("rw-p", 7, large, "rd wr"), Some(Kind::Copies));
+        assert_eq!(of("rwxp", 0, large, "rd wr ex"), Some(Kind::Executable));
+        assert_eq!(of("r--p", 0, large, "rd"), Some(Kind::ReadOnly));
+        assert_eq!(of("rw-p", 0, 8192, "rd wr"), Some(Kind::Small));
+        assert_eq!(of("rw-p", 0, large, "rd wr"), Some(Kind::Unregistered));
     }
 
     /// This process has no engine: all that it holds is nobody's to take out.

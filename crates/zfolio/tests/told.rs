@@ -195,7 +195,7 @@ fn a_process_whose_environment_lacks_the_library_is_told() {
 fn locked_memory_of_a_managed_process_is_told() {
     let program = Program::new("locked", &[]);
     let mut run = program.run(&["--memory", "64M"], &[program.path(), "locked", "30", "private", "40"]);
-    run.waits_for("are locked memory and cannot go out; the program without mlock helps");
+    run.waits_for("are locked memory and cannot go out; the program without mlock, or a higher limit, helps");
     let (status, said, json) = run.ends();
     assert_eq!(status, Some(0), "{said}");
     assert_eq!(json["unevictable"][0]["cause"], "locked", "{json}");

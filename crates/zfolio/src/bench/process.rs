@@ -4,6 +4,7 @@
 //! process can see.
 
 use super::sample::{PAGE, Sample, spread};
+use crate::smaps::{self, Mapping};
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::ops::Range;
@@ -51,17 +52,16 @@ impl Process {
     }
 
     fn look(&mut self) -> io::Result<()> {
-        // Not text where a mapped file's name is not.
-        let maps = fs::read(format!("/proc/{}/maps", self.pid))?;
-        let maps = String::from_utf8_lossy(&maps);
-        self.is_managed = maps.lines().any(|line| line.ends_with(concat!("/", "libzfolio.so")));
+        let mut mappings = Vec::new();
+        smaps::maps(self.pid, |mapping| {
+            self.is_managed |= mapping.name().ends_with(b"/libzfolio.so");
+            mappings.extend(can_go_out(mapping));
+        })?;
         let pagemap = File::open(format!("/proc/{}/pagemap", self.pid))?;
-        let mappings = if self.is_managed {
-            let smaps = fs::read(format!("/proc/{}/smaps", self.pid))?;
-            without_engine(&String::from_utf8_lossy(&smaps))
-        } else {
-            maps.lines().filter_map(mapping).collect()
-        };
+        if self.is_managed {
+            mappings.clear();
+            smaps::smaps(self.pid, |mapping| mappings.extend(can_go_out(mapping)))?;
+        }
         for range in mappings {
             self.look_into(&pagemap, range)?;
         }
@@ -135,34 +135,15 @@ impl std::fmt::Display for Process {
     }
 }
 
-/// The addresses of a line of /proc/PID/maps, if it is a mapping whose memory can go out: private, readable, writable, not executable, without a
-/// file, and not the main thread's stack.
-fn mapping(line: &str) -> Option<Range<u64>> {
-    let mut words = line.split_ascii_whitespace();
-    let (addresses, access) = (words.next()?, words.next()?);
-    let (_offset, _device, inode) = (words.next()?, words.next()?, words.next()?);
-    let name = words.next().unwrap_or("");
-    let can_go_out = name.is_empty() || name == "[heap]" || name.starts_with("[anon:");
-    if access != "rw-p" || inode != "0" || !can_go_out {
-        return None;
-    }
-    let (start, end) = addresses.split_once('-')?;
-    Some(u64::from_str_radix(start, 16).ok()?..u64::from_str_radix(end, 16).ok()?)
-}
-
-/// The same for all of /proc/PID/smaps, but for what no core dump would have: an engine's memory is all so (`dd`), and holds what is compressed
-/// already. (What no child would get is the program's own where it is managed.)
-fn without_engine(smaps: &str) -> Vec<Range<u64>> {
-    let (mut last, mut found) = (None, Vec::new());
-    for line in smaps.lines() {
-        if let Some(flags) = line.strip_prefix("VmFlags:") {
-            let is_engines = flags.split_ascii_whitespace().any(|flag| flag == "dd");
-            found.extend(last.take().filter(|_| !is_engines));
-        } else if !line.split_ascii_whitespace().next().is_some_and(|word| word.ends_with(':')) {
-            last = mapping(line);
-        }
-    }
-    found
+/// The addresses of a mapping whose memory can go out: private, readable, writable, not executable, without a file, and not the main
+/// thread's stack; nor what no core dump would have (`dd`): an engine's memory is all so, and holds what is compressed already. (What no
+/// child would get is the program's own where it is managed.)
+fn can_go_out(mapping: &Mapping) -> Option<Range<u64>> {
+    let name = mapping.name();
+    let is_programs = name.is_empty() || name == b"[heap]" || name.starts_with(b"[anon:");
+    let is_it =
+        mapping.permissions == *b"rw-p" && mapping.inode == 0 && is_programs && !mapping.flags.has(b"dd");
+    is_it.then_some(mapping.range.start as u64..mapping.range.end as u64)
 }
 
 /// Where a part of all that the runs hold, taken as one, lies.
@@ -205,6 +186,13 @@ fn read_what_is_there(memory: &File, run: Range<u64>, to: &mut Vec<u8>) -> io::R
 mod tests {
     use super::*;
 
+    fn taken(text: &str) -> Vec<Range<u64>> {
+        let (mut parser, mut found) = (uffd::smaps::Parser::default(), Vec::new());
+        parser.feed(format!("{text}\n").as_bytes(), |mapping| found.extend(can_go_out(mapping)));
+        parser.end(|mapping| found.extend(can_go_out(mapping)));
+        found
+    }
+
     #[test]
     fn only_mappings_whose_memory_can_go_out_are_taken() {
         for line in [
@@ -212,7 +200,7 @@ mod tests {
             "7f00-9f00 rw-p 00000000 00:00 0                          [heap]",
             "7f00-9f00 rw-p 00000000 00:00 0                          [anon: glibc: malloc arena]",
         ] {
-            assert_eq!(mapping(line), Some(0x7f00..0x9f00), "{line}");
+            assert_eq!(taken(line), [Range { start: 0x7f00, end: 0x9f00 }], "{line}");
         }
         for line in [
             "7f00-9f00 rw-s 00000000 00:01 4711                       /dev/zero (deleted)",
@@ -224,7 +212,7 @@ mod tests {
             "",
             "nonsense",
         ] {
-            assert_eq!(mapping(line), None, "{line}");
+            assert_eq!(taken(line), [], "{line}");
         }
     }
 
@@ -234,7 +222,7 @@ mod tests {
                      a000-b000 rw-p 00000000 00:00 0\nRss:    4 kB\nVmFlags: rd wr mr mw me dc dd sd\n\
                      c000-d000 r--p 00000000 00:00 0\nRss:    4 kB\nVmFlags: rd mr mw me sd\n\
                      e000-f000 rw-p 00000000 00:00 0 [anon: dd]\nRss:    4 kB\nVmFlags: rd wr\n";
-        assert_eq!(without_engine(smaps), [0x7f00..0x9f00, 0xe000..0xf000]);
+        assert_eq!(taken(smaps), [0x7f00..0x9f00, 0xe000..0xf000]);
     }
 
     #[test]

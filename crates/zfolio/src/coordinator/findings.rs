@@ -9,6 +9,7 @@ use crate::unevictable::Awake;
 use memcg::State;
 use std::sync::atomic::Ordering::*;
 use std::time::Instant;
+use uffd::kinds::Kind;
 
 impl Coordinator {
     /// Finds it. `refused` have no engine, and what they hold, in bytes, and why not.
@@ -23,11 +24,12 @@ impl Coordinator {
             findings.push(finding(&process.name, process.pid, Cause::of_words(words), *bytes, words));
         }
         for (holder, bytes) in self.shared.by_holder(&self.tree.processes) {
-            findings.push(finding(&holder.name, holder.pid, Cause::Shared, bytes, ""));
+            findings.push(finding(&holder.name, holder.pid, Cause::Memory(Kind::Shared), bytes, ""));
         }
-        for (pid, cause, bytes) in self.unevictable.found() {
+        for (pid, kind, bytes) in self.unevictable.found() {
             let process = self.tree.processes.iter().find(|process| process.pid == pid);
-            findings.extend(process.map(|process| finding(&process.name, pid, cause, bytes, "")));
+            findings
+                .extend(process.map(|process| finding(&process.name, pid, Cause::Memory(kind), bytes, "")));
         }
         let lines = self.told.look(&findings);
         self.lines.extend(lines);
