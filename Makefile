@@ -13,8 +13,9 @@ test: ## everything that must hold: format, lints, tests, real programs, a minut
 	@tools/setup test
 	@tools/check
 
-build: ## target/release/zfolio: one file, to be copied anywhere
+build: ## target/release/zfolio: one file, to be copied anywhere (what debuggers read is beside it, in zfolio.debug)
 	$(CARGO) build --release --package zfolio
+	@tools/strip $(ZFOLIO)
 
 install: build ## to /usr/local/bin (or PREFIX=...)
 	install -D -m 755 $(ZFOLIO) $(or $(PREFIX),/usr/local)/bin/zfolio
