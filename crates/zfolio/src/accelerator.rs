@@ -1,7 +1,7 @@
 //! Intel's accelerator as a user sees it: what `zfolio doctor` says of it, why a run with `deflate-iaa` does without, and what it did in a run.
 
-use crate::doctor::{Check, Remedy, Verdict};
-use crate::summary::{Count, INDENT};
+use crate::check::{Check, Remedy, Verdict};
+use crate::lines::{Count, INDENT};
 use acomp::Compressor;
 use iaa::Reason;
 use iaa::setup::Setup;

@@ -1,6 +1,5 @@
 //! The command line.
 
-use crate::bench;
 use crate::size::{self, Size};
 use acomp::Compressor;
 use clap::{Args, Parser, Subcommand};
@@ -8,6 +7,12 @@ use memcg::Counter;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use zswap::Choice;
+
+/// Units that `zfolio bench` tries unless others are named.
+pub const DEFAULT_UNITS: &str = "4K,16K,64K,256K,2M";
+
+/// Memory that it tries unless another amount is named.
+pub const DEFAULT_SAMPLE: &str = "64M";
 
 /// The compressor of a run that names none: at 64 KiB a folio it is twice as dense as lz4, and the pool's density decides
 /// how much of a program stays in memory.
@@ -265,7 +270,7 @@ pub struct Compress {
     pub pid: Option<String>,
 
     /// Compress so much as one: whole pages, up to 2M
-    #[arg(long, short, value_name = "SIZE,...", default_value = bench::DEFAULT_UNITS, allow_hyphen_values = true)]
+    #[arg(long, short, value_name = "SIZE,...", default_value = DEFAULT_UNITS, allow_hyphen_values = true)]
     pub unit: String,
 
     /// Try these instead of all; `zfolio run --help` says what there is
@@ -275,7 +280,7 @@ pub struct Compress {
     pub compressor: Option<String>,
 
     /// Try at most so much memory, spread over what there is
-    #[arg(long, short, value_name = "SIZE", default_value = bench::DEFAULT_SAMPLE, allow_hyphen_values = true)]
+    #[arg(long, short, value_name = "SIZE", default_value = DEFAULT_SAMPLE, allow_hyphen_values = true)]
     pub sample: String,
 
     /// Measure so many times, and take the medians

@@ -63,7 +63,7 @@ mod tests {
         assert_eq!(advice(&["java"]).unwrap(), "java goes by the machine's memory: see --visible limit");
         for names in [&["duckdb", "java"][..], &["duckdb", "java", "node"]] {
             let text = advice(names).unwrap();
-            assert!(text.starts_with("duckdb and ") && text.len() + crate::summary::INDENT <= 80, "{text}");
+            assert!(text.starts_with("duckdb and ") && text.len() + crate::lines::INDENT <= 80, "{text}");
         }
     }
 }

@@ -12,17 +12,23 @@
 //! with the time that is left of it; those that say EINTR whoever interrupts them (epoll_wait, semtimedop, sigtimedwait, sockets with a timeout) begin their time anew.
 //! A thread that waits in a call which would say how far it has come is left alone, since that would show. One that is about to wait in it cannot be told from any that runs.
 
+mod registers;
+mod threads;
+
 use crate::elf::{self, Symbol};
 use crate::ptrace::{self, EVENT_STOP, Registers, Tracee};
 use crate::rundir::LIBRARY;
 use crate::sys::Pid;
+use registers::{CODE_64, STACK_64, entering, forget_time, make_again, own_return};
 use std::fs;
 use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
+use threads::{has_pending, is_in_sequence, threads};
 
 /// How long a thread may take to stop: one that has not by then waits for a page or a child of vfork.
 const TO_STOP: Duration = Duration::from_millis(100);
+
 /// How long it may be at it.
 const TO_END: Duration = Duration::from_secs(2);
 
@@ -33,36 +39,6 @@ pub const STEP: Duration = Duration::from_micros(300);
 const RUNNING: u32 = 1;
 const DONE: u32 = 2;
 const SETTLED: u32 = 1;
-
-/// The kernel's, which no program sees: a call that was interrupted is to be made again, if no handler is called before, or whatever its flags; and with what is left of its time.
-const ERESTARTSYS: i64 = -512;
-const ERESTARTNOINTR: i64 = -513;
-const ERESTARTNOHAND: i64 = -514;
-const ERESTART_RESTARTBLOCK: i64 = -516;
-
-/// Calls that say how much they have written, sent, received or done when they are interrupted; those that receive do where all is asked for ([`is_partial`]).
-const PARTIAL: [i64; 13] = [
-    libc::SYS_write,
-    libc::SYS_writev,
-    libc::SYS_pwrite64,
-    libc::SYS_pwritev,
-    libc::SYS_pwritev2,
-    libc::SYS_sendto,
-    libc::SYS_sendmsg,
-    libc::SYS_sendmmsg,
-    libc::SYS_recvmmsg,
-    libc::SYS_sendfile,
-    libc::SYS_splice,
-    libc::SYS_vmsplice,
-    libc::SYS_io_uring_enter,
-];
-
-/// Selectors of 64-bit code and its stack.
-const CODE_64: u64 = 0x33;
-const STACK_64: u64 = 0x2b;
-
-/// The flags that code of ours begins with: interrupts on, and nothing else.
-const FLAGS: u64 = 0x202;
 
 /// All signals but SIGKILL and SIGSTOP.
 const ALL: u64 = !(1 << (libc::SIGKILL - 1) | 1 << (libc::SIGSTOP - 1));
@@ -300,129 +276,6 @@ impl Attempt {
     }
 }
 
-/// The system call that a thread was interrupted in; none where it was not in one.
-fn interrupted(registers: &Registers) -> Option<u64> {
-    (registers.orig_rax as i64 >= 0).then_some(registers.orig_rax)
-}
-
-/// Sees to it that a system call that the stop has ended is made again. False where a signal has come that it is to end by.
-fn make_again(registers: &mut Registers, has_pending: impl FnOnce() -> bool) -> bool {
-    let is_ended = registers.rax as i64 == -i64::from(libc::EINTR);
-    match interrupted(registers) {
-        // That has closed the descriptor, and another may have its number.
-        Some(call) if is_ended && call as i64 != libc::SYS_close => {
-            registers.rax = ERESTARTNOHAND as u64;
-            !has_pending()
-        }
-        _ => true,
-    }
-}
-
-/// A call that would go on with the time that is left begins anew, since the kernel may have forgotten that time.
-fn forget_time(registers: &mut Registers) {
-    if interrupted(registers).is_some() && registers.rax as i64 == ERESTART_RESTARTBLOCK {
-        registers.rax = ERESTARTNOHAND as u64;
-    }
-}
-
-/// What a thread goes on with that nobody fetches: as the kernel would have it, without a signal.
-fn alone(registers: &Registers) -> Registers {
-    let mut alone = *registers;
-    if let Some(call) = interrupted(registers) {
-        let again = match registers.rax as i64 {
-            ERESTARTSYS | ERESTARTNOINTR | ERESTARTNOHAND => Some(call),
-            ERESTART_RESTARTBLOCK => Some(libc::SYS_restart_syscall as u64),
-            _ => None,
-        };
-        if let Some(again) = again {
-            // A `syscall` has two bytes.
-            (alone.rip, alone.rax) = (registers.rip - 2, again);
-        }
-    }
-    alone
-}
-
-/// Where it then goes on, as iretq takes it.
-fn own_return(registers: &Registers) -> Vec<u8> {
-    let r = alone(registers);
-    [r.rip, r.cs, r.eflags, r.rsp, r.ss].map(u64::to_le_bytes).concat()
-}
-
-/// The registers with which a thread enters the function; it is in no system call, and so none is made again meanwhile.
-fn entering(registers: &Registers, entry: u64, stack: u64) -> Registers {
-    let rax = alone(registers).rax;
-    Registers { rip: entry, rsp: stack, rax, eflags: FLAGS, orig_rax: u64::MAX, ..*registers }
-}
-
-/// True where a thread is in a restartable sequence: the kernel ends one when it goes on elsewhere meanwhile, and it would not notice.
-fn is_in_sequence(tracee: Tracee, rip: u64) -> bool {
-    /// `rseq_cs` in `struct rseq`.
-    const SEQUENCE: u64 = 8;
-    let abi = tracee.rseq();
-    if abi == 0 {
-        return false;
-    }
-    let sequence = ptrace::read::<8>(tracee.0, abi + SEQUENCE).map(u64::from_le_bytes);
-    match sequence {
-        Ok(0) => false,
-        // `struct rseq_cs`: version, flags, start, length, where it is ended.
-        Ok(at) => ptrace::read::<24>(tracee.0, at).is_ok_and(|words| {
-            let word = |at: usize| u64::from_le_bytes(words[at..at + 8].try_into().expect("eight bytes"));
-            rip.wrapping_sub(word(8)) < word(16)
-        }),
-        Err(_) => true,
-    }
-}
-
-/// True where a signal is about to be delivered to a thread, by what it blocks in the system call that it is in.
-fn has_pending(pid: u32, tid: Pid) -> bool {
-    let status = fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")).unwrap_or_default();
-    let set = |name: &str| {
-        let line = status.lines().find_map(|line| line.strip_prefix(name));
-        line.and_then(|set| u64::from_str_radix(set.trim(), 16).ok()).unwrap_or(0)
-    };
-    (set("SigPnd:") | set("ShdPnd:")) & !set("SigBlk:") != 0
-}
-
-/// Threads of a process that may stop at once: those that run before those that wait.
-fn threads(pid: u32) -> Vec<u32> {
-    /// So many are looked at.
-    const MOST: usize = 64;
-    let entries = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    let tids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok()).take(MOST);
-    let state = |tid: u32| {
-        let stat = fs::read(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
-        let close = stat.iter().rposition(|&byte| byte == b')')?;
-        stat.get(close + 2).copied()
-    };
-    let mut threads: Vec<(bool, u32)> = tids
-        .filter_map(|tid| match state(tid)? {
-            b'R' => Some((false, tid)),
-            b'S' if !is_partial(pid, tid) => Some((true, tid)),
-            _ => None,
-        })
-        .collect();
-    threads.sort_unstable();
-    threads.into_iter().map(|(_, tid)| tid).collect()
-}
-
-/// True where a thread waits in a call of [`PARTIAL`].
-fn is_partial(pid: u32, tid: u32) -> bool {
-    /// recv waits for all that was asked for.
-    const ALL_OR_NONE: u64 = libc::MSG_WAITALL as u64;
-    let text = fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall")).unwrap_or_default();
-    let mut words = text.split_ascii_whitespace();
-    let Some(call) = words.next().and_then(|number| number.parse::<i64>().ok()) else { return false };
-    let argument = |text: &str| u64::from_str_radix(text.trim_start_matches("0x"), 16).unwrap_or(0);
-    let arguments: Vec<u64> = words.map(argument).collect();
-    let flags = |index: usize| arguments.get(index).is_some_and(|flags| flags & ALL_OR_NONE != 0);
-    match call {
-        libc::SYS_recvfrom => flags(3),
-        libc::SYS_recvmsg => flags(2),
-        call => PARTIAL.contains(&call),
-    }
-}
-
 /// Where the beginning of a file is mapped.
 fn base_of(maps: &[u8], path: &[u8]) -> Option<u64> {
     let line = maps.split(|&byte| byte == b'\n').find(|line| line.ends_with(path))?;
@@ -457,55 +310,6 @@ fn refusal(pid: u32, error: &io::Error) -> Outcome {
 mod tests {
     use super::*;
 
-    fn registers(call: i64, rax: i64) -> Registers {
-        // SAFETY: integers, for which all zeros is a value.
-        let mut registers: Registers = unsafe { std::mem::zeroed() };
-        (registers.orig_rax, registers.rax) = (call as u64, rax as u64);
-        (registers.rip, registers.rsp, registers.cs, registers.ss) = (0x1002, 0x7000, CODE_64, STACK_64);
-        registers
-    }
-
-    #[test]
-    fn a_call_that_only_the_stop_has_ended_is_made_again() {
-        let eintr = -i64::from(libc::EINTR);
-        let again = |call, rax, pending| {
-            let mut registers = registers(call, rax);
-            (make_again(&mut registers, || pending), registers.rax as i64)
-        };
-        assert_eq!(again(libc::SYS_epoll_wait, eintr, false), (true, ERESTARTNOHAND));
-        assert!(!again(libc::SYS_epoll_wait, eintr, true).0, "a signal has ended it");
-        assert_eq!(again(libc::SYS_close, eintr, false), (true, eintr), "the descriptor is closed");
-        assert_eq!(again(libc::SYS_read, ERESTARTSYS, true), (true, ERESTARTSYS), "the kernel decides");
-        assert_eq!(again(-1, eintr, true), (true, eintr), "a number in a register, and no call");
-        assert_eq!(again(libc::SYS_read, 17, true), (true, 17));
-    }
-
-    #[test]
-    fn whoever_is_not_fetched_makes_its_call_again() {
-        let alone = |call, rax| {
-            let alone = alone(&registers(call, rax));
-            (alone.rip, alone.rax as i64)
-        };
-        for restart in [ERESTARTSYS, ERESTARTNOINTR, ERESTARTNOHAND] {
-            assert_eq!(alone(libc::SYS_read, restart), (0x1000, libc::SYS_read));
-        }
-        assert_eq!(alone(libc::SYS_nanosleep, ERESTART_RESTARTBLOCK), (0x1000, libc::SYS_restart_syscall));
-        assert_eq!(alone(libc::SYS_read, 17), (0x1002, 17), "that call has ended");
-        assert_eq!(alone(-1, ERESTARTSYS), (0x1002, ERESTARTSYS), "a number in a register, and no call");
-        let entering = entering(&registers(libc::SYS_read, ERESTARTSYS), 0x5000, 0x6000);
-        assert_eq!((entering.rip, entering.rsp, entering.rax), (0x5000, 0x6000, libc::SYS_read as u64));
-        assert_eq!(entering.orig_rax as i64, -1, "no call is made again before the function has run");
-    }
-
-    #[test]
-    fn time_that_may_be_forgotten_is_not_counted_on() {
-        for (rax, then) in [(ERESTART_RESTARTBLOCK, ERESTARTNOHAND), (ERESTARTSYS, ERESTARTSYS), (3, 3)] {
-            let mut registers = registers(libc::SYS_nanosleep, rax);
-            forget_time(&mut registers);
-            assert_eq!(registers.rax as i64, then);
-        }
-    }
-
     #[test]
     fn the_library_is_found_where_its_beginning_is_mapped() {
         let maps = b"7f01000-7f02000 r--p 00000000 0:1 5 /run/libother.so\n\
@@ -532,19 +336,5 @@ mod tests {
         let Outcome::Refused(why) = refusal(std::process::id(), &error) else { panic!("it is for good") };
         assert!(why.starts_with("maps memory by system calls of its own, and "), "{why}");
         assert_eq!(refusal(1, &io::Error::from_raw_os_error(libc::ESRCH)), Outcome::Later);
-    }
-
-    #[test]
-    fn threads_that_run_come_first() {
-        let own = std::process::id();
-        let (send, receive) = std::sync::mpsc::channel::<()>();
-        let waits = std::thread::spawn(move || receive.recv());
-        std::thread::sleep(Duration::from_millis(20));
-        let listed = threads(own);
-        // SAFETY: touches no memory.
-        let this = unsafe { libc::gettid() } as u32;
-        assert!(listed.len() >= 2 && listed.contains(&this));
-        drop(send);
-        let _ = waits.join();
     }
 }

@@ -1,7 +1,7 @@
 //! Why memory cannot go out: what each cause is called, what is said of it, and what helps. The warnings, the summary and the
 //! JSON have it from here; of memory in managed processes it is what engines say ([`Kind`]).
 
-use crate::descendants;
+use crate::sys;
 use std::fs;
 use uffd::kinds::Kind;
 
@@ -106,7 +106,7 @@ impl Cause {
 
 /// The name of a process's user, or the number where it has none here.
 fn user_name(pid: u32) -> String {
-    let Some(user) = descendants::user(pid) else { return "NAME".to_string() };
+    let Some(user) = sys::user_of(pid) else { return "NAME".to_string() };
     let passwd = fs::read_to_string("/etc/passwd").unwrap_or_default();
     let has_user = |line: &&str| line.split(':').nth(2) == Some(&user.to_string());
     let name = passwd.lines().find(has_user).and_then(|line| line.split(':').next());

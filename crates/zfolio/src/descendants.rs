@@ -248,11 +248,6 @@ fn own_pid(pid: u32) -> u32 {
     status(pid, "NSpid:").last().copied().unwrap_or(pid)
 }
 
-/// The effective user of a process; none of one that has ended.
-pub fn user(pid: u32) -> Option<u32> {
-    status(pid, "Uid:").get(1).copied()
-}
-
 /// Private memory of a process, and the same with each page divided by the number of processes that have it, in bytes. Both are of one walk of its page tables:
 /// where it grows meanwhile, it does so in both.
 pub fn shared_bytes(pid: u32) -> Option<(u64, u64)> {
@@ -275,7 +270,7 @@ pub fn reason(pid: u32, library_path: &Path) -> Reason {
     let is_refused = maps.as_ref().is_err_and(|e| e.kind() == ErrorKind::PermissionDenied);
     let maps = maps.ok().filter(|maps| is_whole(maps)).unwrap_or_default();
     match unmanageable {
-        _ if is_refused && user(pid).is_some_and(|user| user != sys::effective_user()) => {
+        _ if is_refused && sys::user_of(pid).is_some_and(|user| user != sys::effective_user()) => {
             Reason::Without(Cause::User, "is another user's".to_string())
         }
         _ if maps.is_empty() || holds(&maps, library) => Reason::Small,
@@ -394,7 +389,7 @@ mod tests {
         let library = maps.split_whitespace().find(|word| word.contains("libc.so")).expect("libc is loaded");
         assert_eq!(reason(own, Path::new(library)), Reason::Small);
         assert_eq!(reason(u32::MAX / 2, Path::new(library)), Reason::Small, "it has ended");
-        assert_eq!((user(own), user(u32::MAX / 2)), (Some(sys::effective_user()), None));
+        assert_eq!((sys::user_of(own), sys::user_of(u32::MAX / 2)), (Some(sys::effective_user()), None));
     }
 
     #[test]

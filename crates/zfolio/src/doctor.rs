@@ -1,19 +1,27 @@
 //! Can this machine do it? Each check says what was found, what that means, and the command that changes it. `zfolio doctor`
 //! shows all of them; `zfolio run` stops at the first that makes it impossible.
 
+mod circumstances;
+mod remedies;
+
 use crate::accelerator;
 use crate::args::Doctor;
 use crate::cgroup::Memory;
+use crate::check::{Check, Remedy, Verdict};
 use crate::glibc;
 use crate::kernels::{self, Needs};
 use crate::probe::{self, Refused, Way};
 use crate::rundir::{LIBRARY, RunDir};
-use crate::size::Bytes;
 use crate::swap::Swap;
 use crate::sys;
+use circumstances::{
+    HUGE_PAGES_DIR, address_space, chosen, huge_pages, max_map_count, memory, overcommit, processes,
+    scheduling, seccomp, swap,
+};
 use iaa::setup::Setup;
 use linux_raw_sys::general as g;
 use memcg::Settings;
+use remedies::{CODE, GLIBC, NEWER_KERNEL, PROC, RIGHTS};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::fs;
@@ -21,126 +29,6 @@ use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use uffd::sites::Site;
 use uffd::sys::Errno;
-
-/// What a finding means for a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// As it should be.
-    Ok,
-    /// zfolio works, with less than it could have.
-    Note,
-    /// zfolio does not work.
-    Missing,
-}
-
-impl Verdict {
-    fn word(self) -> &'static str {
-        match self {
-            Verdict::Ok => "ok",
-            Verdict::Note => "note",
-            Verdict::Missing => "missing",
-        }
-    }
-
-    fn colour(self) -> &'static str {
-        match self {
-            Verdict::Ok => "\x1b[32m",
-            Verdict::Note => "\x1b[33m",
-            Verdict::Missing => "\x1b[1;31m",
-        }
-    }
-}
-
-/// Who can change something, and how.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Remedy {
-    /// "root", "user" or "container".
-    pub who: &'static str,
-    /// A command, or where there is none, what to do.
-    pub command: &'static str,
-}
-
-/// One thing looked at.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Check {
-    /// What was looked at.
-    pub name: &'static str,
-    /// What there is.
-    pub found: String,
-    /// What it means.
-    pub verdict: Verdict,
-    /// Ways to a better verdict; any one is enough.
-    pub remedies: &'static [Remedy],
-}
-
-/// A remedy.
-pub const fn remedy(who: &'static str, command: &'static str) -> Remedy {
-    Remedy { who, command }
-}
-
-const RIGHTS: &[Remedy] = &[
-    remedy("root", "run zfolio as root, or give it CAP_SYS_PTRACE"),
-    remedy("root", "sysctl -w vm.unprivileged_userfaultfd=1    (for every user)"),
-    remedy("user", "sudo setfacl -m u:$USER:rw /dev/userfaultfd"),
-    remedy("container", "docker run --device /dev/userfaultfd ..."),
-];
-const SCHEDULING: &[Remedy] = &[
-    remedy("root", "give zfolio CAP_SYS_NICE"),
-    remedy("user", "root can allow `ulimit -e 20`: \"USER - nice 0\" in /etc/security/limits.conf"),
-    remedy("container", "docker run --cap-add SYS_NICE ...   (or --ulimit nice=20)"),
-];
-const NEWER_KERNEL: &[Remedy] = &[
-    remedy("root", "Debian 12: apt install -t bookworm-backports linux-image-amd64"),
-    remedy("root", "Ubuntu 24.04: apt install linux-generic-hwe-24.04"),
-    remedy("user", "ask for a machine with Linux 6.12 or later"),
-    remedy("container", "the host's kernel counts: move to a node with 6.12 or later"),
-];
-const PROC: &[Remedy] = &[
-    remedy("root", "mount -t proc proc /proc"),
-    remedy("user", "start zfolio where /proc is mounted and readable"),
-    remedy("container", "leave /proc as docker mounts it"),
-];
-const CODE: &[Remedy] = &[
-    remedy("root", "mount -o remount,exec /tmp"),
-    remedy("user", "export XDG_RUNTIME_DIR=DIR, of your own and not on a noexec mount"),
-    remedy("container", "docker run --tmpfs /tmp:exec ..."),
-];
-const GLIBC: &[Remedy] = &[
-    remedy("root", "nothing to do: it works, and costs more"),
-    remedy("user", "nothing to do: it works, and costs more"),
-    remedy("container", "an image with Debian's or Ubuntu's glibc, 2.31 or newer"),
-];
-const HUGE_PAGES: &[Remedy] = &[
-    remedy("root", "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled"),
-    remedy("user", "nothing to do: it works in base pages"),
-    remedy("container", "set on the host"),
-];
-const MAPS: &[Remedy] = &[
-    remedy("root", "sysctl -w vm.max_map_count=1048576"),
-    remedy("user", "ask root for it"),
-    remedy("container", "set on the host"),
-];
-const OVERCOMMIT: &[Remedy] = &[
-    remedy("root", "sysctl -w vm.overcommit_memory=0"),
-    remedy("user", "ask root for it, or leave more room in CommitLimit"),
-    remedy("container", "set on the host"),
-];
-const ADDRESS_SPACE: &[Remedy] = &[
-    remedy("root", "prlimit --as=unlimited --pid $$"),
-    remedy("user", "ulimit -v unlimited"),
-    remedy("container", "docker run --ulimit as=-1 ..."),
-];
-const PROCESSES: &[Remedy] = &[
-    remedy("root", "prlimit --nproc=4096 --pid $$"),
-    remedy("user", "ulimit -u 4096"),
-    remedy("container", "docker run --ulimit nproc=4096 ..."),
-];
-
-const SWAP: &[Remedy] = &[
-    remedy("root", "swapoff -a, or for one run: systemd-run --scope -p MemorySwapMax=0 zfolio run ..."),
-    remedy("user", "nothing to do: it works, and what is in swap too takes longer to come back"),
-    remedy("container", "docker run --memory 1G --memory-swap 1G ...    (the same size: no swap)"),
-];
 
 /// What a run cannot do without, each tried for real.
 fn essentials() -> Vec<Check> {
@@ -398,127 +286,9 @@ fn hooks(libc: Option<PathBuf>) -> Check {
     Check { name: "hooks in libc", found, verdict, remedies: GLIBC }
 }
 
-/// The chosen word of `always [madvise] never`.
-fn chosen(text: &str) -> &str {
-    text.split(['[', ']']).nth(1).unwrap_or("")
-}
-
-const HUGE_PAGES_DIR: &str = "/sys/kernel/mm/transparent_hugepage";
-
-fn huge_pages() -> Check {
-    let mode = read(&format!("{HUGE_PAGES_DIR}/enabled"));
-    let mode = chosen(&mode);
-    let mut sizes: Vec<(u64, String)> = fs::read_dir(HUGE_PAGES_DIR)
-        .into_iter()
-        .flatten()
-        .flatten()
-        .filter_map(|entry| {
-            let name = entry.file_name().to_str()?.to_string();
-            let kib: u64 = name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
-            let mode = read(&format!("{HUGE_PAGES_DIR}/{name}/enabled"));
-            Some((kib << 10, chosen(&mode).to_string()))
-        })
-        .filter(|(_, mode)| !["", "never"].contains(&mode.as_str()))
-        .collect();
-    sizes.sort();
-    let sizes: Vec<_> = sizes.iter().map(|(bytes, mode)| format!("{} {mode}", Bytes(*bytes))).collect();
-    let sizes = if sizes.is_empty() { "no size enabled".into() } else { sizes.join(", ") };
-    let (found, verdict) = match mode {
-        "" => ("not in this kernel".to_string(), Verdict::Note),
-        "never" => ("never: memory moves in base pages".to_string(), Verdict::Note),
-        _ => (format!("{mode} ({sizes})"), Verdict::Ok),
-    };
-    Check { name: "huge pages", found, verdict, remedies: HUGE_PAGES }
-}
-
-/// A check of a number that is better not below `least`.
-fn at_least(name: &'static str, value: u64, least: u64, why: &str, remedies: &'static [Remedy]) -> Check {
-    match value < least {
-        true => Check { name, found: format!("{value}: {why}"), verdict: Verdict::Note, remedies },
-        false => Check { name, found: value.to_string(), verdict: Verdict::Ok, remedies },
-    }
-}
-
-fn max_map_count() -> Check {
-    let value = read("/proc/sys/vm/max_map_count").parse().unwrap_or(0);
-    at_least("max_map_count", value, 65530, "a program with many mappings may reach it earlier", MAPS)
-}
-
-fn overcommit() -> Check {
-    let (found, verdict) = match read("/proc/sys/vm/overcommit_memory").as_str() {
-        "0" => ("0, heuristic".to_string(), Verdict::Ok),
-        "1" => ("1, always".to_string(), Verdict::Ok),
-        "2" => ("2, strict: what is squeezed still counts as committed".to_string(), Verdict::Note),
-        other => (format!("unknown ({other})"), Verdict::Note),
-    };
-    Check { name: "overcommit", found, verdict, remedies: OVERCOMMIT }
-}
-
-fn address_space() -> Check {
-    let (found, verdict) = match sys::soft_limit(libc::RLIMIT_AS) {
-        None => ("no limit".to_string(), Verdict::Ok),
-        Some(bytes) => (format!("{}: the pool's addresses count, too", Bytes(bytes)), Verdict::Note),
-    };
-    Check { name: "address space", found, verdict, remedies: ADDRESS_SPACE }
-}
-
-fn processes() -> Check {
-    match sys::soft_limit(libc::RLIMIT_NPROC) {
-        None => {
-            Check { name: "processes", found: "no limit".into(), verdict: Verdict::Ok, remedies: PROCESSES }
-        }
-        Some(count) => at_least("processes", count, 128, "each managed process takes one more", PROCESSES),
-    }
-}
-
-/// The engine runs on the CPU of a thread that misses often, as SCHED_IDLE, and must be able to leave that again (the engine's placement.rs).
-fn scheduling() -> Check {
-    let (found, verdict) = match std::thread::spawn(uffd::sys::may_yield).join() {
-        Ok(true) => ("SCHED_IDLE can be left again".into(), Verdict::Ok),
-        _ => ("SCHED_IDLE cannot be left again: slower at random access".into(), Verdict::Note),
-    };
-    Check { name: "scheduling", found, verdict, remedies: SCHEDULING }
-}
-
-fn seccomp() -> Check {
-    // A filter that refuses what zfolio needs shows in the trials above.
-    let found = match status("Seccomp").as_str() {
-        "0" | "" => "none",
-        "1" => "strict",
-        _ => "a filter; what it refuses shows above",
-    };
-    Check { name: "seccomp", found: found.into(), verdict: Verdict::Ok, remedies: &[] }
-}
-
-fn memory(memory: &Memory) -> Check {
-    let (ram, default) = (Bytes(memory.ram_bytes), Bytes(memory.default_bytes()));
-    let found = match &memory.cgroup {
-        Some(limit) => {
-            format!("{ram}, cgroup limit {}; --memory is {default} by default", Bytes(limit.bytes))
-        }
-        None => format!("{ram}, no cgroup limit; --memory is {default} by default"),
-    };
-    Check { name: "memory", found, verdict: Verdict::Ok, remedies: &[] }
-}
-
-/// Nothing of zfolio's is locked in memory (docs/kernels.md says why), so the kernel may swap all of it.
-fn swap(swap: &Swap, may_swap: bool) -> Check {
-    let words = swap.words();
-    let (found, verdict) = match (swap.is_on(), may_swap) {
-        (false, _) => ("none".to_string(), Verdict::Ok),
-        (true, false) => (format!("{words}; not for this control group"), Verdict::Ok),
-        (true, true) => (
-            format!(
-                "{words}: the kernel may swap what is squeezed, too; that counts against the limit all the same"
-            ),
-            Verdict::Note,
-        ),
-    };
-    Check { name: "swap", found, verdict, remedies: SWAP }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::remedies::*;
     use super::*;
 
     fn refused() -> Check {
@@ -532,16 +302,6 @@ mod tests {
         let (major, minor, _) = version();
         assert!(release.starts_with(&format!("{major}.{minor}")), "{release}");
         assert_eq!(chosen("always [madvise] never"), "madvise");
-    }
-
-    #[test]
-    fn swap_is_told_with_what_it_means() {
-        let [none, on] = ["", "title\n/swap.img file 2097152 0 -2\n"].map(Swap::listed);
-        assert_eq!(swap(&none, true).verdict, Verdict::Ok);
-        assert_eq!(swap(&on, false).found, "/swap.img of 2 GiB; not for this control group");
-        let beneath = swap(&on, true);
-        assert_eq!(beneath.verdict, Verdict::Note);
-        assert!(beneath.found.starts_with("/swap.img of 2 GiB: the kernel may swap"), "{}", beneath.found);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! and never keeps a program from being run. docs/kernels.md says where each entry is from, and lists the defects that
 //! zfolio gets by with, of which nothing is said.
 
-use crate::doctor::{Remedy, remedy};
+use crate::check::{Remedy, remedy};
 
 /// A release: version, patch level, sublevel. A release candidate counts as its release.
 pub type Version = (u32, u32, u32);

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! - [`args`], [`size`], [`cgroup`]: the command line, sizes of memory, and what they are a share of
-//! - [`probe`], [`doctor`]: what the kernel allows, and what to do about what it does not; [`kernels`]: what is known of it by its version; [`swap`]: the machine's
+//! - [`probe`], [`doctor`], by [`check`]: what the kernel allows, and what to do about what it does not; [`kernels`]: what is known of it by its version; [`swap`]: the machine's
 //! - [`program`], [`elf`]: CMD, found and looked at before it runs; [`glibc`]: the machine's libc
 //! - [`mod@dictionary`]: the one that the user has in a file
 //! - [`rundir`]: the directory with the library and the shared page; [`blank`]: a library of nothing, for 32-bit descendants
@@ -34,6 +34,7 @@ mod bench;
 mod blank;
 mod causes;
 mod cgroup;
+mod check;
 mod coordinator;
 mod descendants;
 mod dictionary;
@@ -45,6 +46,7 @@ mod glibc;
 mod growth;
 mod handover;
 mod kernels;
+mod lines;
 mod probe;
 mod program;
 mod progress;

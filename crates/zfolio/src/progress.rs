@@ -15,8 +15,8 @@
 //! A program that has taken the terminal out of its line mode, as editors, pagers and prompts for a password do, draws the screen itself: nothing
 //! is written then. Nor is it while zfolio is in the background, or the terminal takes nothing more (Ctrl-S), or is none.
 
+use crate::lines::Count;
 use crate::size::Bytes;
-use crate::summary::Count;
 use crate::sys;
 use memcg::{Memcg, State};
 use std::io::{IsTerminal, Write};

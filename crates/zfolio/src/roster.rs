@@ -3,12 +3,14 @@
 
 use crate::supervise;
 use crate::sys::{self, Pid};
-use crate::tree::LISTED;
 use memcg::{Memcg, Process, Slot, State};
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::sync::atomic::Ordering::*;
 use std::time::{Duration, Instant};
+
+/// How many processes are listed at most.
+pub const LISTED: usize = 10;
 
 /// Of so many processes that have ended the figures are kept, of those with the largest peaks.
 const MOST: usize = 10_000;

@@ -1,27 +1,17 @@
 //! What a run has to tell at its end: the figures, as text for people and as JSON for programs.
 
+mod text;
+
 use crate::accelerator::Usage;
-use crate::askers;
 use crate::causes::Cause;
-use crate::coordinator::RESERVE;
 use crate::roster::Entry;
-use crate::size::Bytes;
 use crate::told::Group;
 use crate::unmanaged::Unmanaged;
 use memcg::hist::Histogram;
 use memcg::{Counts, Memcg, ORDERS, Stat, State};
 use serde_json::{Value, json};
-use std::fmt::{self, Write};
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
-use vmscan::watermark::Watermarks;
 use zswap::{Auto, Choice};
-
-/// Columns before a line's text.
-pub(crate) const INDENT: usize = 14;
-
-/// A limit that falls short by no more than one part in so many is worth a word.
-const LITTLE: u64 = 4;
 
 /// Version of the JSON: raised when a field changes its meaning or goes; new fields may come at any time.
 const SCHEMA: u32 = 3;
@@ -124,110 +114,6 @@ impl Figures {
         figures
     }
 
-    /// The summary for people: lines of at most 80 columns, one line alone when nothing went out.
-    pub fn text(&self) -> String {
-        let mut text = String::new();
-        self.write_text(&mut text).expect("a String takes all");
-        text
-    }
-
-    /// A limit with which nothing would have gone out, in bytes; none where it is larger than this one by more than a part in [`LITTLE`].
-    fn enough_bytes(&self) -> Option<u64> {
-        let wanted = self.wanted_peak_bytes;
-        let enough = wanted + wanted / RESERVE + Watermarks::kept_free(wanted as usize, 1) as u64;
-        let enough = enough.next_multiple_of(1 << 20);
-        (enough <= self.max_bytes + self.max_bytes / LITTLE).then_some(enough)
-    }
-
-    fn write_text(&self, out: &mut String) -> fmt::Result {
-        let (peak, max) = (Bytes(self.peak_bytes), Bytes(self.max_bytes));
-        let too_much = self.peak_bytes.saturating_sub(self.max_bytes);
-        let counts = &self.counts;
-        let nothing_out = counts.zswpout + counts.same_filled == 0;
-        if nothing_out && counts.pgdeactivate == 0 {
-            match self.peak_bytes {
-                0 => writeln!(out, "zfolio: nothing had to go out; the limit was {max}")?,
-                _ if too_much > 0 => {
-                    writeln!(
-                        out,
-                        "zfolio: nothing could go out; peak {peak}, {} above the limit of {max}",
-                        Bytes(too_much)
-                    )?;
-                }
-                _ => writeln!(out, "zfolio: nothing had to go out; peak {peak}, limit {max}")?,
-            }
-            self.write_unevictable(out)?;
-            return self.write_unmanaged(out);
-        }
-        let wanted = Bytes(self.wanted_peak_bytes);
-        let share = percent(self.peak_bytes, self.wanted_peak_bytes);
-        writeln!(out, "zfolio: ran in {peak} instead of {wanted} ({share})")?;
-        let mut line =
-            |name: &str, text: fmt::Arguments| writeln!(out, "  {name:<width$}{text}", width = INDENT - 2);
-        let above = if too_much > 0 { format!(", {} too much", Bytes(too_much)) } else { String::new() };
-        line("footprint", format_args!("peak {peak} of {max} allowed{above}; wanted {wanted}"))?;
-        if let Some(enough) = self.enough_bytes() {
-            let mib = enough >> 20;
-            line("headroom", format_args!("with --memory {mib}M nothing would have had to go out"))?;
-        }
-        if let Some(advice) = askers::advice(&self.askers).filter(|_| self.visible_bytes.is_none()) {
-            line("visible", format_args!("{advice}"))?;
-        }
-        if self.file_room_peak_bytes > 0 {
-            let files = Bytes(self.file_room_peak_bytes);
-            line("files", format_args!("{files} of that left to them, as the control group was full"))?;
-        }
-        let (stored, pool) = (self.stored_peak_bytes, self.pool_at_peak_bytes);
-        let ratio = ratio(stored, pool);
-        let with = &self.compressor;
-        line(
-            "squeezed",
-            format_args!("{} into {} at the peak{ratio} with {with}", Bytes(stored), Bytes(pool)),
-        )?;
-        if let Some((choice, auto)) = self.auto() {
-            let [fast, dense] = [counts.auto_fast_pages, counts.auto_dense_pages].map(Bytes::of_pages);
-            let used = percent(counts.auto_extra_ns, self.budget_ns(auto));
-            let by = format!("{dense} by {}, {fast} by {}", choice.compressor, auto.fast);
-            line("auto", format_args!("{by}; {used} of the budget, {}", Time(counts.auto_extra_ns)))?;
-        }
-        if let Some(said) = self.accelerator.as_ref().and_then(Usage::text) {
-            line("accelerator", format_args!("{said}"))?;
-        }
-        line("folios out", format_args!("{}", by_size(&counts.folios_out)))?;
-        line("folios in", format_args!("{}", by_size(&counts.folios_in)))?;
-        let pages = Bytes::of_pages;
-        let staged = percent(counts.pgactivate, counts.pgdeactivate);
-        line(
-            "2nd chance",
-            format_args!("{} touched on the stage, {staged} of what went there", pages(counts.pgactivate)),
-        )?;
-        let (same, clean) = (pages(counts.same_filled), pages(counts.clean_reused));
-        line("not stored", format_args!("{same} filled by one word, {clean} out again unchanged"))?;
-        if counts.common_out > 0 {
-            let (out, read) = (pages(counts.common_out), pages(counts.common_read));
-            line("in common", format_args!("{out} out that relatives have too, {read} read again"))?;
-        }
-        line("read-ahead", format_args!("{}", pages(counts.readahead)))?;
-        let (p50, p99) = (Time(self.fault_p50_ns), Time(self.fault_p99_ns));
-        let longest = Time(self.fault_max_ns);
-        line(
-            "faults",
-            format_args!("{}; half in {p50}, 99 % in {p99}, longest {longest}", Count(counts.faults)),
-        )?;
-        line(
-            "waited",
-            format_args!("{}, all threads summed, in {}", Time(counts.stall_ns), Time(self.elapsed_ns)),
-        )?;
-        if counts.parked_ns > 0 {
-            let parked = Time(counts.parked_ns);
-            line("turns", format_args!("{parked} of waiting for the turn of a process, all summed"))?;
-        }
-        line("engine", format_args!("{} of CPU", Time(counts.engine_cpu_ns)))?;
-        self.write_processes(out)?;
-        self.write_unevictable(out)?;
-        self.write_unmanaged(out)
-    }
-
     /// The two compressors, if there were two.
     fn auto(&self) -> Option<(Choice, Auto)> {
         let choice = Choice::parse(&self.compressor).ok()?;
@@ -286,71 +172,6 @@ impl Figures {
             "unmanaged": self.unmanaged_json(),
             "unevictable": self.unevictable_json(),
         })
-    }
-}
-
-/// Folios and their bytes, then how many there are of each size: `12, 6.2 MiB: 4K 2, 64K 7, 2M 3`. Wrapped at 80 columns.
-fn by_size(counts: &[u64; ORDERS]) -> String {
-    let bytes: u64 = counts.iter().enumerate().map(|(order, count)| count << (12 + order)).sum();
-    let total = format!("{}, {}", Count(counts.iter().sum()), Bytes(bytes));
-    let mut lines = vec![total];
-    let used = (0..ORDERS).filter(|&order| counts[order] > 0);
-    for (index, order) in used.enumerate() {
-        let size = if order < 8 { format!("{}K", 4 << order) } else { format!("{}M", 1 << (order - 8)) };
-        let entry = format!("{size} {}", Count(counts[order]));
-        let line = lines.last_mut().expect("begins with one");
-        line.push(if index == 0 { ':' } else { ',' });
-        if INDENT + line.len() + 1 + entry.len() < 80 {
-            *line += &format!(" {entry}");
-        } else {
-            lines.push(entry);
-        }
-    }
-    lines.join(&format!("\n{:INDENT$}", ""))
-}
-
-fn percent(part: u64, whole: u64) -> String {
-    if whole == 0 { "0 %".into() } else { format!("{:.0} %", part as f64 * 100.0 / whole as f64) }
-}
-
-fn ratio(stored: u64, pool: u64) -> String {
-    if pool == 0 { String::new() } else { format!(" ({:.1} to 1)", stored as f64 / pool as f64) }
-}
-
-/// A count with its thousands set apart.
-pub(crate) struct Count(pub u64);
-
-impl fmt::Display for Count {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        let digits = self.0.to_string();
-        for (index, digit) in digits.chars().enumerate() {
-            if index > 0 && (digits.len() - index).is_multiple_of(3) {
-                f.write_char(',')?;
-            }
-            f.write_char(digit)?;
-        }
-        Ok(())
-    }
-}
-
-/// Nanoseconds for people, as std writes a duration, with three digits.
-pub(crate) struct Time(pub u64);
-
-impl fmt::Display for Time {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        let unit = match self.0 {
-            0..1_000 => 1,
-            1_000..1_000_000 => 1_000,
-            1_000_000..1_000_000_000 => 1_000_000,
-            _ => 1_000_000_000,
-        };
-        let digits = match self.0 / unit {
-            _ if unit == 1 => 0,
-            0..10 => 2,
-            10..100 => 1,
-            _ => 0,
-        };
-        write!(f, "{:.digits$?}", Duration::from_nanos(self.0))
     }
 }
 
@@ -514,14 +335,5 @@ zfolio: ran in 255 MiB instead of 1.21 GiB (21 %)
         assert_eq!(json["folios"]["in"]["2048k"], 0);
         assert_eq!(json["latency"]["p99_ns"], 92_400);
         assert_eq!(json["counters"]["pgactivate"], 50_000);
-    }
-
-    #[test]
-    fn counts_and_times() {
-        let counts: Vec<_> = [0, 999, 1000, 1_234_567].map(|n| Count(n).to_string()).to_vec();
-        assert_eq!(counts, ["0", "999", "1,000", "1,234,567"]);
-        let times: Vec<_> =
-            [0, 999, 1_234, 45_600, 1_500_000_000, 123_400_000_000].map(|n| Time(n).to_string()).to_vec();
-        assert_eq!(times, ["0ns", "999ns", "1.23µs", "45.6µs", "1.50s", "123s"]);
     }
 }

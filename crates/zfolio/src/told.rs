@@ -4,9 +4,8 @@
 //! the program's own output.
 
 use crate::causes::Cause;
+use crate::lines::{Count, printable};
 use crate::size::Bytes;
-use crate::summary::Count;
-use crate::tree::printable;
 use std::collections::HashMap;
 use uffd::kinds::Kind;
 

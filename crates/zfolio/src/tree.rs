@@ -1,31 +1,26 @@
 //! The part of the summary that tells the processes of a run apart.
 
 use crate::causes::Cause;
-use crate::roster::Entry;
+use crate::lines::{Count, INDENT, Time, cut, printable, times, write_wrapped};
+use crate::roster::{Entry, LISTED};
 use crate::size::Bytes;
-use crate::summary::{Count, Figures, INDENT, Time};
+use crate::summary::Figures;
 use crate::told::Group;
 use crate::unmanaged::{self, Unmanaged};
 use memcg::{Process, State};
 use serde_json::{Value, json};
 use std::cmp::Reverse;
 use std::fmt::{self, Write};
-use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+use unicode_width::UnicodeWidthStr;
 
 /// So many processes are no reason to list them, unless more than one had memory out.
 const FEW: u64 = 3;
-
-/// How many processes are listed at most.
-pub(crate) const LISTED: usize = 10;
 
 /// Of those that had nothing out only these are listed: that held as large a part of what the run held.
 const WORTH_A_LINE: u64 = 50;
 
 /// Columns of a name.
 const NAME: usize = 15;
-
-/// Columns of a line.
-const WIDTH: usize = 80;
 
 impl Figures {
     /// Adds a process that ran without a limit to those of its name and reason. It does not raise [`Figures::unmanaged`].
@@ -255,55 +250,6 @@ fn write_row(out: &mut impl Write, pid: &str, name: &str, cells: [String; 6]) ->
         "",
         pad = NAME - name.width()
     )
-}
-
-/// How often something was so, if more than once.
-fn times(count: u64) -> String {
-    if count > 1 { format!(" ({} times)", Count(count)) } else { String::new() }
-}
-
-/// Writes text in the column of the summary's texts, in as many lines as it takes; those after the first are set in.
-fn write_wrapped(out: &mut impl Write, text: &str) -> fmt::Result {
-    const SET_IN: usize = INDENT + 2;
-    let mut line = format!("{:INDENT$}", "");
-    let mut is_empty = true;
-    for word in text.split(' ').map(|word| cut(word, WIDTH - SET_IN)) {
-        if !is_empty && line.width() + 1 + word.width() > WIDTH {
-            writeln!(out, "{line}")?;
-            (line, is_empty) = (format!("{:SET_IN$}", ""), true);
-        }
-        if !is_empty {
-            line.push(' ');
-        }
-        line.push_str(&word);
-        is_empty = false;
-    }
-    writeln!(out, "{line}")
-}
-
-/// What of a text can be shown in a line of a terminal: what would move the cursor, turn the direction of writing, or worse, is escaped.
-pub(crate) fn printable(text: &str) -> String {
-    let mut shown = String::new();
-    for c in text.chars() {
-        match c {
-            '\'' | '"' | '\\' => shown.push(c),
-            c => shown.extend(c.escape_debug()),
-        }
-    }
-    shown
-}
-
-/// The beginning of a text, of so many columns at most; where something is missing it ends in a mark for that.
-fn cut(text: &str, columns: usize) -> String {
-    if text.width() <= columns {
-        return text.into();
-    }
-    let mut width = 1;
-    let fits = |c: &char| {
-        width += c.width().unwrap_or(0);
-        width <= columns
-    };
-    text.chars().take_while(fits).chain(['…']).collect()
 }
 
 #[cfg(test)]

@@ -2,15 +2,10 @@
 
 use super::candidate::Candidate;
 use super::sample::PAGE;
+use crate::args::{DEFAULT_SAMPLE, DEFAULT_UNITS};
 use crate::dictionary;
 use crate::size::{Bytes, Size};
 use acomp::{Compressor, UNIT_MAX_BYTES};
-
-/// Units that are tried unless others are named.
-pub const DEFAULT_UNITS: &str = "4K,16K,64K,256K,2M";
-
-/// Memory that is tried unless another amount is named.
-pub const DEFAULT_SAMPLE: &str = "64M";
 
 /// What is tried beside every algorithm's usual level.
 const OTHER_LEVELS: [&str; 4] = ["lz4hc:4", "zstd:-1", "zstd:3", "zstd:9"];

@@ -21,12 +21,10 @@ mod process;
 mod sample;
 mod table;
 
-pub use choice::{DEFAULT_SAMPLE, DEFAULT_UNITS};
-
 use crate::accelerator;
 use crate::args::{Bench, BenchTask, Compress};
+use crate::lines::Count;
 use crate::size::Bytes;
-use crate::summary::Count;
 use crate::sys;
 use candidate::Candidate;
 use iaa::setup::Setup;

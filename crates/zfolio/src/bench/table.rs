@@ -3,8 +3,8 @@
 use super::front::{Point, front};
 use super::measure::Row;
 use super::sample::{PAGE, Sample};
+use crate::lines::Count;
 use crate::size::Bytes;
-use crate::summary::Count;
 use serde_json::{Value, json};
 use std::fmt::{self, Write};
 

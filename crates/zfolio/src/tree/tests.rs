@@ -1,6 +1,7 @@
 //! Tests of the tables of processes.
 
 use super::*;
+use crate::lines::WIDTH;
 use memcg::Counts;
 use memcg::{Memcg, NAME_BYTES, Settings};
 
