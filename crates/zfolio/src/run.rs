@@ -11,7 +11,7 @@ use crate::file_room::FileRoom;
 use crate::lines::printable;
 use crate::program;
 use crate::progress::Progress;
-use crate::roster::{Entry, Roster};
+use crate::roster::Roster;
 use crate::rundir::{self, RunDir};
 use crate::size::Bytes;
 use crate::summary::Figures;
@@ -25,7 +25,7 @@ use std::fmt::Display;
 use std::fs::File;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 use zswap::Choice;
@@ -72,6 +72,22 @@ struct Watch<'a> {
     stopping: Option<Instant>,
 }
 
+impl<'a> Watch<'a> {
+    fn new(args: &Run, asked: &Asked, dir: &'a mut RunDir, is_managed: bool) -> Watch<'a> {
+        let memcg: &'static Memcg = dir.memcg;
+        let file_room = asked.memory.cgroup.as_ref().and_then(|limit| FileRoom::new(limit, asked.max_bytes));
+        Watch {
+            memcg,
+            coordinator: Coordinator::new(memcg, dir.library_file(), file_room),
+            dir,
+            roster: Roster::new(memcg),
+            progress: if args.progress && is_managed { Progress::new() } else { None },
+            is_strict: args.strict,
+            stopping: None,
+        }
+    }
+}
+
 impl Watch<'_> {
     fn clear(&mut self) {
         if let Some(progress) = &mut self.progress {
@@ -108,9 +124,7 @@ impl Watch<'_> {
             ));
         }
     }
-}
 
-impl Watch<'_> {
     /// Where the run is strict, stops it for what cannot go out. CMD's end ends the run.
     fn enforce(&mut self) {
         let now = Instant::now();
@@ -124,6 +138,40 @@ impl Watch<'_> {
             Some(since) if now >= since + PATIENCE => self.coordinator.signal_all(libc::SIGKILL),
             _ => {}
         }
+    }
+
+    /// What there is to tell when all is over, and whether the run was stopped.
+    fn finish(mut self, is_managed: bool) -> (Figures, bool) {
+        self.roster.tick();
+        self.warn();
+        let is_stopped = self.stopping.is_some();
+        if is_stopped {
+            self.coordinator.signal_all(libc::SIGKILL);
+        }
+        let Ended {
+            small,
+            unmanaged,
+            file_room_peak_bytes,
+            shared_peak_bytes,
+            unevictable,
+            refused_peaks,
+            askers,
+        } = self.coordinator.end(self.roster.refused());
+        let said = self.roster.said().to_vec();
+        let (mut processes, unrecorded) = self.roster.finish();
+        let refused = processes.iter_mut().map(|entry| &mut entry.process);
+        for process in refused.filter(|process| process.state == State::Unmanaged) {
+            let seen = refused_peaks.get(&process.pid).copied().unwrap_or(0);
+            process.footprint_peak_bytes = process.footprint_peak_bytes.max(seen);
+        }
+        let mut figures = Figures::collect(self.memcg, (processes, unrecorded));
+        (figures.shared_peak_bytes, figures.unevictable) = (shared_peak_bytes, unevictable);
+        (figures.askers, figures.said, figures.file_room_peak_bytes) = (askers, said, file_room_peak_bytes);
+        if is_managed {
+            figures.small = small;
+            unmanaged.into_iter().for_each(|group| figures.add_seen(group));
+        }
+        (figures, is_stopped)
     }
 }
 
@@ -170,127 +218,134 @@ impl Watcher for Watch<'_> {
 }
 
 fn start(args: &Run) -> Result<u8, Refusal> {
-    let memory = Memory::of_this_process();
-    let max_bytes = args.memory_bytes(&memory).map_err(Refusal::usage)?;
-    let visible_bytes = args.visible_bytes(&memory, max_bytes).map_err(Refusal::usage)?;
-    let choice = compressor(args)?;
-    let dictionary =
-        dictionary::read(&args.compressor.to_string_lossy(), choice.compressor).map_err(Refusal::usage)?;
-    let settings = settings(args, choice)?;
-    if let Some(limit) = memory.cgroup.as_ref().filter(|limit| limit.bytes < max_bytes) {
-        let (mine, its) = (Bytes(max_bytes), Bytes(limit.bytes));
-        say(format_args!(
-            "warning: the limit of {mine} is above the control group's own ({its}, {})",
-            limit.file.display()
-        ));
-    }
+    let asked = Asked::read(args)?;
     let json = args.json.as_deref().map(create_json).transpose()?;
-
-    let path = std::env::var_os("PATH");
-    let name = &args.command[0];
-    let file = program::find(name, path.as_deref())
-        .map_err(|e| Refusal(e.exit_status(), format!("{}: {e}", name.display())))?;
-    let obstacle = match program::inspect(&file) {
-        Err(why) => Some((why.cause, format!("cannot manage {}: {why}", name.display()))),
-        Ok(()) => doctor::obstacle().map(|why| (Cause::User, why)),
-    };
-    let managed = obstacle.is_none();
-    match &obstacle {
-        None => {}
-        Some((_, why)) if args.unmanaged_ok => {
-            let besides = if visible_bytes.is_some() { ", and CMD sees all of the memory" } else { "" };
-            say(format_args!("warning: running without a limit{besides}: {why}"));
-        }
-        Some((_, why)) => {
-            return Err(Refusal(CANNOT, format!("{why}\n  (--unmanaged-ok runs it without a limit)")));
-        }
-    }
-
-    if managed
+    let cmd = Cmd::look(args, asked.visible_bytes)?;
+    let is_managed = cmd.obstacle.is_none();
+    if is_managed
         && !args.quiet
-        && let Some(why) = accelerator::shortfall(choice.compressor, || Setup::look(&args.iaa_root))
+        && let Some(why) = accelerator::shortfall(asked.choice.compressor, || Setup::look(&args.iaa_root))
     {
         say(why);
     }
 
     // From here on no signal ends this process, so that the directory goes with the run.
     let inherited = sys::take_over_signals();
-    let mut dir = RunDir::create(&visible::library(visible_bytes), max_bytes, settings, &dictionary)
+    let library = visible::library(asked.visible_bytes);
+    let mut dir = RunDir::create(&library, asked.max_bytes, asked.settings, &asked.dictionary)
         .map_err(|e| Refusal(CANNOT, format!("{e:#}")))?;
-    let own = std::env::vars_os();
-    // What is tried out in a test is tried out in every process.
-    let page = dir.page(settings.evict_all != 0 || settings.damage_every != 0);
-    let library = dir.library_for(&c_string(file.as_os_str()));
-    let variables = if managed { rundir::environment(own, &library, &page) } else { own.collect() };
-    let environment: Vec<CString> = variables.iter().map(|(name, value)| variable(name, value)).collect();
+    let environment = cmd.environment(&dir, &asked.settings);
     let arguments: Vec<CString> = args.command.iter().map(|word| c_string(word)).collect();
-
-    let began_ns = uffd::sys::now_ns();
-    let memcg = dir.memcg;
-    let progress = if args.progress && managed { Progress::new() } else { None };
-    let file_room = memory.cgroup.as_ref().and_then(|limit| FileRoom::new(limit, max_bytes));
-    let coordinator = Coordinator::new(memcg, dir.library_file(), file_room);
-    let (roster, is_strict) = (Roster::new(memcg), args.strict);
-    let mut watch = Watch { memcg, dir: &mut dir, roster, coordinator, progress, is_strict, stopping: None };
-    let ended = supervise::run(&file, &arguments, &environment, &inherited, memcg, &mut watch);
+    let (began_ns, memcg) = (uffd::sys::now_ns(), dir.memcg);
+    let mut watch = Watch::new(args, &asked, &mut dir, is_managed);
+    let ended = supervise::run(&cmd.file, &arguments, &environment, &inherited, memcg, &mut watch);
     watch.clear();
-    let ended = ended.map_err(|e| not_started(name, &e))?;
-    if ended.descendants && managed {
+    let ended = ended.map_err(|e| not_started(cmd.name, &e))?;
+    if ended.descendants && is_managed {
         watch.dir.keep();
     }
 
     for pid in &ended.stuck {
         say(format_args!("warning: the engine of process {pid} did not end with it, and was killed"));
     }
-    watch.roster.tick();
-    watch.warn();
-    let is_stopped = watch.stopping.is_some();
-    if is_stopped {
-        watch.coordinator.signal_all(libc::SIGKILL);
-    }
-    let status = if is_stopped { CANNOT } else { ended.status };
-    let Ended {
-        small,
-        unmanaged,
-        file_room_peak_bytes,
-        shared_peak_bytes,
-        unevictable,
-        refused_peaks,
-        askers,
-    } = watch.coordinator.end(watch.roster.refused());
-    let said = watch.roster.said().to_vec();
-    let (mut processes, unrecorded) = watch.roster.finish();
-    for Entry { process, .. } in processes.iter_mut().filter(|entry| entry.process.state == State::Unmanaged)
-    {
-        let seen = refused_peaks.get(&process.pid).copied().unwrap_or(0);
-        process.footprint_peak_bytes = process.footprint_peak_bytes.max(seen);
-    }
-    let mut figures = Figures::collect(memcg, (processes, unrecorded));
-    (figures.shared_peak_bytes, figures.unevictable) = (shared_peak_bytes, unevictable);
-    (figures.visible_bytes, figures.askers, figures.said) = (visible_bytes, askers, said);
-    if managed {
-        figures.small = small;
-        unmanaged.into_iter().for_each(|group| figures.add_seen(group));
-    }
+    let (mut figures, is_stopped) = watch.finish(is_managed);
     figures.command = args.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
-    figures.exit_status = status;
-    figures.file_room_peak_bytes = file_room_peak_bytes;
+    figures.exit_status = if is_stopped { CANNOT } else { ended.status };
+    figures.visible_bytes = asked.visible_bytes;
     figures.began_ns = began_ns;
     figures.elapsed_ns = uffd::sys::now_ns() - began_ns;
-    let mut text = figures.last_words();
-    text += &if managed && !args.quiet { figures.text() } else { figures.unmanaged_warnings() };
-    if let Some((cause, why)) = obstacle {
-        let program = file.file_name().unwrap_or(name).to_string_lossy();
-        figures.unmanaged += 1;
-        figures.add_unmanaged(&program, &why, cause, 0);
-    }
-    let _ = std::io::stderr().write_all(text.as_bytes());
+    tell(&mut figures, is_managed && !args.quiet, cmd);
     if let Some((path, file)) = json
         && let Err(e) = write_json(file, &figures)
     {
         say(format_args!("--json {}: {e}", path.display()));
     }
-    Ok(status)
+    Ok(figures.exit_status)
+}
+
+/// What the user asks for, as far as it can be looked at without CMD.
+struct Asked {
+    memory: Memory,
+    max_bytes: u64,
+    visible_bytes: Option<u64>,
+    choice: Choice,
+    dictionary: Vec<u8>,
+    settings: Settings,
+}
+
+impl Asked {
+    fn read(args: &Run) -> Result<Asked, Refusal> {
+        let memory = Memory::of_this_process();
+        let max_bytes = args.memory_bytes(&memory).map_err(Refusal::usage)?;
+        let visible_bytes = args.visible_bytes(&memory, max_bytes).map_err(Refusal::usage)?;
+        let choice = compressor(args)?;
+        let dictionary = dictionary::read(&args.compressor.to_string_lossy(), choice.compressor)
+            .map_err(Refusal::usage)?;
+        let settings = settings(args, choice)?;
+        if let Some(limit) = memory.cgroup.as_ref().filter(|limit| limit.bytes < max_bytes) {
+            let (mine, its) = (Bytes(max_bytes), Bytes(limit.bytes));
+            say(format_args!(
+                "warning: the limit of {mine} is above the control group's own ({its}, {})",
+                limit.file.display()
+            ));
+        }
+        Ok(Asked { memory, max_bytes, visible_bytes, choice, dictionary, settings })
+    }
+}
+
+/// CMD, before it runs.
+struct Cmd<'a> {
+    name: &'a OsStr,
+    file: PathBuf,
+    /// Why it cannot be managed, if it cannot.
+    obstacle: Option<(Cause, String)>,
+}
+
+impl Cmd<'_> {
+    /// Finds it, and asks whether it can be managed. If it cannot, that is a warning or a refusal.
+    fn look(args: &Run, visible_bytes: Option<u64>) -> Result<Cmd<'_>, Refusal> {
+        let (name, path) = (&args.command[0], std::env::var_os("PATH"));
+        let file = program::find(name, path.as_deref())
+            .map_err(|e| Refusal(e.exit_status(), format!("{}: {e}", name.display())))?;
+        let obstacle = match program::inspect(&file) {
+            Err(why) => Some((why.cause, format!("cannot manage {}: {why}", name.display()))),
+            Ok(()) => doctor::obstacle().map(|why| (Cause::User, why)),
+        };
+        match &obstacle {
+            None => {}
+            Some((_, why)) if args.unmanaged_ok => {
+                let besides = if visible_bytes.is_some() { ", and CMD sees all of the memory" } else { "" };
+                say(format_args!("warning: running without a limit{besides}: {why}"));
+            }
+            Some((_, why)) => {
+                return Err(Refusal(CANNOT, format!("{why}\n  (--unmanaged-ok runs it without a limit)")));
+            }
+        }
+        Ok(Cmd { name, file, obstacle })
+    }
+
+    /// Its environment: our own, and what makes its loader load the library.
+    fn environment(&self, dir: &RunDir, settings: &Settings) -> Vec<CString> {
+        let own = std::env::vars_os();
+        // What is tried out in a test is tried out in every process.
+        let page = dir.page(settings.evict_all != 0 || settings.damage_every != 0);
+        let library = dir.library_for(&c_string(self.file.as_os_str()));
+        let is_managed = self.obstacle.is_none();
+        let variables = if is_managed { rundir::environment(own, &library, &page) } else { own.collect() };
+        variables.iter().map(|(name, value)| variable(name, value)).collect()
+    }
+}
+
+/// Says on stderr how it went, and enters CMD itself among what was not managed if it was not.
+fn tell(figures: &mut Figures, with_summary: bool, cmd: Cmd) {
+    let mut text = figures.last_words();
+    text += &if with_summary { figures.text() } else { figures.unmanaged_warnings() };
+    if let Some((cause, why)) = cmd.obstacle {
+        let program = cmd.file.file_name().unwrap_or(cmd.name).to_string_lossy();
+        figures.unmanaged += 1;
+        figures.add_unmanaged(&program, &why, cause, 0);
+    }
+    let _ = std::io::stderr().write_all(text.as_bytes());
 }
 
 fn compressor(args: &Run) -> Result<Choice, Refusal> {
