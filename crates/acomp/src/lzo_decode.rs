@@ -60,15 +60,7 @@ macro_rules! step {
 
 impl Decoder<'_> {
     fn run(&mut self) -> Option<End> {
-        let mut version = Version::Original as u8;
-        if self.src.len() >= VERSIONED_MIN_BYTES && self.src[0] == VERSION_MARK {
-            version = self.src[1];
-            self.at = 2;
-        }
-        if version > Version::Rle as u8 {
-            return None;
-        }
-        let has_runs = version == Version::Rle as u8;
+        let has_runs = self.version()? == Version::Rle as u8;
         let mut after = After::None;
         let first = *self.src.get(self.at)?;
         if first > VERSION_MARK {
@@ -120,6 +112,16 @@ impl Decoder<'_> {
             step!(self.few_literals(literals));
             after = if literals == 0 { After::None } else { After::Few };
         }
+    }
+
+    /// The version that the stream says at its beginning, if it does; none where that is not known.
+    fn version(&mut self) -> Option<u8> {
+        let mut version = Version::Original as u8;
+        if self.src.len() >= VERSIONED_MIN_BYTES && self.src[0] == VERSION_MARK {
+            version = self.src[1];
+            self.at = 2;
+        }
+        (version <= Version::Rle as u8).then_some(version)
     }
 
     /// The next byte.

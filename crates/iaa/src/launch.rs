@@ -1,6 +1,7 @@
 //! How a batch is submitted: lanes for requests, queues for lanes, descriptors for queues.
 
 use crate::aecs::{CompressState, Histogram};
+use crate::crc::Crc64;
 use crate::descriptor::{Descriptor, Opcode, compress, crc64, decompress, flag};
 use crate::driver::Mode;
 use crate::flight::{Flight, Flying, Pass, Ready, Slot};
@@ -125,14 +126,10 @@ impl<B: Batch> Flight<'_, B> {
         let since_ns = if accepted > 0 { sys::now_ns() } else { 0 };
         let generation = entered.generation;
         drop(entered);
-        let mut left = accepted;
-        for slot in &mut self.context.slots[from..] {
-            if let Slot::Ready(ready) = *slot
-                && is_for_it(slot)
-                && left > 0
-            {
+        let ready = self.context.slots[from..].iter_mut().filter(|slot| is_for_it(slot));
+        for slot in ready.take(accepted) {
+            if let Slot::Ready(ready) = *slot {
                 *slot = Slot::Flying(Flying { ready, queue: place, generation, since_ns });
-                left -= 1;
             }
         }
         self.moved |= accepted > 0;
@@ -203,13 +200,8 @@ impl<B: Batch> Flight<'_, B> {
                 Opcode::Decompress
             }
             (Operation::Crc64(crc), Pass::Work) => {
-                let flag = |is_set, flag| if is_set { flag } else { 0 };
-                descriptor.operation_flags =
-                    flag(crc.inverted, crc64::INVERT) | flag(crc.big_endian, crc64::BIG_ENDIAN);
-                (descriptor.filter_flags, descriptor.inputs) =
-                    (crc.polynomial as u32, (crc.polynomial >> 32) as u32);
+                sum(&mut descriptor, crc);
                 // There is no output that could go to the cache.
-                (descriptor.dst, descriptor.dst_max_bytes) = (0, 0);
                 flags &= !flag::CC;
                 Opcode::Crc64
             }
@@ -217,4 +209,12 @@ impl<B: Batch> Flight<'_, B> {
         descriptor.set_operation(opcode, flags);
         descriptor
     }
+}
+
+/// Has a descriptor compute a checksum, and write nothing.
+fn sum(descriptor: &mut Descriptor, crc: Crc64) {
+    let flag = |is_set, flag| if is_set { flag } else { 0 };
+    descriptor.operation_flags = flag(crc.inverted, crc64::INVERT) | flag(crc.big_endian, crc64::BIG_ENDIAN);
+    (descriptor.filter_flags, descriptor.inputs) = (crc.polynomial as u32, (crc.polynomial >> 32) as u32);
+    (descriptor.dst, descriptor.dst_max_bytes) = (0, 0);
 }

@@ -12,7 +12,7 @@
 
 use super::{BATCH_MAX, Codec, New, Packed, Priors};
 use crate::chooser::{Made, Tried, Way};
-use crate::noise;
+use crate::noise::{self, Trust};
 use crate::object::{self, Format, prefix};
 use crate::page::{self, Hash};
 use crate::{PAGE, WINDOW_PAGES};
@@ -168,9 +168,9 @@ impl Codec {
     ) {
         let Codec { context, fast, trust, .. } = self;
         // A fast one gives up on noise by itself.
-        let (context, trust, shrunk_format) = match fast {
-            Some(fast) if way == Way::Fast => (fast, &mut None, Format::Fast),
-            _ => (context, trust, Format::Compressed),
+        let (context, mut trust, shrunk_format) = match fast {
+            Some(fast) if way == Way::Fast => (fast, None, Format::Fast),
+            _ => (context, trust.as_mut(), Format::Compressed),
         };
         let mut plans = [[Plan::default(); WINDOW_PAGES]; N];
         let mut requests: [[CompressRequest<'_>; WINDOW_PAGES]; N] =
@@ -178,31 +178,7 @@ impl Codec {
         let requests = requests.as_flattened_mut();
         let mut wanted = 0;
         for ((window, fresh), plans) in windows.iter_mut().zip(fresh).zip(&mut plans) {
-            let (bytes, mut parcel) = (&*window.bytes, &mut *window.parcel);
-            for (plan, (pages, at)) in plans.iter_mut().zip(fresh.objects(window.unit)) {
-                let plain = &bytes[at..][..pages.len() * PAGE];
-                if let Some(word) = pages[0].word
-                    && pages.iter().all(|page| page.word == Some(word))
-                {
-                    *plan = Plan::Same(word);
-                    continue;
-                }
-                let (room, rest) = take(&mut parcel).split_at_mut(prefix(pages.len()) + plain.len());
-                parcel = rest;
-                let guess = trust.as_mut().filter(|_| {
-                    noise::looks_like_noise(plain) && !noise::any_twice(pages.iter().map(|page| page.hash))
-                });
-                let is_noise = guess.is_some();
-                if guess.is_some_and(|trust| trust.believes()) {
-                    window.packed.guesses.believed += 1;
-                    continue;
-                }
-                // As long as that saves a thirty-second: less is not worth a decompression.
-                let room = &mut room[prefix(pages.len())..][..plain.len() - plain.len() / 32];
-                requests[wanted] = CompressRequest::new(plain, room);
-                *plan = Plan::Compressed(wanted, is_noise);
-                wanted += 1;
-            }
+            plan(window, fresh, plans, trust.as_deref_mut(), requests, &mut wanted);
         }
         context.submit(Batch::Compress(&mut requests[..wanted])).wait_with(between);
         let mut results = [[None; WINDOW_PAGES]; N];
@@ -212,55 +188,103 @@ impl Codec {
                 Ok(Outcome::Incompressible) | Err(_) => None,
             };
         }
-        let results = results.as_flattened();
-
         for ((window, fresh), plans) in windows.iter_mut().zip(fresh).zip(&plans) {
-            let Window { bytes, unit, parcel, packed, .. } = window;
-            // Where the next object goes, and where the room for it begins.
-            let (mut to, mut from) = (0, 0);
-            for ((made, plan), (pages, at)) in packed.objects.iter_mut().zip(plans).zip(fresh.objects(*unit))
-            {
-                let (head, len) = (prefix(pages.len()), pages.len() * PAGE);
-                let shrunk = match *plan {
-                    Plan::Same(word) => {
-                        *made = Some(New::Same(word));
-                        continue;
-                    }
-                    Plan::Plain => None,
-                    Plan::Compressed(request, is_noise) => {
-                        let shrunk = results[request];
-                        if is_noise && let Some(trust) = trust.as_mut() {
-                            trust.tried(shrunk.is_none());
-                            packed.guesses.tried += 1;
-                            packed.guesses.wrong += shrunk.is_some() as u8;
-                        }
-                        shrunk
-                    }
-                };
-                // Never behind its own room, so that what comes later is not touched.
-                let (format, payload) = match shrunk {
-                    Some(payload) => {
-                        if from != to {
-                            parcel.copy_within(from + head..from + head + payload, to + head);
-                        }
-                        (shrunk_format, payload)
-                    }
-                    None => {
-                        parcel[to + head..][..len].copy_from_slice(&bytes[at..][..len]);
-                        (Format::Plain, len)
-                    }
-                };
-                let hashes = pages.iter().map(|page| page.hash);
-                object::write(&mut parcel[to..], format, hashes.clone());
-                *made = Some(New::Blob {
-                    fingerprint: object::fingerprint(hashes),
-                    bytes: (head + payload) as u32,
-                    compressed: format != Format::Plain,
-                });
-                to += head + payload;
-                from += head + len;
-            }
+            let shrunk = |request: usize| results.as_flattened()[request];
+            write(window, fresh, plans, trust.as_deref_mut(), shrunk, shrunk_format);
         }
+    }
+}
+
+/// Decides what each object of a window is to be, and writes a request for those that are to be compressed: the next of `requests`, of
+/// which `wanted` are taken.
+fn plan<'a>(
+    window: &'a mut Window<'_>,
+    fresh: &Pages,
+    plans: &mut [Plan; WINDOW_PAGES],
+    mut trust: Option<&mut Trust>,
+    requests: &mut [CompressRequest<'a>],
+    wanted: &mut usize,
+) {
+    let Window { bytes, unit, parcel, packed, .. } = window;
+    let (bytes, mut parcel) = (&**bytes, &mut **parcel);
+    for (plan, (pages, at)) in plans.iter_mut().zip(fresh.objects(*unit)) {
+        let plain = &bytes[at..][..pages.len() * PAGE];
+        if let Some(word) = pages[0].word
+            && pages.iter().all(|page| page.word == Some(word))
+        {
+            *plan = Plan::Same(word);
+            continue;
+        }
+        let (room, rest) = take(&mut parcel).split_at_mut(prefix(pages.len()) + plain.len());
+        parcel = rest;
+        let guess = trust.as_deref_mut().filter(|_| {
+            noise::looks_like_noise(plain) && !noise::any_twice(pages.iter().map(|page| page.hash))
+        });
+        let is_noise = guess.is_some();
+        if guess.is_some_and(|trust| trust.believes()) {
+            packed.guesses.believed += 1;
+            continue;
+        }
+        // As long as that saves a thirty-second: less is not worth a decompression.
+        let room = &mut room[prefix(pages.len())..][..plain.len() - plain.len() / 32];
+        requests[*wanted] = CompressRequest::new(plain, room);
+        *plan = Plan::Compressed(*wanted, is_noise);
+        *wanted += 1;
+    }
+}
+
+/// Writes the objects of a window one after the other into its parcel. `shrunk` says to how many bytes a request has come.
+fn write(
+    window: &mut Window<'_>,
+    fresh: &Pages,
+    plans: &[Plan; WINDOW_PAGES],
+    mut trust: Option<&mut Trust>,
+    shrunk: impl Fn(usize) -> Option<usize>,
+    shrunk_format: Format,
+) {
+    let Window { bytes, unit, parcel, packed, .. } = window;
+    // Where the next object goes, and where the room for it begins.
+    let (mut to, mut from) = (0, 0);
+    for ((made, plan), (pages, at)) in packed.objects.iter_mut().zip(plans).zip(fresh.objects(*unit)) {
+        let (head, len) = (prefix(pages.len()), pages.len() * PAGE);
+        let shrunk = match *plan {
+            Plan::Same(word) => {
+                *made = Some(New::Same(word));
+                continue;
+            }
+            Plan::Plain => None,
+            Plan::Compressed(request, is_noise) => {
+                let shrunk = shrunk(request);
+                if is_noise && let Some(trust) = trust.as_deref_mut() {
+                    trust.tried(shrunk.is_none());
+                    packed.guesses.tried += 1;
+                    packed.guesses.wrong += shrunk.is_some() as u8;
+                }
+                shrunk
+            }
+        };
+        // Never behind its own room, so that what comes later is not touched.
+        let (format, payload) = match shrunk {
+            Some(payload) => {
+                if from != to {
+                    parcel.copy_within(from + head..from + head + payload, to + head);
+                }
+                (shrunk_format, payload)
+            }
+            None => {
+                parcel[to + head..][..len].copy_from_slice(&bytes[at..][..len]);
+                (Format::Plain, len)
+            }
+        };
+        let hashes = pages.iter().map(|page| page.hash);
+        object::write(&mut parcel[to..], format, hashes.clone());
+        *made = Some(New::Blob {
+            fingerprint: object::fingerprint(hashes),
+            bytes: (head + payload) as u32,
+            compressed: format != Format::Plain,
+        });
+        to += head + payload;
+        from += head + len;
     }
 }
 
