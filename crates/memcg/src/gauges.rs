@@ -1,14 +1,15 @@
 //! What processes hold now: each in its slot, and all together.
 //!
-//! Engines publish every few milliseconds, and must not look at the slots of all others for that. So each adds to the sums what has changed
-//! since it published last:
+//! Engines publish every few milliseconds, and must not look at the slots of all others for that. So each adds to the
+//! sums what has changed since it published last:
 //!
 //! ```text
 //!   turn odd; slot = new (the old value is what the sum has of it); sum += new - old; turn even
 //! ```
 //!
-//! An engine that is killed leaves its part in the sums, and [`Memcg::reap`] takes it out. One that is killed between two of these steps
-//! leaves a sum that is not that of the slots. Its `turn` is odd then, and [`Memcg::audit`] puts it right.
+//! An engine that is killed leaves its part in the sums, and [`Memcg::reap`] takes it out. One that is killed between
+//! two of these steps leaves a sum that is not that of the slots. Its `turn` is odd then, and [`Memcg::audit`] puts it
+//! right.
 
 use crate::{Memcg, Slot, State};
 use core::mem::offset_of;
@@ -112,8 +113,8 @@ impl Memcg {
         now
     }
 
-    /// Makes the sums those of the slots, which they are unless somebody was killed while he published. False when others published all the
-    /// time: to be tried again. For `zfolio run`.
+    /// Makes the sums those of the slots, which they are unless somebody was killed while he published. False when
+    /// others published all the time: to be tried again. For `zfolio run`.
     pub fn audit(&self) -> bool {
         (0..AUDITS).any(|_| self.audit_once().is_some())
     }

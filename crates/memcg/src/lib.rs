@@ -39,11 +39,13 @@ pub mod hist;
 pub mod notice;
 mod process;
 pub mod share;
+mod slot;
 pub mod stat;
 mod text;
 
 pub use gauges::Gauges;
 pub use process::Process;
+pub use slot::{Slot, State};
 pub use stat::{COUNTERS, Counter, Counts, Stat, Unit};
 pub use text::Text;
 
@@ -52,15 +54,17 @@ use base::PAGE;
 use core::mem::offset_of;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
-use share::{Division, Share};
+use share::Division;
 
 /// "zfolio" and the version of this layout; both sides refuse any other.
 pub const MAGIC: u64 = 0x7a66_6f6c_696f_0008;
 
-/// How many processes of a run can be managed at the same time. There is room in the file for all of them before the first begins, so that none can find none later.
+/// How many processes of a run can be managed at the same time. There is room in the file for all of them before the
+/// first begins, so that none can find none later.
 pub const SLOTS: usize = 512;
 
-/// The addresses where engines reserve their memory, 256 GiB from 85 TiB on: `zfolio run` knows an engine's mappings by them.
+/// The addresses where engines reserve their memory, 256 GiB from 85 TiB on: `zfolio run` knows an engine's mappings by
+/// them.
 pub const ENGINE_ADDRESSES: Range<usize> = 0x5500_0000_0000..0x5540_0000_0000;
 
 /// Bytes of a process's name, its NUL included, as the kernel keeps it (TASK_COMM_LEN).
@@ -87,7 +91,8 @@ pub const ENV: &str = "ZFOLIO_MEMCG";
 /// The mapped file's name in the directory of the run.
 pub const PAGE_FILE: &str = "memcg";
 
-/// Other names of it there end with a digit: a process that is started with such a one has an engine as soon as it has so many MiB of its own.
+/// Other names of it there end with a digit: a process that is started with such a one has an engine as soon as it has
+/// so many MiB of its own.
 pub const PAGE_FILE_GROWN: &str = "memcg-";
 
 /// The name there of the file with what all processes only read.
@@ -102,7 +107,8 @@ const _: () =
 /// The socket's name there, by which `zfolio run` hands to processes of the run what they may not open.
 pub const HANDOVER_FILE: &str = "handover";
 
-/// Bits of the byte that comes with the descriptors. Page and settings come first, then /dev/userfaultfd where this is set.
+/// Bits of the byte that comes with the descriptors. Page and settings come first, then /dev/userfaultfd where this is
+/// set.
 pub const HANDS_DEVICE: u8 = 1;
 
 /// See [`HANDS_DEVICE`]: last, /proc/PID/pagemap, twice, and /proc/PID/mem of who asks.
@@ -111,8 +117,9 @@ pub const HANDS_MEMORY: u8 = 2;
 /// The library's name, in the directory of the run and in the directories that are in it for loaders.
 pub const LIBRARY_FILE: &str = "libzfolio.so";
 
-/// What is between the directory of the run and the library's name in LD_PRELOAD, where not known to be read by glibc's 64-bit loader. glibc's loader puts its own platform there (`x86_64` or `haswell`
-/// in 64-bit processes, `i686` in 32-bit ones), so that a 32-bit process gets another file. musl's loader finds no such directory, and says nothing.
+/// What is between the directory of the run and the library's name in LD_PRELOAD, where not known to be read by glibc's
+/// 64-bit loader. glibc's loader puts its own platform there (`x86_64` or `haswell` in 64-bit processes, `i686` in
+/// 32-bit ones), so that a 32-bit process gets another file. musl's loader finds no such directory, and says nothing.
 pub const PLATFORM: &str = "$PLATFORM";
 
 /// The longest path of a mapped file with its NUL, in bytes: what the library has room to remember.
@@ -140,95 +147,13 @@ pub struct Settings {
     pub damage_every: u32,
 }
 
-/// State of a slot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-pub enum State {
-    /// Nobody's.
-    Free = 0,
-    /// A process that is starting.
-    Starting = 1,
-    /// An engine is there and asleep: the process is far from the limit.
-    Asleep = 2,
-    /// The engine manages memory.
-    Awake = 3,
-    /// The engine could not start; `words` says why. The process runs unmanaged.
-    Unmanaged = 4,
-    /// The engine stopped the process; `words` says why.
-    Stopped = 5,
-    /// The process has ended, and its figures wait for `zfolio run`.
-    Ended = 6,
-    /// The process and its engine were killed together. Never a slot's own state: only what a process ended as.
-    Killed = 7,
-}
-
-impl State {
-    /// The state of this number; what is none is [`State::Free`].
-    pub fn from_number(number: u32) -> State {
-        use State::*;
-        let all = [Free, Starting, Asleep, Awake, Unmanaged, Stopped, Ended, Killed];
-        all.into_iter().find(|state| *state as u32 == number).unwrap_or(Free)
-    }
-}
-
-/// One process of the run.
-#[repr(C)]
-pub struct Slot {
-    /// Process id, as the process itself sees it; 0 is a free slot.
-    pub pid: AtomicU32,
-    /// Process id of the engine, 0 while there is none.
-    pub engine_pid: AtomicU32,
-    /// A [`State`].
-    pub state: AtomicU32,
-    /// Length of `words`; written last.
-    pub words_len: AtomicU32,
-    /// Bytes of private memory that the process holds now, engine, pool and stage included. A gauge.
-    pub footprint_bytes: AtomicU64,
-    /// Highest `footprint_bytes`.
-    pub footprint_peak_bytes: AtomicU64,
-    /// Bytes that the process would hold without zfolio. A gauge.
-    pub wanted_bytes: AtomicU64,
-    /// Bytes of pages that are in the pool now, and of the pool's memory for them. Gauges.
-    pub stored_bytes: AtomicU64,
-    /// See `stored_bytes`.
-    pub pool_bytes: AtomicU64,
-    /// Highest `stored_bytes`.
-    pub stored_peak_bytes: AtomicU64,
-    /// `pool_bytes` at the time of `stored_peak_bytes`.
-    pub pool_at_peak_bytes: AtomicU64,
-    /// Counters.
-    pub stat: Stat,
-    /// The engine's last words: a message for the user, UTF-8, when `words_len` is not 0.
-    pub words: [AtomicU64; 64],
-    /// The process's name, padded with NUL. Written while it is read it may be half the old and half the new one.
-    name: [AtomicU64; NAME_BYTES / 8],
-    /// Process id of the parent when the slot was claimed.
-    parent: AtomicU32,
-    /// The last [`State`] of a process that has ended.
-    ended_as: AtomicU32,
-    /// When the program began and when its figures were handed in (0: not yet), on the monotonic clock.
-    started_ns: AtomicU64,
-    /// See `started_ns`.
-    ended_ns: AtomicU64,
-    /// Highest `wanted_bytes`.
-    wanted_peak_bytes: AtomicU64,
-    /// Odd while the gauges are being written, here and in [`Memcg::current`].
-    turn: AtomicU64,
-    /// Its part in the division of the limit.
-    pub share: Share,
-    /// The same for processes that have parts of a pool in common since a fork; 0 for one that has forked nobody so. By no more than the number of
-    /// the first of them: two families may be taken for one.
-    pub family: AtomicU32,
-    /// When the process started, as /proc/PID/stat has it, set by its engine: with `pid` that is one process, in whatever namespace. 0 where it is not known.
-    pub start: AtomicU64,
-}
-
 /// What is mapped by itself begins where this may be.
 #[repr(C, align(4096))]
 struct Page([u8; PAGE]);
 
-/// The mapped file. Its first [`FIXED_BYTES`] are in a file of their own, which is written before the first process starts: processes of the run, which may have different rights, map that
-/// to be read, and can change neither what the others are to do nor which files they open.
+/// The mapped file. Its first [`FIXED_BYTES`] are in a file of their own, which is written before the first process
+/// starts: processes of the run, which may have different rights, map that to be read, and can change neither what the
+/// others are to do nor which files they open.
 #[repr(C)]
 pub struct Memcg {
     /// [`MAGIC`].
@@ -258,7 +183,8 @@ pub struct Memcg {
     pub full_warning: AtomicU32,
     /// Said when a program waits for memory for most of its time.
     pub crawls: notice::Notice,
-    /// A process that has made a copy of itself which no hook saw, where there was one; `zfolio run` says so once, and sets [`SAID`].
+    /// A process that has made a copy of itself which no hook saw, where there was one; `zfolio run` says so once, and
+    /// sets [`SAID`].
     pub unseen_copy: AtomicU32,
     /// Non-zero once `zfolio run` has ended.
     pub closed: AtomicU32,
@@ -276,85 +202,11 @@ pub struct Memcg {
     free_hint: AtomicU32,
     /// How the limit is divided.
     pub division: Division,
-    /// Until when, on the monotonic clock, the time that a dense compressor took beyond the fast one is paid for by the run's budget; and the same for samples.
+    /// Until when, on the monotonic clock, the time that a dense compressor took beyond the fast one is paid for by the
+    /// run's budget; and the same for samples.
     pub paid_ns: [AtomicU64; 2],
     /// What devices have done, for all processes.
     pub accelerator: Accelerator,
-}
-
-impl Slot {
-    /// Leaves a message for the user, cut at 512 bytes; a second message is dropped, since the first is the cause.
-    pub fn say(&self, text: &str) {
-        if self.words_len.load(Acquire) != 0 {
-            return;
-        }
-        self.words_len.store(notice::keep(&self.words, text) as u32, Release);
-    }
-
-    /// Copies the message into `buffer` and returns it, or `None` when there is none.
-    pub fn said<'a>(&self, buffer: &'a mut [u8; 512]) -> Option<&'a str> {
-        let len = self.words_len.load(Acquire) as usize;
-        (len != 0).then(|| notice::kept(&self.words, len, buffer))
-    }
-
-    /// The slot's state.
-    pub fn state(&self) -> State {
-        State::from_number(self.state.load(Acquire))
-    }
-
-    /// Makes a slot in this state the caller's own; false when it is in another one.
-    fn seize(&self, from: State) -> bool {
-        self.state.compare_exchange(from as u32, State::Starting as u32, AcqRel, Relaxed).is_ok()
-    }
-
-    /// For the engine of process `pid`, before anything else: false when the slot is not its own any more, since the process was
-    /// killed long ago.
-    pub fn begin(&self, pid: u32, engine_pid: u32) -> bool {
-        if self.pid.load(Acquire) != pid {
-            return false;
-        }
-        self.engine_pid.store(engine_pid, Release);
-        self.state.compare_exchange(State::Starting as u32, State::Asleep as u32, AcqRel, Relaxed).is_ok()
-    }
-
-    /// When the program began, in nanoseconds on the monotonic clock.
-    pub fn started_ns(&self) -> u64 {
-        self.started_ns.load(Relaxed)
-    }
-
-    /// Says who the process is: its parent's id, its name, and when its program began (monotonic).
-    pub fn introduce(&self, parent: u32, name: &[u8; NAME_BYTES], started_ns: u64) {
-        self.parent.store(parent, Relaxed);
-        self.rename(name);
-        self.started_ns.store(started_ns, Relaxed);
-    }
-
-    /// A new name, padded with NUL.
-    pub fn rename(&self, name: &[u8; NAME_BYTES]) {
-        for (cell, part) in self.name.iter().zip(name.as_chunks().0) {
-            cell.store(u64::from_le_bytes(*part), Relaxed);
-        }
-    }
-
-    /// Everything but the state and the counters becomes 0.
-    fn clear(&self) {
-        for word in [&self.pid, &self.engine_pid, &self.words_len, &self.parent, &self.ended_as, &self.family]
-        {
-            word.store(0, Relaxed);
-        }
-        let figures = [
-            &self.footprint_peak_bytes,
-            &self.wanted_peak_bytes,
-            &self.stored_peak_bytes,
-            &self.pool_at_peak_bytes,
-            &self.started_ns,
-            &self.ended_ns,
-            &self.start,
-        ];
-        for figure in figures.into_iter().chain(&self.name) {
-            figure.store(0, Relaxed);
-        }
-    }
 }
 
 impl Memcg {
@@ -386,8 +238,8 @@ impl Memcg {
         &self.slots[..(self.slots_end.load(Acquire) as usize).min(SLOTS)]
     }
 
-    /// Takes a slot for process `pid`: a free one, else that of a process that has ended and that `zfolio run` has not read yet. `None` when
-    /// all are taken.
+    /// Takes a slot for process `pid`: a free one, else that of a process that has ended and that `zfolio run` has not
+    /// read yet. `None` when all are taken.
     pub fn claim(&self, pid: u32) -> Option<&Slot> {
         // Between the two looks `zfolio run` may have made ended ones free.
         let index = (0..3).find_map(|_| self.take(State::Free).or_else(|| self.take(State::Ended)))?;
@@ -437,15 +289,16 @@ impl Memcg {
         Some(index)
     }
 
-    /// Hands a slot's figures in: its gauges and its share become 0, and `zfolio run` reads the rest. For the slot's owner, whose process
-    /// has ended by `now_ns` (monotonic) or goes on unmanaged.
+    /// Hands a slot's figures in: its gauges and its share become 0, and `zfolio run` reads the rest. For the slot's
+    /// owner, whose process has ended by `now_ns` (monotonic) or goes on unmanaged.
     pub fn release(&self, slot: &Slot, now_ns: u64) {
         let held = slot.footprint_bytes.load(Relaxed);
         self.end(slot, slot.state.load(Acquire), held, now_ns);
     }
 
-    /// Hands in the figures of a process that was killed together with its engine. For `zfolio run`, which has seen that both are
-    /// gone. False where it died while it wrote its gauges: what they say together is [audited](Memcg::audit) then.
+    /// Hands in the figures of a process that was killed together with its engine. For `zfolio run`, which has seen
+    /// that both are gone. False where it died while it wrote its gauges: what they say together is
+    /// [audited](Memcg::audit) then.
     pub fn reap(&self, slot: &Slot, now_ns: u64) -> bool {
         let whole = slot.turn.load(SeqCst).is_multiple_of(2);
         if !whole {
@@ -466,8 +319,8 @@ impl Memcg {
         slot.state.store(State::Ended as u32, Release);
     }
 
-    /// For `zfolio run`: shows the figures and the last words of a process that has ended, and frees its slot. False when
-    /// it has not ended, or somebody else has taken the slot.
+    /// For `zfolio run`: shows the figures and the last words of a process that has ended, and frees its slot. False
+    /// when it has not ended, or somebody else has taken the slot.
     pub fn collect(&self, slot: &Slot, show: impl FnOnce(&Process, Option<&str>)) -> bool {
         if !slot.seize(State::Ended) {
             return false;
@@ -480,7 +333,8 @@ impl Memcg {
         true
     }
 
-    /// Makes a slot that the caller has for itself as it was: its counters are added to those of processes that have ended.
+    /// Makes a slot that the caller has for itself as it was: its counters are added to those of processes that have
+    /// ended.
     fn empty(&self, slot: &Slot) {
         self.ended.take(&slot.stat);
         slot.clear();

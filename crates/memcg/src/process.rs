@@ -3,7 +3,8 @@
 use crate::{NAME_BYTES, Slot, State};
 use core::sync::atomic::Ordering::*;
 
-/// One process's figures, in bytes, nanoseconds and pages of 4 KiB. Of a living process they may be of slightly different times.
+/// One process's figures, in bytes, nanoseconds and pages of 4 KiB. Of a living process they may be of slightly
+/// different times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Process {
     /// Process id, as the process itself sees it.

@@ -11,12 +11,14 @@
 //! ```
 //!
 //! Rules, which hold whoever dies at whatever instruction:
-//! 1. Engines move from the pot to their own share, and from there to the pot when their process has ended. Else only the coordinator lowers a share, but for an
-//!    engine that makes room before a fork: what it gives up so is nobody's until the next division finds it.
-//! 2. An engine says what it is about to take before it does (`claim_bytes`), and the coordinator reads the claim before the share: it may count
-//!    the same memory twice, which gives too little for a tick, and never not at all.
-//! 3. While the pot is closed nothing leaves it, so that what the coordinator reads between `begin` and `end` is all there is. Nor does anything
-//!    come into it: a share that is given up while the coordinator divides, or divided since the giver looked, may be counted as free already.
+//! 1. Engines move from the pot to their own share, and from there to the pot when their process has ended. Else only
+//!    the coordinator lowers a share, but for an engine that makes room before a fork: what it gives up so is nobody's
+//!    until the next division finds it.
+//! 2. An engine says what it is about to take before it does (`claim_bytes`), and the coordinator reads the claim
+//!    before the share: it may count the same memory twice, which gives too little for a tick, and never not at all.
+//! 3. While the pot is closed nothing leaves it, so that what the coordinator reads between `begin` and `end` is all
+//!    there is. Nor does anything come into it: a share that is given up while the coordinator divides, or divided
+//!    since the giver looked, may be counted as free already.
 
 use crate::{Memcg, Slot, State};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
@@ -36,19 +38,23 @@ pub struct Share {
     pub bytes: AtomicU64,
     /// What its engine is about to move from the pot to `bytes`, else 0.
     pub claim_bytes: AtomicU64,
-    /// Shared memory in the process that is its engine's, and is in the footprint, in bytes: what it shares with its workers.
+    /// Shared memory in the process that is its engine's, and is in the footprint, in bytes: what it shares with its
+    /// workers.
     pub board_bytes: AtomicU64,
-    /// Private memory that is counted with its relatives by fork, who hold the same pages. The gauges of the slot are without it. Set by the engine of a
-    /// forked child as it begins, by the coordinator afterwards; and less with each copy ([`Memcg::count_copies`]).
+    /// Private memory that is counted with its relatives by fork, who hold the same pages. The gauges of the slot are
+    /// without it. Set by the engine of a forked child as it begins, by the coordinator afterwards; and less with each
+    /// copy ([`Memcg::count_copies`]).
     pub excess_bytes: AtomicU64,
     /// How much of it has become somebody's own, ever.
     pub copied_bytes: AtomicU64,
-    /// For how long the thread that waits longest for room has been waiting, in milliseconds; 0 when none does. A gauge.
+    /// For how long the thread that waits longest for room has been waiting, in milliseconds; 0 when none does. A
+    /// gauge.
     pub waiting_ms: AtomicU64,
-    /// Until then, on the monotonic clock, its engine serves no fault: the process waits for its turn. Set by the coordinator again and again, so that nobody waits
-    /// for one that has died.
+    /// Until then, on the monotonic clock, its engine serves no fault: the process waits for its turn. Set by the
+    /// coordinator again and again, so that nobody waits for one that has died.
     pub parked_until_ns: AtomicU64,
-    /// How much of what it shares with relatives its engine is still to put into its log for all of them, in bytes of the program. Set by the coordinator.
+    /// How much of what it shares with relatives its engine is still to put into its log for all of them, in bytes of
+    /// the program. Set by the coordinator.
     pub tell_bytes: AtomicU64,
     /// 1 when there was nothing left to tell, or no room for it; the coordinator takes it back.
     pub told_all: AtomicU64,
@@ -64,7 +70,8 @@ pub struct Share {
 #[repr(C)]
 #[derive(Default)]
 pub struct Division {
-    /// Memory that nobody has, in bytes, below the number of the last division and a bit that says that the coordinator divides.
+    /// Memory that nobody has, in bytes, below the number of the last division and a bit that says that the coordinator
+    /// divides.
     pot: AtomicU64,
     /// How many may take from the pot at a time: processes, or CPUs if those are fewer.
     pub takers: AtomicU64,
@@ -105,7 +112,8 @@ impl Share {
         }
     }
 
-    /// So much less of what the process holds is counted with others. Returns what of `bytes` is left, when there was not as much.
+    /// So much less of what the process holds is counted with others. Returns what of `bytes` is left, when there was
+    /// not as much.
     fn disclose(&self, bytes: u64) -> u64 {
         let less = |excess: u64| Some(excess.saturating_sub(bytes));
         let before = self.excess_bytes.fetch_update(SeqCst, SeqCst, less).unwrap_or_else(|excess| excess);
@@ -144,7 +152,8 @@ impl Division {
         self.pot.store((number.wrapping_add(DIVIDED) | bytes.min(BYTES)) & !CLOSED, SeqCst);
     }
 
-    /// For an engine: takes up to `want` bytes out of the pot for its process. Returns how many it was: 0 also while the pot is closed.
+    /// For an engine: takes up to `want` bytes out of the pot for its process. Returns how many it was: 0 also while
+    /// the pot is closed.
     pub fn take(&self, slot: &Slot, want: u64) -> u64 {
         let share = &slot.share;
         loop {
@@ -170,7 +179,8 @@ impl Division {
         self.pot.load(SeqCst) & !BYTES
     }
 
-    /// Puts what was somebody's into the pot, unless the coordinator has divided, or does, since the `number` was read: it may have found it.
+    /// Puts what was somebody's into the pot, unless the coordinator has divided, or does, since the `number` was read:
+    /// it may have found it.
     fn give_back(&self, bytes: u64, number: u64) {
         let more = |pot: u64| (pot & !BYTES == number && pot & CLOSED == 0).then(|| pot + bytes);
         let _ = self.pot.fetch_update(SeqCst, SeqCst, more);
@@ -190,8 +200,8 @@ impl Division {
 /// Little is less than one part in so many of the limit.
 const LITTLE: u64 = 2;
 
-/// How much each process may grow before its engine looks, where all want the CPUs: about 3 bytes in a nanosecond for a turn or two of the kernel's scheduler,
-/// in bytes.
+/// How much each process may grow before its engine looks, where all want the CPUs: about 3 bytes in a nanosecond for a
+/// turn or two of the kernel's scheduler, in bytes.
 const UNSEEN: u64 = 16 << 20;
 
 impl Memcg {
@@ -205,12 +215,14 @@ impl Memcg {
         self.division.pot_bytes() < self.max_bytes.load(Relaxed) / LITTLE
     }
 
-    /// True where all that is in the pot may be gone before the engines that sleep have looked again, of whose programs one has just mapped so many bytes.
+    /// True where all that is in the pot may be gone before the engines that sleep have looked again, of whose programs
+    /// one has just mapped so many bytes.
     pub fn may_run_short(&self, mapped_bytes: u64) -> bool {
         self.is_short() || self.division.pot_bytes() < self.living() as u64 * UNSEEN + mapped_bytes
     }
 
-    /// What a process may hold that has come when the pot was empty, and has no share yet, in bytes: what nobody else is to have, divided by all like it.
+    /// What a process may hold that has come when the pot was empty, and has no share yet, in bytes: what nobody else
+    /// is to have, divided by all like it.
     pub fn unshared_bytes(&self) -> u64 {
         let (mut held, mut newcomers) = (self.division.unmanaged_bytes.load(Relaxed), 0);
         let is_taken = |slot: &&Slot| !matches!(slot.state(), State::Free | State::Unmanaged | State::Ended);
@@ -223,8 +235,8 @@ impl Memcg {
         self.max_bytes.load(Relaxed).saturating_sub(held) / newcomers.max(1)
     }
 
-    /// A process has copied so many bytes that its relatives have too: that much more is there now. It counts with the process, or, where all that it holds did so
-    /// already, with the relatives, who have the originals to themselves.
+    /// A process has copied so many bytes that its relatives have too: that much more is there now. It counts with the
+    /// process, or, where all that it holds did so already, with the relatives, who have the originals to themselves.
     pub fn count_copies(&self, slot: &Slot, bytes: u64) {
         let family = slot.family.load(SeqCst);
         let mut left = slot.share.disclose(bytes);
@@ -236,9 +248,11 @@ impl Memcg {
         }
     }
 
-    /// Takes a process out of the division, which holds so many bytes as long as its engine, which has its memory too. What of its share was more than that goes back
-    /// to the pot, unless the coordinator is at it and finds it at its next look; the rest is free when the coordinator finds the engine gone. Of one with relatives
-    /// nothing goes back: what they shared with it they have to themselves now, which the coordinator must find out before others take what seems to be free.
+    /// Takes a process out of the division, which holds so many bytes as long as its engine, which has its memory too.
+    /// What of its share was more than that goes back to the pot, unless the coordinator is at it and finds it at its
+    /// next look; the rest is free when the coordinator finds the engine gone. Of one with relatives nothing goes back:
+    /// what they shared with it they have to themselves now, which the coordinator must find out before others take
+    /// what seems to be free.
     pub fn leave(&self, slot: &Slot, held: u64) {
         let is_led = self.is_led();
         if is_led && slot.family.load(SeqCst) != 0 {
@@ -378,7 +392,8 @@ mod tests {
         everybody_takes(|random| random >> 40 & 15 == 0);
     }
 
-    /// Engines take, and give all back when `ends` says so, and the coordinator divides at the same time: what it counts is never less than there is.
+    /// Engines take, and give all back when `ends` says so, and the coordinator divides at the same time: what it
+    /// counts is never less than there is.
     fn everybody_takes(ends: impl Fn(u64) -> bool + Sync) {
         const USABLE: u64 = 1 << 20;
         let m = memcg();

@@ -160,7 +160,8 @@ impl Stat {
         }
     }
 
-    /// Adds every counter of `other` to this one and sets it to 0, one by one, so that none counts twice whenever it ends.
+    /// Adds every counter of `other` to this one and sets it to 0, one by one, so that none counts twice whenever it
+    /// ends.
     pub(crate) fn take(&self, other: &Stat) {
         for (at, counter) in other.counters().iter().enumerate() {
             self.count(at, counter.swap(0, Relaxed));
@@ -179,7 +180,8 @@ impl Stat {
         count_folios(&self.folios_in, pages);
     }
 
-    /// Pages that went out of the process for the first time since they were written: the pool has them, or one word fills them.
+    /// Pages that went out of the process for the first time since they were written: the pool has them, or one word
+    /// fills them.
     pub fn pages_out(&self) -> u64 {
         self.zswpout.load(Relaxed) + self.same_filled.load(Relaxed)
     }

@@ -182,7 +182,8 @@ fn an_engine_that_comes_too_late_leaves_the_slot_to_its_owner() {
     assert!(slot.begin(2, 200) && slot.state() == State::Asleep);
 }
 
-/// Engines that publish and end, killers, and `zfolio run`, all at once: no slot is anybody else's, and in the end nothing is held.
+/// Engines that publish and end, killers, and `zfolio run`, all at once: no slot is anybody else's, and in the end
+/// nothing is held.
 #[test]
 fn threads_come_and_go_while_figures_are_collected() {
     let m = memcg();
