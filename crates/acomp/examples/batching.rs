@@ -1,11 +1,13 @@
-//! One submitter and a device of eight engines: pages one at a time against batches, on the model. The tables have the form of those of the
-//! kernel series "zswap compression batching", for folios of 64 KiB and 2 MiB that go out page by page.
+//! One submitter and a device of eight engines: pages one at a time against batches, on the model. The tables have the
+//! form of those of the kernel series "zswap compression batching", for folios of 64 KiB and 2 MiB that go out page by
+//! page.
 //!
 //! `cargo run --release --package acomp --example batching [LATENCY_PAGES]`
 //!
-//! The model's latency is given as so many times what software takes for a page. It has computed all of it before (`recall`), so that it takes
-//! hardly more of a CPU than the device, and what is shown is what batching does to waiting, not how fast the device is. All variants take
-//! turns, and of each the quickest folio counts: what else the machine does lengthens the others.
+//! The model's latency is given as so many times what software takes for a page. It has computed all of it before
+//! (`recall`), so that it takes hardly more of a CPU than the device, and what is shown is what batching does to
+//! waiting, not how fast the device is. All variants take turns, and of each the quickest folio counts: what else the
+//! machine does lengthens the others.
 
 use acomp::{CompressRequest, Compressor, Context, Outcome};
 use base::PAGE;

@@ -1,8 +1,9 @@
 //! acomp beside each library's own functions, on the same units in turns: what the layer between costs.
 //!
-//! `cargo run --release -p acomp --example direct -- FILE...`; `bench/dumps FOLDER` makes files. Each file by itself: 12 MiB spread over it, in steps of 2 MiB, out and
-//! back by each of the two in turn, who begins changing from step to step; processor time, the least of each step's rounds summed, since others can only add to it. Directly is: a context that is
-//! used again, and room for whatever comes. What came back is compared.
+//! `cargo run --release -p acomp --example direct -- FILE...`; `bench/dumps FOLDER` makes files. Each file by itself:
+//! 12 MiB spread over it, in steps of 2 MiB, out and back by each of the two in turn, who begins changing from step to
+//! step; processor time, the least of each step's rounds summed, since others can only add to it. Directly is: a
+//! context that is used again, and room for whatever comes. What came back is compared.
 
 use std::ffi::{c_int, c_void};
 use std::time::Duration;

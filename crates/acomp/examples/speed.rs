@@ -1,7 +1,7 @@
 //! Ratio and speed of every algorithm on a file, in units of several lengths.
 //!
-//! `cargo run --release -p acomp --example speed -- FILE [COMPRESSOR...]`; `bench/make-data FILE --size 24M` makes one that is long enough and
-//! takes a minute or two.
+//! `cargo run --release -p acomp --example speed -- FILE [COMPRESSOR...]`; `bench/make-data FILE --size 24M` makes one
+//! that is long enough and takes a minute or two.
 
 use std::time::Duration;
 

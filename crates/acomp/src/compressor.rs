@@ -1,5 +1,5 @@
-//! A compressor as a user names it: an algorithm, a level, whether it has a dictionary, `zstd:1,dict=FILE`, or how its device is used,
-//! `deflate-iaa:dynamic,verify_compress=1`.
+//! A compressor as a user names it: an algorithm, a level, whether it has a dictionary, `zstd:1,dict=FILE`, or how its
+//! device is used, `deflate-iaa:dynamic,verify_compress=1`.
 
 use core::fmt;
 
@@ -12,7 +12,8 @@ pub const FILE_MAX_BYTES: usize = 128 << 10;
 /// What comes before the parameter's value.
 const DICTIONARY: &str = "dict=";
 
-/// An algorithm, a level, whether there is a dictionary, and how a device is used. Small and `Copy`; it holds no memory of the algorithm's.
+/// An algorithm, a level, whether there is a dictionary, and how a device is used. Small and `Copy`; it holds no memory
+/// of the algorithm's.
 #[derive(Clone, Copy)]
 pub struct Compressor {
     pub(crate) algorithm: &'static Algorithm,
@@ -25,14 +26,15 @@ impl Compressor {
     /// Every algorithm there is, for help texts and for tests that try them all.
     pub const ALL: &'static [&'static Algorithm] = ALGORITHMS;
 
-    /// Reads `NAME` or `NAME:LEVEL`, such as `lz4`, `lz4:4`, `zstd:-1`, `lzo-rle`, `deflate-iaa:fixed`; and behind either, where the algorithm takes dictionaries,
-    /// `,dict=FILE`. Which file that is says [`Compressor::dictionary_file`]. Behind the name of an algorithm for a device stand the parameters of
+    /// Reads `NAME` or `NAME:LEVEL`, such as `lz4`, `lz4:4`, `zstd:-1`, `lzo-rle`, `deflate-iaa:fixed`; and behind
+    /// either, where the algorithm takes dictionaries, `,dict=FILE`. Which file that is says
+    /// [`Compressor::dictionary_file`]. Behind the name of an algorithm for a device stand the parameters of
     /// [`Device`], as in `deflate-iaa,g_comp_wqs_per_iaa=1,verify_compress=1`.
     ///
     /// # Errors
     ///
-    /// The name is none of [`Compressor::ALL`], what follows the colon is no number, or word, that the algorithm accepts, or what follows the comma
-    /// is no parameter of it.
+    /// The name is none of [`Compressor::ALL`], what follows the colon is no number, or word, that the algorithm
+    /// accepts, or what follows the comma is no parameter of it.
     pub fn parse(text: &str) -> Result<Compressor, ParseError> {
         let (head, parameter) = split(text, ',');
         let (name, level) = split(head, ':');
@@ -61,7 +63,8 @@ impl Compressor {
         self.algorithm.name
     }
 
-    /// The level, or lz4's acceleration, or the place of the mode in the list of those; 0 where there is none to choose.
+    /// The level, or lz4's acceleration, or the place of the mode in the list of those; 0 where there is none to
+    /// choose.
     pub fn level(&self) -> i32 {
         self.level
     }
@@ -81,8 +84,8 @@ impl Compressor {
         self.device
     }
 
-    /// True when it gives up on noise by itself, in a small part of the time that it takes for what shrinks: a look beforehand would take about
-    /// as long.
+    /// True when it gives up on noise by itself, in a small part of the time that it takes for what shrinks: a look
+    /// beforehand would take about as long.
     pub fn gives_up_early(&self) -> bool {
         (self.algorithm.gives_up_early)(self.level)
     }

@@ -11,8 +11,9 @@ use crate::stream::Stream;
 
 /// A compressor ready to work, made up front and kept by one worker.
 ///
-/// [`Context::new`] allocates; no other method does, but for those that look for a device's queues, and none blocks, so that a fault can be served by it.
-/// It reads objects of its own algorithm alone, of any level, that were compressed with the same dictionary, or like it without one.
+/// [`Context::new`] allocates; no other method does, but for those that look for a device's queues, and none blocks, so
+/// that a fault can be served by it. It reads objects of its own algorithm alone, of any level, that were compressed
+/// with the same dictionary, or like it without one.
 pub struct Context {
     stream: Box<dyn Stream>,
     compressor: Compressor,
@@ -25,8 +26,8 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// [`Error::NoMemory`]; [`Error::UnitTooLong`] if `unit_max` is more than [`UNIT_MAX_BYTES`]; [`Error::NoDictionary`] if the compressor has a
-    /// dictionary: [`Context::with_dictionary`] takes it.
+    /// [`Error::NoMemory`]; [`Error::UnitTooLong`] if `unit_max` is more than [`UNIT_MAX_BYTES`];
+    /// [`Error::NoDictionary`] if the compressor has a dictionary: [`Context::with_dictionary`] takes it.
     pub fn new(compressor: Compressor, unit_max: usize) -> Result<Context, Error> {
         Context::with_dictionary(compressor, unit_max, &[])
     }
@@ -35,8 +36,8 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// As for [`Context::new`]; [`Error::NoDictionary`] if the dictionary is empty, longer than [`FILE_MAX_BYTES`](crate::FILE_MAX_BYTES), or
-    /// damaged.
+    /// As for [`Context::new`]; [`Error::NoDictionary`] if the dictionary is empty, longer than
+    /// [`FILE_MAX_BYTES`](crate::FILE_MAX_BYTES), or damaged.
     pub fn with_dictionary(
         compressor: Compressor,
         unit_max: usize,
@@ -61,23 +62,26 @@ impl Context {
         self.stream.batch_size()
     }
 
-    /// Has a device do the work of [`compress`](Context::compress), [`decompress`](Context::decompress) and [`submit`](Context::submit) from now on,
-    /// if this is an algorithm for one and `open` comes by it ([`open_device`](crate::open_device)), with the settings that the compressor says. False if not: then all is
-    /// as it was.
+    /// Has a device do the work of [`compress`](Context::compress), [`decompress`](Context::decompress) and
+    /// [`submit`](Context::submit) from now on, if this is an algorithm for one and `open` comes by it
+    /// ([`open_device`](crate::open_device)), with the settings that the compressor says. False if not: then all is as
+    /// it was.
     ///
-    /// The device works in the address space of whoever opened it: a context that is attached must be given up in a child of fork.
+    /// The device works in the address space of whoever opened it: a context that is attached must be given up in a
+    /// child of fork.
     pub fn attach(&mut self, mut open: impl FnMut(iaa::Config) -> Option<Arc<iaa::Driver>>) -> bool {
         let device = self.compressor.device();
         self.stream.attach(&mut |mode| open(device.config(mode)))
     }
 
-    /// For who has nothing urgent to do: lets go of a device's queue that has stopped answering, which may take as long as the device does, and [looks](Context::look) for
-    /// others. Costs nothing where there is no device.
+    /// For who has nothing urgent to do: lets go of a device's queue that has stopped answering, which may take as long
+    /// as the device does, and [looks](Context::look) for others. Costs nothing where there is no device.
     pub fn rest(&mut self) {
         self.stream.rest();
     }
 
-    /// For who goes from one batch to the next without rest: looks once a second whether a device's queues have come or gone. Costs nothing where there is no device.
+    /// For who goes from one batch to the next without rest: looks once a second whether a device's queues have come or
+    /// gone. Costs nothing where there is no device.
     pub fn look(&mut self) {
         self.stream.look();
     }
@@ -100,8 +104,8 @@ impl Context {
         self.submit(Batch::Decompress(batch)).wait();
     }
 
-    /// Begins what [`compress`](Context::compress) or [`decompress`](Context::decompress) do, and returns at once. The results come with
-    /// [`Pending::poll`].
+    /// Begins what [`compress`](Context::compress) or [`decompress`](Context::decompress) do, and returns at once. The
+    /// results come with [`Pending::poll`].
     pub fn submit<'b, 'd>(&'b mut self, mut batch: Batch<'b, 'd>) -> Pending<'b, 'd> {
         match &mut batch {
             Batch::Compress(batch) => {
@@ -132,8 +136,9 @@ impl Context {
     /// Decompresses the first `dst.len()` of the `full_len` bytes that `src` holds, and of the rest as
     /// little as the algorithm can.
     ///
-    /// lz4, lz4hc, lzo, lzo-rle and 842 stop at the byte; zstd at the end of a block, of which one is up to 128 KiB of plain
-    /// bytes; deflate and deflate-iaa do not stop before the end. What lies behind goes unread: an object damaged only there is not found out.
+    /// lz4, lz4hc, lzo, lzo-rle and 842 stop at the byte; zstd at the end of a block, of which one is up to 128 KiB of
+    /// plain bytes; deflate and deflate-iaa do not stop before the end. What lies behind goes unread: an object damaged
+    /// only there is not found out.
     ///
     /// # Errors
     ///

@@ -67,7 +67,8 @@ const SUCCESS: c_uint = 0;
 /// What libdeflate asks for a decompressor, in bytes, with our header.
 const DECOMPRESSOR_BYTES: usize = 11584;
 
-/// What libdeflate asks for a compressor, in bytes, with our header. Three kinds of match finder stand behind the levels.
+/// What libdeflate asks for a compressor, in bytes, with our header. Three kinds of match finder stand behind the
+/// levels.
 fn compressor_bytes(level: i32) -> usize {
     match level {
         ..=1 => 202_775,
@@ -91,8 +92,8 @@ struct Deflate {
     inflate: Inflate,
 }
 
-// SAFETY: the pointers lead into memory that this value owns. libdeflate keeps nothing else but which functions suit the
-// processor, which it finds out at the first use and stores in one aligned word.
+// SAFETY: the pointers lead into memory that this value owns. libdeflate keeps nothing else but which functions suit
+// the processor, which it finds out at the first use and stores in one aligned word.
 unsafe impl Send for Inflate {}
 // SAFETY: as above.
 unsafe impl Send for Deflate {}
@@ -103,7 +104,8 @@ const OPTIONS: Options =
 impl Deflate {
     fn open(level: i32, unit_max: usize) -> Result<Deflate, Error> {
         let inflate = Inflate::open(unit_max)?;
-        // SAFETY: `OPTIONS` is as libdeflate.h has it, its functions are an allocator, and the level is one of libdeflate's.
+        // SAFETY: `OPTIONS` is as libdeflate.h has it, its functions are an allocator, and the level is one of
+        // libdeflate's.
         let compressor = NonNull::new(unsafe { libdeflate_alloc_compressor_ex(level, &OPTIONS) })
             .ok_or(Error::NoMemory { bytes: compressor_bytes(level) })?;
         Ok(Deflate { compressor, inflate })
@@ -131,7 +133,8 @@ impl Inflate {
         unsafe { self.decompress_to(src, dst.as_mut_ptr(), dst.len()) }
     }
 
-    /// Decompresses the first `dst.len()` of the `full_len` bytes that `src` holds: libdeflate cannot stop before the end.
+    /// Decompresses the first `dst.len()` of the `full_len` bytes that `src` holds: libdeflate cannot stop before the
+    /// end.
     pub(crate) fn prefix(&mut self, src: &[u8], dst: &mut [u8], full_len: usize) -> Result<(), Error> {
         assert!(dst.len() <= full_len && full_len <= self.scratch_bytes, "the context checks it");
         // SAFETY: the scratch area is long enough for any unit.
@@ -149,8 +152,8 @@ impl Inflate {
     /// `dst` is the address of `bytes` bytes that may be written.
     unsafe fn decompress_to(&mut self, src: &[u8], dst: *mut u8, bytes: usize) -> Result<(), Error> {
         let mut read = 0;
-        // SAFETY: the decompressor is ours, used through `&mut self` alone; libdeflate keeps within the lengths, which are
-        // `src`'s and by the caller's promise `dst`'s, whatever `src` holds. Without a pointer for the length
+        // SAFETY: the decompressor is ours, used through `&mut self` alone; libdeflate keeps within the lengths, which
+        // are `src`'s and by the caller's promise `dst`'s, whatever `src` holds. Without a pointer for the length
         // written it must come to exactly `bytes`.
         let result = unsafe {
             libdeflate_deflate_decompress_ex(
@@ -206,7 +209,8 @@ impl Stream for Deflate {
     }
 }
 
-/// Room before each piece of memory for its length, which Rust's allocator wants to hear again; a multiple of [`ALIGN`].
+/// Room before each piece of memory for its length, which Rust's allocator wants to hear again; a multiple of
+/// [`ALIGN`].
 const HEADER_BYTES: usize = 16;
 /// What malloc promises.
 const ALIGN: usize = 16;

@@ -1,8 +1,8 @@
-//! Deflate with a history of 4 KiB, as Intel's In-Memory Analytics Accelerator (IAA) writes and reads it: by the device where a context was
-//! [attached](crate::Context::attach) to one, else on the CPU.
+//! Deflate with a history of 4 KiB, as Intel's In-Memory Analytics Accelerator (IAA) writes and reads it: by the device
+//! where a context was [attached](crate::Context::attach) to one, else on the CPU.
 //!
-//! An object is one raw deflate stream, whatever the mode, which `deflate` reads too. On the CPU what `deflate` wrote is read whatever its window; the device leaves
-//! to the CPU what reaches farther back than 4 KiB.
+//! An object is one raw deflate stream, whatever the mode, which `deflate` reads too. On the CPU what `deflate` wrote
+//! is read whatever its window; the device leaves to the CPU what reaches farther back than 4 KiB.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -37,14 +37,15 @@ pub(crate) static ALGORITHM: Algorithm = Algorithm {
 const DYNAMIC: i32 = 0;
 /// The codes are deflate's own: one pass.
 const FIXED: i32 = 1;
-/// The codes are the same for all units, made beforehand of what memory holds; their header of 59 bytes stands in front of each object.
+/// The codes are the same for all units, made beforehand of what memory holds; their header of 59 bytes stands in front
+/// of each object.
 const CANNED: i32 = 2;
 
 /// Descriptors of a context: as many as a device has engines.
 const DESCRIPTORS: usize = 8;
 
-/// Opens the machine's devices for the calling process and its threads: a child of fork must open them anew. None where there is no queue that may be
-/// opened. `root` is what the paths begin with: nothing, but in tests.
+/// Opens the machine's devices for the calling process and its threads: a child of fork must open them anew. None where
+/// there is no queue that may be opened. `root` is what the paths begin with: nothing, but in tests.
 pub fn open_device(root: &str, config: iaa::Config) -> Option<Arc<iaa::Driver>> {
     let driver = iaa::Driver::open(root, config).ok()?;
     (driver.queue_count() > 0).then(|| Arc::new(driver))

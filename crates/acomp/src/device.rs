@@ -1,5 +1,5 @@
-//! How the devices of an algorithm for them are used: by the names of the kernel's driver (iaa_crypto), `g_comp_wqs_per_iaa=1,verify_compress=1`, and how long
-//! they are waited for.
+//! How the devices of an algorithm for them are used: by the names of the kernel's driver (iaa_crypto),
+//! `g_comp_wqs_per_iaa=1,verify_compress=1`, and how long they are waited for.
 
 use core::fmt;
 use core::ops::RangeInclusive;
@@ -73,7 +73,8 @@ const PARAMETERS: [Parameter; 5] = [
 ];
 
 impl Device {
-    /// What stands where nothing is said: all queues for both, all devices in turn, nothing is read back, and the driver's patience.
+    /// What stands where nothing is said: all queues for both, all devices in turn, nothing is read back, and the
+    /// driver's patience.
     pub const DEFAULT: Device = Device {
         g_comp_wqs_per_iaa: iaa::Policy::DEFAULT.g_comp_wqs_per_iaa as u8,
         distribute_comps: iaa::Policy::DEFAULT.distribute_comps,

@@ -1,9 +1,9 @@
 //! Compression algorithms behind one batch interface.
 //!
-//! A [`Compressor`] is a name and, where there is one to choose, a level, as in `zstd:1`. Each worker opens a [`Context`] of it: all
-//! memory that the algorithm ever needs is taken there and then, so that nothing on the way of a page in or out allocates.
-//! A context is then given batches of requests, and each request carries its own result: one that
-//! fails, or does not shrink, leaves its neighbours alone.
+//! A [`Compressor`] is a name and, where there is one to choose, a level, as in `zstd:1`. Each worker opens a
+//! [`Context`] of it: all memory that the algorithm ever needs is taken there and then, so that nothing on the way of a
+//! page in or out allocates. A context is then given batches of requests, and each request carries its own result: one
+//! that fails, or does not shrink, leaves its neighbours alone.
 //!
 //! ```text
 //!   "zstd:1" --parse--> Compressor --Context::new--> Context --compress(batch)-----> each result: Shrunk(bytes)
@@ -17,15 +17,15 @@
 //!     in Rust: lzo, lzo-rle, 842, deflate-iaa
 //! ```
 //!
-//! A *dictionary* is bytes that units are likely to have in common: what is compressed with it refers to it, and can be read with the same one
-//! alone. A context gets it when it is made.
+//! A *dictionary* is bytes that units are likely to have in common: what is compressed with it refers to it, and can be
+//! read with the same one alone. A context gets it when it is made.
 //!
-//! To add an algorithm: one file that implements the stream and describes itself as an [`Algorithm`],
-//! and one line in the registry. One that works on many units at once (a device) takes whole batches: the stream's `submit` and `poll`.
+//! To add an algorithm: one file that implements the stream and describes itself as an [`Algorithm`], and one line in
+//! the registry. One that works on many units at once (a device) takes whole batches: the stream's `submit` and `poll`.
 //!
-//! [`Context::submit`] returns at once, and the caller asks now and then ([`Pending::poll`]): a device has done some of the batch meanwhile, and
-//! any other algorithm does the next 8 units. A device is used only by contexts that were attached to it ([`Context::attach`]), because it works
-//! in the address space of the process that opened it.
+//! [`Context::submit`] returns at once, and the caller asks now and then ([`Pending::poll`]): a device has done some of
+//! the batch meanwhile, and any other algorithm does the next 8 units. A device is used only by contexts that were
+//! attached to it ([`Context::attach`]), because it works in the address space of the process that opened it.
 //!
 //! The crate needs no libc: `tests/symbols.rs` holds the C libraries to `memcpy`, `memmove`, `memset` and
 //! `memcmp`, and `tests/no_malloc.rs` shows that `malloc`, `calloc` and `free`, which they also name, are not reached.

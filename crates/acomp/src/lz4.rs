@@ -28,8 +28,9 @@ pub(crate) static ALGORITHM: Algorithm = Algorithm {
     with_dictionary: None,
 };
 
-// As in lz4.h of the version that lz4-sys carries. The variant of `LZ4_compress_fast_extState` that does not clear the table is slower by 2 to 3 % for units below
-// 64 KiB of memory that shrinks: with what is left in the table it has to ask of each match whether that is older than the unit.
+// As in lz4.h of the version that lz4-sys carries. The variant of `LZ4_compress_fast_extState` that does not clear the
+// table is slower by 2 to 3 % for units below 64 KiB of memory that shrinks: with what is left in the table it has to
+// ask of each match whether that is older than the unit.
 unsafe extern "C" {
     fn LZ4_sizeofState() -> c_int;
     fn LZ4_initStream(buffer: *mut c_void, size: usize) -> *mut c_void;

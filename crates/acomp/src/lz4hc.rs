@@ -2,8 +2,9 @@
 //!
 //! An object is a bare LZ4 block, as [`lz4`](crate::lz4) writes it and reads it back.
 //!
-//! From level 10 on the C library works in 64 KiB beside its state. By default it asks malloc for them; `LZ4HC_HEAPMODE=0`,
-//! with which the in-process library is built, and this workspace by `.cargo/config.toml`, takes them from the stack.
+//! From level 10 on the C library works in 64 KiB beside its state. By default it asks malloc for them;
+//! `LZ4HC_HEAPMODE=0`, with which the in-process library is built, and this workspace by `.cargo/config.toml`, takes
+//! them from the stack.
 
 #![allow(unsafe_code)]
 
@@ -28,8 +29,8 @@ pub(crate) static ALGORITHM: Algorithm = Algorithm {
     with_dictionary: None,
 };
 
-// As in lz4hc.h of the version that lz4-sys carries, which `lz4` links. `LZ4_compress_HC_extStateHC_fastReset` stands in
-// its section for static linking.
+// As in lz4hc.h of the version that lz4-sys carries, which `lz4` links. `LZ4_compress_HC_extStateHC_fastReset` stands
+// in its section for static linking.
 unsafe extern "C" {
     fn LZ4_sizeofStateHC() -> c_int;
     fn LZ4_initStreamHC(buffer: *mut c_void, size: usize) -> *mut c_void;

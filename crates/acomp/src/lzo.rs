@@ -1,8 +1,8 @@
 //! LZO1X, and the kernel's variant of it with runs of zeros: `lzo` and `lzo-rle`, a little denser than LZ4 and slower.
 //!
 //! Both are written from the description of the stream in the kernel's Documentation/staging/lzo.rst; no code of any
-//! LZO library is in them. An object is one stream. Its instructions are a copy of bytes that are there already, in most cases with up to 3
-//! literals after it, whose number S is in its last two bits:
+//! LZO library is in them. An object is one stream. Its instructions are a copy of bytes that are there already, in
+//! most cases with up to 3 literals after it, whose number S is in its last two bits:
 //!
 //! ```text
 //!   first byte  17 V             version V of the format: 1 has runs of zeros. Left out, it is 0
@@ -15,7 +15,8 @@
 //!   00011LLL 111111SS 11111111 X version 1: a run of 4 to 2051 zeros
 //! ```
 //!
-//! A length that does not fit into its L bits has them all zero, and goes on in bytes: 255 for each zero byte, and the first other.
+//! A length that does not fit into its L bits has them all zero, and goes on in bytes: 255 for each zero byte, and the
+//! first other.
 
 #![forbid(unsafe_code)]
 

@@ -7,11 +7,12 @@ use crate::lzo::{MIDDLE_BYTES, RUN_MIN_BYTES, VERSION_MARK, VERSIONED_MIN_BYTES,
 /// Bytes that are copied at a time.
 const STEP: usize = 16;
 
-/// The longest that a copy with literals after it becomes by copying whole steps: below it lengths need not be looked at.
+/// The longest that a copy with literals after it becomes by copying whole steps: below it lengths need not be looked
+/// at.
 const SLACK: usize = 2 * STEP;
 
-/// Decodes a stream that holds exactly `dst.len()` bytes, if it is `whole`, or the first `dst.len()` of those that it holds.
-/// None if it is no such stream.
+/// Decodes a stream that holds exactly `dst.len()` bytes, if it is `whole`, or the first `dst.len()` of those that it
+/// holds. None if it is no such stream.
 pub(crate) fn decode(src: &[u8], dst: &mut [u8], whole: bool) -> Option<()> {
     let mut decoder = Decoder { src, at: 0, dst, made: 0 };
     match decoder.run() {

@@ -1,7 +1,7 @@
 //! Writes LZO streams of either version. [`lzo`](crate::lzo) has the format.
 //!
-//! A hash table says where four bytes were seen last; what is found there is extended as far as it goes and taken. Where
-//! nothing is found for long the search takes longer steps.
+//! A hash table says where four bytes were seen last; what is found there is extended as far as it goes and taken.
+//! Where nothing is found for long the search takes longer steps.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,5 @@
-//! 842, the format of IBM's compression engines (NX) as the kernel's software reads and writes it: fast in hardware, slow here.
+//! 842, the format of IBM's compression engines (NX) as the kernel's software reads and writes it: fast in hardware,
+//! slow here.
 //!
 //! Written from the public description of the format; no code of the kernel's is in it. A stream is one of bits, the
 //! highest of a byte first. Each code of 5 bits makes 8 bytes of plain data, a *group*:
@@ -16,8 +17,8 @@
 //!   30      the end; CRC-32 of the plain data; zero bits up to a multiple of 8 bytes
 //! ```
 //!
-//! Indexes of 2 and 8 bytes have 8 bits, those of 4 bytes have 9. They count pieces of their length in a ring through which
-//! the plain data went: index i is the last piece before this group whose number is i in the bits that there are.
+//! Indexes of 2 and 8 bytes have 8 bits, those of 4 bytes have 9. They count pieces of their length in a ring through
+//! which the plain data went: index i is the last piece before this group whose number is i in the bits that there are.
 
 #![forbid(unsafe_code)]
 

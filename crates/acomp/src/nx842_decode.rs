@@ -7,8 +7,8 @@ use crate::nx842::{
     REPEAT_BITS, SHORT_BITS, STREAM_ALIGN_BYTES, crc,
 };
 
-/// Decodes a stream that holds exactly `dst.len()` bytes, if it is `whole`, or the first `dst.len()` of those that it holds.
-/// None if it is no such stream.
+/// Decodes a stream that holds exactly `dst.len()` bytes, if it is `whole`, or the first `dst.len()` of those that it
+/// holds. None if it is no such stream.
 pub(crate) fn decode(src: &[u8], dst: &mut [u8], whole: bool) -> Option<()> {
     let mut decoder = Decoder { src, at: 0, dst, made: 0 };
     match decoder.run()? {

@@ -1,7 +1,7 @@
 //! Writes 842 streams. [`nx842`](crate::nx842) has the format.
 //!
-//! Three hash tables say where a quarter, a half and a whole group of the same bytes were last. Each half is coded by itself, as
-//! shortly as can be, unless the whole group is found.
+//! Three hash tables say where a quarter, a half and a whole group of the same bytes were last. Each half is coded by
+//! itself, as shortly as can be, unless the whole group is found.
 
 #![forbid(unsafe_code)]
 

@@ -20,8 +20,9 @@ pub struct Pending<'b, 'd> {
 impl Pending<'_, '_> {
     /// Goes on with the batch, and returns how many requests have no result yet.
     ///
-    /// Where a device works on them this collects what it has done, without waiting. Else the next few are done here, no more than
-    /// [`batch_size`](crate::Context::batch_size): so whoever has something urgent to look out for never waits for more than that.
+    /// Where a device works on them this collects what it has done, without waiting. Else the next few are done here,
+    /// no more than [`batch_size`](crate::Context::batch_size): so whoever has something urgent to look out for never
+    /// waits for more than that.
     pub fn poll(&mut self) -> usize {
         self.stream.poll(&mut self.batch)
     }
@@ -31,7 +32,8 @@ impl Pending<'_, '_> {
         self.wait_with(&mut || {});
     }
 
-    /// The same, and calls `between` again and again meanwhile, between one [`poll`](Pending::poll) and the next: for what is more urgent than the batch.
+    /// The same, and calls `between` again and again meanwhile, between one [`poll`](Pending::poll) and the next: for
+    /// what is more urgent than the batch.
     pub fn wait_with(mut self, between: &mut dyn FnMut()) {
         self.stream.wait(&mut self.batch, between);
     }

@@ -34,8 +34,8 @@ pub struct Algorithm {
     pub parameter: Option<Parameter>,
     /// One line for the help text, saying when to choose it.
     pub description: &'static str,
-    /// Whether at this level it gives up on what does not shrink in a small part of the time that it takes for what does: then nothing
-    /// is gained by guessing for it.
+    /// Whether at this level it gives up on what does not shrink in a small part of the time that it takes for what
+    /// does: then nothing is gained by guessing for it.
     pub(crate) gives_up_early: fn(i32) -> bool,
     /// Bytes of workspace of a stream at this level for units of up to this many bytes.
     pub(crate) workspace_bytes: fn(i32, usize) -> usize,
@@ -96,7 +96,8 @@ impl fmt::Display for Said {
 }
 
 impl Algorithm {
-    /// The level that `text` asks for, or the usual one; none if it is not accepted. An algorithm without a parameter has level 0.
+    /// The level that `text` asks for, or the usual one; none if it is not accepted. An algorithm without a parameter
+    /// has level 0.
     pub(crate) fn level(&self, text: Option<&str>) -> Option<i32> {
         match (&self.parameter, text) {
             (None, None) => Some(0),

@@ -28,8 +28,8 @@ pub(crate) trait Stream: Send {
         BATCH_SIZE
     }
 
-    /// Begins a batch: those of its requests that are [`Error::NotRun`]. A device that works on many at once does it here, and in the three that
-    /// follow; each gets the batch that was begun.
+    /// Begins a batch: those of its requests that are [`Error::NotRun`]. A device that works on many at once does it
+    /// here, and in the three that follow; each gets the batch that was begun.
     fn submit(&mut self, _batch: &mut Batch<'_, '_>) {}
 
     /// Goes on with the batch, without waiting, and returns how many requests have no result yet.
@@ -71,7 +71,8 @@ pub(crate) trait Stream: Send {
     /// A batch is over, and the next one not begun.
     fn look(&mut self) {}
 
-    /// Works with the device from now on that `open` knows, to compress by such codes; false if there is none, or this is no algorithm for it.
+    /// Works with the device from now on that `open` knows, to compress by such codes; false if there is none, or this
+    /// is no algorithm for it.
     fn attach(&mut self, _open: &mut dyn FnMut(iaa::Mode) -> Option<Arc<iaa::Driver>>) -> bool {
         false
     }

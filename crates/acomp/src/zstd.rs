@@ -35,7 +35,8 @@ pub(crate) static ALGORITHM: Algorithm = Algorithm {
     name: "zstd",
     parameter: Some(Parameter { name: "LEVEL", accepted: -7..=22, default: 1, words: &[] }),
     description: "dense, for memory that stays out; a larger LEVEL is denser and slower, a negative one faster, 0 is zstd's own choice",
-    // 2.6 µs for 64 KiB of noise at -1, 5.0 at 1, 7.7 at 3, 20 at 9; and up to 40 for what was compressed already, but for negative levels.
+    // 2.6 µs for 64 KiB of noise at -1, 5.0 at 1, 7.7 at 3, 20 at 9; and up to 40 for what was compressed already, but
+    // for negative levels.
     gives_up_early: |level| level < 0,
     workspace_bytes: |level, unit_max| Workspace::bytes(areas(level, unit_max, false)),
     open: |level, unit_max| Ok(Box::new(Zstd::open(level, unit_max, None)?)),
@@ -53,8 +54,8 @@ pub(crate) static ALGORITHM: Algorithm = Algorithm {
 
 /// The most plain bytes that one block holds (ZSTD_BLOCKSIZE_MAX), which is what zstd's encoder aims at.
 ///
-/// Blocks of 16 KiB (ZSTD_c_maxBlockSize) would give the first page of a 64 KiB unit three times as fast, and on a Python
-/// heap 2 % more ratio at level 1, but compress 23 % and decompress 18 % slower.
+/// Blocks of 16 KiB (ZSTD_c_maxBlockSize) would give the first page of a 64 KiB unit three times as fast, and on a
+/// Python heap 2 % more ratio at level 1, but compress 23 % and decompress 18 % slower.
 const BLOCK_MAX_BYTES: usize = 128 << 10;
 
 /// Lengths up to which zstd takes other parameters for the same level; above the last, the same for all.
@@ -119,8 +120,8 @@ impl Zstd {
 impl Stream for Zstd {
     fn compress_unit(&mut self, src: &[u8], dst: &mut [u8]) -> Result<Outcome, Error> {
         let dictionary = self.dictionary.as_mut().map_or(Ok(null()), Dictionary::compressing)?;
-        // SAFETY: `cctx` is a context of ours, used through `&mut self` alone; the lengths are those of the slices; the dictionary stays
-        // as it is.
+        // SAFETY: `cctx` is a context of ours, used through `&mut self` alone; the lengths are those of the slices; the
+        // dictionary stays as it is.
         let bytes = unsafe {
             // After a unit that did not shrink the context is in the middle of it.
             check(ZSTD_CCtx_reset(self.cctx, ZSTD_ResetDirective::ZSTD_reset_session_only))?;
@@ -209,7 +210,8 @@ fn areas(level: i32, unit_max: usize, has_dictionary: bool) -> [usize; 3] {
 /// The content's length that a frame's header states; none if it states none or is no header.
 fn content_bytes(src: &[u8]) -> Option<usize> {
     let mut header = MaybeUninit::<ZSTD_FrameHeader>::zeroed();
-    // SAFETY: zstd reads at most `src.len()` bytes and fills in `header` when it returns 0; all zeros is a header as well.
+    // SAFETY: zstd reads at most `src.len()` bytes and fills in `header` when it returns 0; all zeros is a header as
+    // well.
     let (missing, header) = unsafe {
         let missing =
             ZSTD_getFrameHeader_advanced(header.as_mut_ptr(), src.as_ptr().cast(), src.len(), MAGICLESS);

@@ -1,9 +1,11 @@
 //! The dictionary of a zstd context: a copy, and what zstd makes of it, in memory that is taken with the context.
 //!
-//! A dictionary is raw content, or one as `zstd --train` writes it, which has tables of codes too. zstd tells them apart by four bytes.
+//! A dictionary is raw content, or one as `zstd --train` writes it, which has tables of codes too. zstd tells them
+//! apart by four bytes.
 //!
-//! What is prepared for a dictionary refers to it, is read alone, and is made in place (`ZSTD_initStaticCDict`, `ZSTD_initStaticDDict`), so that
-//! malloc is not reached. The tables for compressing are made when they are first wanted: who only reads needs none.
+//! What is prepared for a dictionary refers to it, is read alone, and is made in place (`ZSTD_initStaticCDict`,
+//! `ZSTD_initStaticDDict`), so that malloc is not reached. The tables for compressing are made when they are first
+//! wanted: who only reads needs none.
 
 #![allow(unsafe_code)]
 
@@ -45,7 +47,8 @@ impl Dictionary {
     ///
     /// # Errors
     ///
-    /// [`Error::NoDictionary`] if it is empty, longer than [`FILE_MAX_BYTES`], or has tables of codes that are damaged; [`Error::NoMemory`].
+    /// [`Error::NoDictionary`] if it is empty, longer than [`FILE_MAX_BYTES`], or has tables of codes that are damaged;
+    /// [`Error::NoMemory`].
     pub(crate) fn open(level: i32, unit_max: usize, dictionary: &[u8]) -> Result<Dictionary, Error> {
         let len = dictionary.len();
         if !(1..=FILE_MAX_BYTES).contains(&len) {
@@ -129,8 +132,8 @@ fn parameters(level: i32, unit_bytes: usize, len: usize) -> ZSTD_compressionPara
     unsafe { ZSTD_getCParams(level, unit_bytes.max(1) as u64, len) }
 }
 
-/// Lengths of dictionaries among which the one is that takes most memory: parameters go by the length of unit and dictionary together, in tiers, and
-/// within a tier the longest takes most.
+/// Lengths of dictionaries among which the one is that takes most memory: parameters go by the length of unit and
+/// dictionary together, in tiers, and within a tier the longest takes most.
 fn lengths(unit_bytes: usize) -> impl Iterator<Item = usize> {
     const TIERS_BYTES: [usize; 4] = [16 << 10, 128 << 10, 256 << 10, usize::MAX];
     TIERS_BYTES.into_iter().map(move |tier| tier.saturating_sub(unit_bytes).clamp(1, FILE_MAX_BYTES))

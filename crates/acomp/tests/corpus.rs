@@ -1,4 +1,5 @@
-//! What the fuzzer kept (`make fuzz`): inputs that go all the ways that it has found through each algorithm, tried between fences.
+//! What the fuzzer kept (`make fuzz`): inputs that go all the ways that it has found through each algorithm, tried
+//! between fences.
 
 mod samples;
 

@@ -74,7 +74,8 @@ fn decompress_all(
     results.into_iter().zip(rooms).map(|(result, room)| result.map(|()| room)).collect()
 }
 
-/// What went in comes out of either, whoever wrote it, with faults in the middle of the batches and damaged objects among them.
+/// What went in comes out of either, whoever wrote it, with faults in the middle of the batches and damaged objects
+/// among them.
 #[test]
 fn the_device_and_software_read_each_other_whatever_goes_wrong() {
     type Plan = fn(u64) -> Option<Fault>;
@@ -258,7 +259,8 @@ fn only_an_algorithm_for_it_asks_for_a_device() {
     }
 }
 
-/// With `verify_compress` every compression is read back by the device, which compares checksums: what it wrote wrongly never gets out.
+/// With `verify_compress` every compression is read back by the device, which compares checksums: what it wrote wrongly
+/// never gets out.
 #[test]
 fn what_the_device_writes_wrongly_is_noticed() {
     let model = Model::new([DeviceConfig::default()]);
@@ -276,7 +278,8 @@ fn what_the_device_writes_wrongly_is_noticed() {
     assert!(driver.stats().software(Reason::Verify) >= 4, "{:?}", driver.stats());
 }
 
-/// A device that does nothing is given up, and its descriptors are the next one's once somebody has had the time to close it.
+/// A device that does nothing is given up, and its descriptors are the next one's once somebody has had the time to
+/// close it.
 #[test]
 fn who_rests_lets_go_of_a_device_that_does_not_answer() {
     let (dead, alive) = (Model::new([DeviceConfig::default()]), Model::new([DeviceConfig::default()]));
@@ -307,7 +310,8 @@ fn block_kind(object: &[u8]) -> u8 {
     object[0] >> 1 & 3
 }
 
-/// In every mode, with a device and without, an object is raw deflate: every other mode reads it, and `deflate` does; and the mode is the one that was asked for.
+/// In every mode, with a device and without, an object is raw deflate: every other mode reads it, and `deflate` does;
+/// and the mode is the one that was asked for.
 #[test]
 fn every_mode_is_read_by_all_others_with_faults_in_the_middle_of_batches() {
     const TEXTS: [&str; 3] = ["deflate-iaa:dynamic", "deflate-iaa:fixed", "deflate-iaa:canned"];
@@ -394,7 +398,8 @@ fn codes_that_are_the_same_for_all_take_one_pass() {
 fn the_policy_that_is_named_is_the_drivers() {
     let mut random = Random(seed());
     let units: Vec<Vec<u8>> = (0..16).map(|_| random.heap(4096)).collect();
-    // Compressions and decompressions of wq1.0, wq1.1, wq3.0 and wq3.1. All on the one CPU that there is, whose own device is the first.
+    // Compressions and decompressions of wq1.0, wq1.1, wq3.0 and wq3.1. All on the one CPU that there is, whose own
+    // device is the first.
     for (parameters, expected) in [
         ("", [[4, 4], [4, 4], [4, 4], [4, 4]]),
         (",g_comp_wqs_per_iaa=1", [[0, 8], [8, 0], [0, 8], [8, 0]]),

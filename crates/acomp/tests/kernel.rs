@@ -1,9 +1,13 @@
-//! The kernel reads what is written here, and what it wrote is read here: through file systems that compress, in images that are mounted for it.
+//! The kernel reads what is written here, and what it wrote is read here: through file systems that compress, in images
+//! that are mounted for it.
 //!
-//! squashfs takes an image whose blocks are our streams: lzo's and lzo-rle's are read by the same lzo1x_decompress_safe that zswap and zram have, lz4's, zstd's and deflate's by
-//! the kernel's own copies of those libraries. btrfs compresses what is written to it, with lzo in pages of 4 KiB, by the same lzo1x_1_compress as zswap's `lzo`, and gives the
-//! streams away (BTRFS_IOC_ENCODED_READ). So lzo is proved both ways, and lzo-rle as far as the kernel reads it: what writes lzo-rle (f2fs, ubifs, zram) and 842
-//! is not in the usual kernels, or does not give it away. For these `kernel_streams.rs` has the kernel's code. It takes root; where that, a file system or mkfs.btrfs is missing it is said so.
+//! squashfs takes an image whose blocks are our streams: lzo's and lzo-rle's are read by the same lzo1x_decompress_safe
+//! that zswap and zram have, lz4's, zstd's and deflate's by the kernel's own copies of those libraries. btrfs
+//! compresses what is written to it, with lzo in pages of 4 KiB, by the same lzo1x_1_compress as zswap's `lzo`, and
+//! gives the streams away (BTRFS_IOC_ENCODED_READ). So lzo is proved both ways, and lzo-rle as far as the kernel reads
+//! it: what writes lzo-rle (f2fs, ubifs, zram) and 842 is not in the usual kernels, or does not give it away. For these
+//! `kernel_streams.rs` has the kernel's code. It takes root; where that, a file system or mkfs.btrfs is missing it is
+//! said so.
 
 mod samples;
 #[path = "../../zfolio/tests/skip/mod.rs"]
@@ -76,7 +80,8 @@ fn metadata(bytes: &[u8]) -> Vec<u8> {
     [&(0x8000 | bytes.len() as u16).to_le_bytes()[..], bytes].concat()
 }
 
-/// A file system of files `0`, `1`, … in one folder, each one block, by the format's description (Documentation/filesystems/squashfs.rst).
+/// A file system of files `0`, `1`, … in one folder, each one block, by the format's description
+/// (Documentation/filesystems/squashfs.rst).
 fn squashfs(around: Around, files: &[(Vec<u8>, usize)]) -> Vec<u8> {
     const NONE: u64 = u64::MAX;
     let mut image = vec![0; 96];
@@ -280,7 +285,8 @@ fn le32(bytes: &[u8]) -> usize {
     u32::from_le_bytes(bytes[..4].try_into().unwrap()) as usize
 }
 
-/// Each page of an extent is a stream of lzo of its own, behind its length, which lies in one sector: its description is in fs/btrfs/lzo.c.
+/// Each page of an extent is a stream of lzo of its own, behind its length, which lies in one sector: its description
+/// is in fs/btrfs/lzo.c.
 fn lzo_streams(extent: &[u8]) -> Vec<&[u8]> {
     let end = le32(extent);
     let (mut at, mut streams) = (4, Vec::new());

@@ -1,7 +1,9 @@
-//! lzo, lzo-rle and 842 as the kernel's own code writes and reads them, for what `kernel.rs` cannot have a running kernel show: lzo-rle that it wrote, and 842.
+//! lzo, lzo-rle and 842 as the kernel's own code writes and reads them, for what `kernel.rs` cannot have a running
+//! kernel show: lzo-rle that it wrote, and 842.
 //!
-//! `tools/kernel-streams` builds that code (lib/lzo and lib/842 of Debian's linux-source-6.1) into a program, tries it both ways on many units, and keeps what it
-//! made of some pages (kernel/*.streams). These prove that our decoders read what that code writes, in every test run; that it reads what ours write is seen when the tool is run.
+//! `tools/kernel-streams` builds that code (lib/lzo and lib/842 of Debian's linux-source-6.1) into a program, tries it
+//! both ways on many units, and keeps what it made of some pages (kernel/*.streams). These prove that our decoders read
+//! what that code writes, in every test run; that it reads what ours write is seen when the tool is run.
 
 mod samples;
 

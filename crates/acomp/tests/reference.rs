@@ -1,7 +1,8 @@
 //! The reference tools read what is written here, and what they write is read here: lz4, zstd, python3's zlib and lzop.
 //!
-//! lzop is liblzo2, which may not be linked: it is run as a program. For lzo-rle there is nothing but
-//! the kernel (`kernel.rs`), for 842 nothing at all: `vectors.rs` has what is known of it. A tool that is not installed is said so.
+//! lzop is liblzo2, which may not be linked: it is run as a program. For lzo-rle there is nothing but the kernel
+//! (`kernel.rs`), for 842 nothing at all: `vectors.rs` has what is known of it. A tool that is not installed is said
+//! so.
 
 mod samples;
 

@@ -209,8 +209,9 @@ fn failures_leave_their_neighbours_alone() {
     }
 }
 
-/// Batches of every size, of units of any length and kind. Some do not shrink, are too long or empty, or have too little room; some objects are cut short, belong to
-/// another length, or are none. Each of those fails by itself, wherever in the batch it is, and what is beside it comes back.
+/// Batches of every size, of units of any length and kind. Some do not shrink, are too long or empty, or have too
+/// little room; some objects are cut short, belong to another length, or are none. Each of those fails by itself,
+/// wherever in the batch it is, and what is beside it comes back.
 #[test]
 fn batches_of_1_to_64_with_failures_in_the_middle() {
     const UNIT_MAX: usize = 16 << 10;

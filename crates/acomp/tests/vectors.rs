@@ -1,8 +1,8 @@
 //! Streams made by hand, to which the formats' descriptions give a meaning, for what has no reference tool.
 //!
 //! They prove that the decoders take the descriptions' instructions for what these say, and that the encoders write
-//! what the descriptions have. `kernel.rs` has lzo and lzo-rle beside the running kernel, `kernel_streams.rs` these and 842 beside the kernel's code,
-//! and `reference.rs` lzo beside lzop.
+//! what the descriptions have. `kernel.rs` has lzo and lzo-rle beside the running kernel, `kernel_streams.rs` these and
+//! 842 beside the kernel's code, and `reference.rs` lzo beside lzop.
 
 mod samples;
 
@@ -81,7 +81,8 @@ fn lzo_literals() {
     assert_eq!(plain("lzo", &lzo(&[20, b'a', b'b', b'c'], &[1 << 2 | 1, 0, b'd']), 6), b"abcbcd");
     let long: Vec<u8> = (0..238).map(|i| i as u8).collect();
     assert_eq!(plain("lzo", &lzo(&[255], &long), 238), long);
-    // Literals after a copy, by its last two bits: in the first byte of two, in the second of three, in the third of four.
+    // Literals after a copy, by its last two bits: in the first byte of two, in the second of three, in the third of
+    // four.
     assert_eq!(
         plain("lzo", &lzo(&[21, b'a', b'b', b'c', b'd'], &[0x43 | 3 << 2, 0, b'x', b'y', b'z']), 10),
         b"abcdabcxyz"
@@ -106,7 +107,8 @@ fn lzo_literals() {
 
 #[test]
 fn lzo_runs_of_zeros() {
-    // The mark, the version, a literal, a run of 4 zeros, three literals in it, a run of 2051, one of 260 whose lower bits are 0.
+    // The mark, the version, a literal, a run of 4 zeros, three literals in it, a run of 2051, one of 260 whose lower
+    // bits are 0.
     let stream = [
         17,
         1,
@@ -286,8 +288,8 @@ fn nx842_repeats_zeros_and_short_data() {
     let bits = format!("11100 {} 11011 111110", "11011 111111".repeat(7));
     compress(&mut context("842", 4096), &empty_page, &mut room).unwrap();
     assert!(room.starts_with(&nx842(&bits, &empty_page)));
-    // A half is coded by the shortest of what it could be: an index of 4 bytes, two of 2, one of 2 and data. What was seen
-    // twice is taken from where it was last.
+    // A half is coded by the shortest of what it could be: an index of 4 bytes, two of 2, one of 2 and data. What was
+    // seen twice is taken from where it was last.
     let unit = b"abcdefghefghghabab--cdef";
     let (first, dashes) = (binary(group), binary(b"--"));
     let bits =

@@ -24,8 +24,8 @@ impl Folio {
         Folio { address: at & !((PAGE << order) - 1), order }
     }
 
-    /// The largest folio that begins at `range.start` and lies in the range. `None` where no page does: the range is empty, or
-    /// does not begin at a page.
+    /// The largest folio that begins at `range.start` and lies in the range. `None` where no page does: the range is
+    /// empty, or does not begin at a page.
     pub fn first_of(range: &Range<usize>) -> Option<Folio> {
         let pages = range.end.saturating_sub(range.start) / PAGE;
         if pages == 0 || !range.start.is_multiple_of(PAGE) {

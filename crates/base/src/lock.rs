@@ -1,8 +1,8 @@
 //! A lock on a futex, for data that only engine and workers touch.
 //!
-//! States of the word: 0 free, 1 held, 2 held and somebody sleeps. A holder is never a thread of the program, and so cannot be
-//! asleep in a page fault that the waiter would have to serve. The threads may be of several processes that have one address
-//! space: for the kernel a private futex is a word of that.
+//! States of the word: 0 free, 1 held, 2 held and somebody sleeps. A holder is never a thread of the program, and so
+//! cannot be asleep in a page fault that the waiter would have to serve. The threads may be of several processes that
+//! have one address space: for the kernel a private futex is a word of that.
 
 #[cfg(not(miri))]
 use crate::sys;

@@ -2,8 +2,8 @@
 
 use core::ops::Range;
 
-/// SplitMix64 (Steele, Lea, Flood 2014): small, and good enough to choose with. The value is the seed; the same seed has the
-/// same numbers everywhere.
+/// SplitMix64 (Steele, Lea, Flood 2014): small, and good enough to choose with. The value is the seed; the same seed
+/// has the same numbers everywhere.
 #[derive(Clone, Debug)]
 pub struct Random(pub u64);
 

@@ -1,7 +1,7 @@
 //! Devices: queues with entries, and engines that take from them.
 //!
-//! A device is one thread, however many engines it has: an engine is a place for a descriptor whose time is not over. So it needs little of a
-//! machine with few CPUs, and what is measured with it is waiting, as with the real one.
+//! A device is one thread, however many engines it has: an engine is a place for a descriptor whose time is not over.
+//! So it needs little of a machine with few CPUs, and what is measured with it is waiting, as with the real one.
 
 use crate::engine::{self, Done};
 use crate::fault::{self, Fault, Plan};
@@ -25,8 +25,8 @@ pub struct DeviceConfig {
     pub engines: usize,
     /// How long each takes, at least. What the model itself takes is part of it.
     pub latency: Duration,
-    /// For measurements: what came of an address is remembered, and not computed again. The real device takes no time of any CPU's. The memory
-    /// must not change.
+    /// For measurements: what came of an address is remembered, and not computed again. The real device takes no time
+    /// of any CPU's. The memory must not change.
     pub recall: bool,
     /// Entries of each of its queues.
     pub queues: Vec<u32>,
@@ -180,8 +180,8 @@ impl Device {
         Running { due, job, done }
     }
 
-    /// Writes what came of a job, and says so. With the lock: who takes the device away, or closes the portal, knows that nothing more is
-    /// written when that is done.
+    /// Writes what came of a job, and says so. With the lock: who takes the device away, or closes the portal, knows
+    /// that nothing more is written when that is done.
     fn finish(&self, state: &State, Running { job, mut done, .. }: Running) {
         self.in_flight.fetch_sub(1, SeqCst);
         self.done.fetch_add(1, SeqCst);

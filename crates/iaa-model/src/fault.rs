@@ -32,7 +32,8 @@ pub enum Fault {
     Gone,
 }
 
-/// Which descriptors have one: called with the number of the descriptor (the first one that the device was offered is 0).
+/// Which descriptors have one: called with the number of the descriptor (the first one that the device was offered is
+/// 0).
 pub type Plan = Box<dyn Fn(u64, &Descriptor) -> Option<Fault> + Send + Sync>;
 
 /// None has.

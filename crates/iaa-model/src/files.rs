@@ -1,5 +1,6 @@
-//! A model's queues as files, for other processes: what /dev/iax/wqX.Y is where the driver idxd is loaded. It is a file system in user space (FUSE), by the
-//! kernel's protocol (linux/fuse.h), since no pipe says who writes to it, and none says that it is full.
+//! A model's queues as files, for other processes: what /dev/iax/wqX.Y is where the driver idxd is loaded. It is a file
+//! system in user space (FUSE), by the kernel's protocol (linux/fuse.h), since no pipe says who writes to it, and none
+//! says that it is full.
 //!
 //! ```text
 //!   another process                      this one

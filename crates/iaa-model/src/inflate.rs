@@ -52,7 +52,8 @@ struct Code {
 }
 
 impl Code {
-    /// None if more codes are asked for than there can be, or fewer: all prefixes must lead somewhere. A single code is permitted.
+    /// None if more codes are asked for than there can be, or fewer: all prefixes must lead somewhere. A single code is
+    /// permitted.
     fn new(lengths: &[u8]) -> Option<Code> {
         let mut counts = [0u16; LENGTH_MAX as usize + 1];
         lengths.iter().filter(|&&length| length != 0).for_each(|&length| counts[length as usize] += 1);

@@ -1,7 +1,9 @@
-//! The codes of the mode "canned", made from samples of memory; and what each mode makes of memory that they were not made from.
+//! The codes of the mode "canned", made from samples of memory; and what each mode makes of memory that they were not
+//! made from.
 //!
-//! `cargo run --release -p iaa --example canned -- FILE...` with dumps of private anonymous memory. Of each file every other 64 KiB is a sample, and
-//! the rest is what the modes are tried on. The last lines are what stands in src/canned.rs.
+//! `cargo run --release -p iaa --example canned -- FILE...` with dumps of private anonymous memory. Of each file every
+//! other 64 KiB is a sample, and the rest is what the modes are tried on. The last lines are what stands in
+//! src/canned.rs.
 
 use iaa::aecs::{CompressState, Histogram};
 use iaa::deflate;
@@ -59,7 +61,8 @@ fn bits(lengths: &Lengths, counts: &Histogram) -> u64 {
         + units * header(lengths).0 as u64
 }
 
-/// Codes of which the header is short too: symbols that stand beside each other are taken to be equally frequent wherever that is less in all.
+/// Codes of which the header is short too: symbols that stand beside each other are taken to be equally frequent
+/// wherever that is less in all.
 fn train(counts: &Histogram) -> Lengths {
     let mut literals = counts.literals_lengths.map(|n| n.max(1));
     let mut distances = counts.distances.map(|n| n.max(1));

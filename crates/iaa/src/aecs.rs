@@ -1,13 +1,13 @@
 //! The engine's configuration and state ("AECS"): what a compression starts from, and the counts of its first pass.
 //!
-//! A state holds what stands before the data (the header of a deflate block) and the codes by which the data is written. There are
-//! three ways to come by one:
+//! A state holds what stands before the data (the header of a deflate block) and the codes by which the data is
+//! written. There are three ways to come by one:
 //!
 //! - *fixed*: the codes of RFC 1951, 3.2.6; a header of three bits; one pass.
 //! - *dynamic*: the device first counts the symbols of the unit, and codes are made of the counts; two passes.
-//! - *canned*: codes are made once, of counts from typical data ([`CompressState::CANNED`] are some for the memory of programs); one pass. Every
-//!   unit has the header of those codes in front, so that anybody's inflate reads it. (The kernel's proposed "canned" mode leaves the header out, and
-//!   its result is no deflate.)
+//! - *canned*: codes are made once, of counts from typical data ([`CompressState::CANNED`] are some for the memory of
+//!   programs); one pass. Every unit has the header of those codes in front, so that anybody's inflate reads it. (The
+//!   kernel's proposed "canned" mode leaves the header out, and its result is no deflate.)
 
 use crate::huffman::{self, BitWriter, DISTANCES, END_OF_BLOCK, LITERALS_LENGTHS};
 
@@ -45,7 +45,8 @@ impl Histogram {
     }
 }
 
-/// What a compression starts from. uapi of the kernel's driver: `struct aecs_comp_table_record`; QPL: `hw_iaa_aecs_compress`.
+/// What a compression starts from. uapi of the kernel's driver: `struct aecs_comp_table_record`; QPL:
+/// `hw_iaa_aecs_compress`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[repr(C, align(32))]
 pub struct CompressState {
@@ -114,7 +115,8 @@ impl CompressState {
         }
     }
 
-    /// Codes for data like that of which `counts` is a sample. Every symbol has one, so that they are good for any data.
+    /// Codes for data like that of which `counts` is a sample. Every symbol has one, so that they are good for any
+    /// data.
     pub fn canned(counts: &Histogram) -> CompressState {
         let mut state = Self::FIXED;
         // Symbols that the sample did not have are still thought to come, if rarely.

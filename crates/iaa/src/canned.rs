@@ -1,7 +1,8 @@
-//! The codes of the mode "canned": made once, of counts from the memory of python3, redis, cc1plus, node and java (`examples/canned.rs`).
+//! The codes of the mode "canned": made once, of counts from the memory of python3, redis, cc1plus, node and java
+//! (`examples/canned.rs`).
 //!
-//! They are part of the program, so that everybody compresses by the same ones at all times, and their header stands in front of each object like any
-//! other, so that nobody needs to know them to read it.
+//! They are part of the program, so that everybody compresses by the same ones at all times, and their header stands in
+//! front of each object like any other, so that nobody needs to know them to read it.
 
 use crate::aecs::CompressState;
 use crate::huffman::{DISTANCES, LITERALS_LENGTHS};

@@ -10,8 +10,8 @@
 //!                   ^----------------------------------------- +
 //! ```
 //!
-//! Nothing here waits for a lock, and nothing waits without a bound: what the queues do not take after so many tries, and what is not
-//! done in time, the CPU does.
+//! Nothing here waits for a lock, and nothing waits without a bound: what the queues do not take after so many tries,
+//! and what is not done in time, the CPU does.
 
 use crate::cpu;
 use crate::crc::Crc64;
@@ -39,8 +39,8 @@ pub struct Context {
 }
 
 impl Context {
-    /// Makes a context with `descriptors` descriptors, for plain units of up to `unit_max` bytes. `software` does what the device does not.
-    /// All memory is taken here; batches allocate nothing.
+    /// Makes a context with `descriptors` descriptors, for plain units of up to `unit_max` bytes. `software` does what
+    /// the device does not. All memory is taken here; batches allocate nothing.
     ///
     /// # Errors
     /// [`Error::NoMemory`], also if there are to be no descriptors.
@@ -66,7 +66,8 @@ impl Context {
         &self.driver
     }
 
-    /// Begins a batch and submits as much of it as there are descriptors. The rest of the work is done by [`Flight::poll`].
+    /// Begins a batch and submits as much of it as there are descriptors. The rest of the work is done by
+    /// [`Flight::poll`].
     pub fn begin<B: Batch>(&mut self, mut batch: B) -> Flight<'_, B> {
         // A flight that was forgotten left its slots behind.
         self.abandon();
@@ -136,8 +137,8 @@ impl Context {
         }
     }
 
-    /// Takes back the lanes that the device is done with after all: it said so, or the queue is closed and drained. Of what was given up before its time
-    /// was over nobody else finds out that it is.
+    /// Takes back the lanes that the device is done with after all: it said so, or the queue is closed and drained. Of
+    /// what was given up before its time was over nobody else finds out that it is.
     pub(crate) fn recover(&mut self) {
         let mut now = None;
         for lane in 0..self.slots.len() {
@@ -159,8 +160,8 @@ impl Context {
         }
     }
 
-    /// For who has nothing urgent to do: lets go of queues that were closed, which may take as long as their device does, and takes back the lanes that
-    /// they had; and [looks](Context::look).
+    /// For who has nothing urgent to do: lets go of queues that were closed, which may take as long as their device
+    /// does, and takes back the lanes that they had; and [looks](Context::look).
     pub fn rest(&mut self) {
         self.let_go();
         self.look();

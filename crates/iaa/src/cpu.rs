@@ -32,8 +32,8 @@ impl Features {
 /// Writes a descriptor to a dedicated queue's portal. Nothing tells whether there was room.
 ///
 /// # Safety
-/// The CPU has MOVDIR64B, `portal` is a mapped portal's address and a multiple of 64, and what the descriptor names stays the device's
-/// until it is done.
+/// The CPU has MOVDIR64B, `portal` is a mapped portal's address and a multiple of 64, and what the descriptor names
+/// stays the device's until it is done.
 pub unsafe fn movdir64b(portal: *mut u8, descriptor: &Descriptor) {
     // SAFETY: the contract.
     unsafe {
@@ -55,8 +55,8 @@ pub unsafe fn enqcmd(portal: *mut u8, descriptor: &Descriptor) -> bool {
     full == 0
 }
 
-/// Makes what was written so far visible to the device before what is written to a portal: MOVDIR64B and ENQCMD are not ordered after
-/// ordinary stores.
+/// Makes what was written so far visible to the device before what is written to a portal: MOVDIR64B and ENQCMD are not
+/// ordered after ordinary stores.
 pub fn store_fence() {
     // SAFETY: every x86-64 CPU has SSE2.
     unsafe { _mm_sfence() };
@@ -72,7 +72,8 @@ pub struct Wait {
 }
 
 impl Wait {
-    /// Rounds of pausing before other threads may run in between: some ten microseconds, as long as the device takes for a page.
+    /// Rounds of pausing before other threads may run in between: some ten microseconds, as long as the device takes
+    /// for a page.
     const PAUSES: u32 = 64;
 
     /// A wait that has not begun.

@@ -1,7 +1,7 @@
 //! Deflate with a history of 4 KiB, on the CPU: what the device writes, written where there is none.
 //!
-//! Symbols are counted, codes made of the counts (or the fixed ones, where those make less of it), and the data is written by them: the
-//! device's two passes. The model of the device does each of them with this too.
+//! Symbols are counted, codes made of the counts (or the fixed ones, where those make less of it), and the data is
+//! written by them: the device's two passes. The model of the device does each of them with this too.
 
 use crate::WINDOW_BYTES;
 use crate::aecs::{CompressState, Histogram};
@@ -188,8 +188,8 @@ impl Output<'_> {
     }
 }
 
-/// Compresses into `room` what a state's header and codes make of it. Returns how many bytes that are, and how many bits of the last one
-/// count (0: all). The data is shorter than 4 GiB.
+/// Compresses into `room` what a state's header and codes make of it. Returns how many bytes that are, and how many
+/// bits of the last one count (0: all). The data is shorter than 4 GiB.
 ///
 /// # Errors
 /// See [`Failure`]. What lies in `room` then means nothing.

@@ -1,7 +1,8 @@
 //! What the device reads and writes: the descriptor of an operation, and the record of its completion.
 //!
-//! Sources, named at each item: *uapi*, the kernel's include/uapi/linux/idxd.h; *spec*, Intel's IAA architecture specification
-//! (document 721858), where need be as Intel's own query processing library (QPL) spells it. All fields are little endian.
+//! Sources, named at each item: *uapi*, the kernel's include/uapi/linux/idxd.h; *spec*, Intel's IAA architecture
+//! specification (document 721858), where need be as Intel's own query processing library (QPL) spells it. All fields
+//! are little endian.
 
 use core::cell::UnsafeCell;
 use core::fmt;
@@ -92,7 +93,8 @@ pub mod flag {
 
 /// Flags of [`Opcode::Compress`]. spec; QPL: `ADCF_*`.
 pub mod compress {
-    /// Statistics mode: the output is a [`Histogram`](crate::aecs::Histogram) of the symbols, and nothing is compressed.
+    /// Statistics mode: the output is a [`Histogram`](crate::aecs::Histogram) of the symbols, and nothing is
+    /// compressed.
     pub const STATISTICS: u16 = 1 << 0;
     /// The last bits are written out at the end.
     pub const FLUSH_OUTPUT: u16 = 1 << 1;
@@ -100,8 +102,8 @@ pub mod compress {
     pub const APPEND_EOB: u16 = 1 << 2;
 }
 
-/// Flags of [`Opcode::Decompress`]. spec; QPL: `ADDF_*`. (The kernel's driver has the names of bits 2 and 3 the other way
-/// round, and always sets both.)
+/// Flags of [`Opcode::Decompress`]. spec; QPL: `ADDF_*`. (The kernel's driver has the names of bits 2 and 3 the other
+/// way round, and always sets both.)
 pub mod decompress {
     /// Inflate at all: without it the operation would be a filter.
     pub const ENABLE: u16 = 1 << 0;
@@ -111,8 +113,9 @@ pub mod decompress {
     pub const STOP_ON_EOB: u16 = 1 << 2;
     /// It is an error if the input ends before an end of block.
     pub const CHECK_FOR_EOB: u16 = 1 << 3;
-    /// The end of block that the two above mean is that of the last block. The kernel does not set it: its device stops after the
-    /// first block and says that all is well, which is right for what it wrote itself, and wrong for anybody else's stream.
+    /// The end of block that the two above mean is that of the last block. The kernel does not set it: its device stops
+    /// after the first block and says that all is well, which is right for what it wrote itself, and wrong for anybody
+    /// else's stream.
     pub const SELECT_FINAL_EOB: u16 = 1 << 4;
     /// Nothing is written: only the checksums are wanted.
     pub const SUPPRESS_OUTPUT: u16 = 1 << 9;
@@ -302,7 +305,8 @@ impl Record {
 #[repr(C, align(64))]
 pub struct Completion(UnsafeCell<Record>);
 
-// SAFETY: the status is read by an atomic load, and the rest only after the status said that the device has done with it.
+// SAFETY: the status is read by an atomic load, and the rest only after the status said that the device has done with
+// it.
 unsafe impl Sync for Completion {}
 
 impl Completion {
@@ -332,7 +336,8 @@ impl Completion {
         if self.status_byte().load(Ordering::Acquire) == 0 {
             return None;
         }
-        // SAFETY: aligned and readable. The device writes a record once, and the status last: it is done (Acquire keeps this read behind).
+        // SAFETY: aligned and readable. The device writes a record once, and the status last: it is done (Acquire keeps
+        // this read behind).
         Some(unsafe { self.0.get().read_volatile() })
     }
 }

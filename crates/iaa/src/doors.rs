@@ -1,9 +1,11 @@
-//! The names of the queues' files, sealed: for a process that may open nothing else from now on, and is to open queues that come later.
+//! The names of the queues' files, sealed: for a process that may open nothing else from now on, and is to open queues
+//! that come later.
 //!
-//! A filter of system calls sees a path's address, and not the path. So the names of all queues that there are, enabled or not, are written to a
-//! page, one each [`STEP_BYTES`], which is then made unwritable and sealed (mseal(2)): it cannot be written to, unmapped, moved, or mapped over any more,
-//! by whatever runs in the process. Whoever opens to write at an address that is in the page and a multiple of the step opens one of these
-//! files, or, where no name stands, nothing.
+//! A filter of system calls sees a path's address, and not the path. So the names of all queues that there are, enabled
+//! or not, are written to a page, one each [`STEP_BYTES`], which is then made unwritable and sealed (mseal(2)): it
+//! cannot be written to, unmapped, moved, or mapped over any more, by whatever runs in the process. Whoever opens to
+//! write at an address that is in the page and a multiple of the step opens one of these files, or, where no name
+//! stands, nothing.
 
 use crate::queues::QUEUES_MAX;
 use crate::sysfs::{self, Device};
@@ -20,8 +22,9 @@ const _: () = assert!(STEP_BYTES.is_power_of_two() && STEP_BYTES >= 32 && BYTES 
 /// Where this process's page is; 0 where it has none. It stays for ever.
 static PAGE_AT: AtomicUsize = AtomicUsize::new(0);
 
-/// Makes the page, for the calling process: what [`portal::open`](crate::portal::open) opens from then on is at an address in it. Returns the address; `None`
-/// where there is no device, or the kernel does not seal (before 6.10): then there is none.
+/// Makes the page, for the calling process: what [`portal::open`](crate::portal::open) opens from then on is at an
+/// address in it. Returns the address; `None` where there is no device, or the kernel does not seal (before 6.10): then
+/// there is none.
 pub fn seal(root: &str) -> Option<usize> {
     let devices = sysfs::discover(root).ok().filter(|devices| !devices.is_empty())?;
     let at = match PAGE_AT.load(Acquire) {

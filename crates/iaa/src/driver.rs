@@ -16,8 +16,8 @@ use alloc::vec::Vec;
 use base::{Errno, Mutex};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 
-/// By which codes the device compresses. Ratio of 4 KiB pages, as measured with Intel's library in software: fixed 2.8, canned 3.1,
-/// dynamic 3.8.
+/// By which codes the device compresses. Ratio of 4 KiB pages, as measured with Intel's library in software: fixed 2.8,
+/// canned 3.1, dynamic 3.8.
 #[derive(Clone, Debug, Default)]
 pub enum Mode {
     /// The fixed ones: one pass.
@@ -34,22 +34,23 @@ pub enum Mode {
 pub struct Config {
     /// By which codes the device compresses.
     pub mode: Mode,
-    /// Have the device decompress what it compressed and compare that with what it was given: twice the work, for devices that are not trusted.
+    /// Have the device decompress what it compressed and compare that with what it was given: twice the work, for
+    /// devices that are not trusted.
     pub verify_compress: bool,
-    /// How long a descriptor may take before the CPU does its work, in nanoseconds. A full queue of 128 units of 2 MiB takes a device
-    /// some 30 ms.
+    /// How long a descriptor may take before the CPU does its work, in nanoseconds. A full queue of 128 units of 2 MiB
+    /// takes a device some 30 ms.
     pub timeout_ns: u64,
     /// How often queues that are full are asked again before the CPU does the work, while nothing else is under way.
     pub retries_max: u8,
     /// After so many time-outs in a row a queue is closed.
     pub strikes_max: u32,
-    /// When so many descriptors at a time were not done in time, and have not been done since, their queue is closed, whatever else it does: each of them
-    /// keeps a lane of a context's, of which there are not many.
+    /// When so many descriptors at a time were not done in time, and have not been done since, their queue is closed,
+    /// whatever else it does: each of them keeps a lane of a context's, of which there are not many.
     pub lost_max: u32,
     /// Which queue serves which CPU.
     pub policy: Policy,
-    /// How many queues are opened, at most: the first one of each device, then the second ones; where some are for compressing alone, those and the others in
-    /// turn. Each is a file descriptor.
+    /// How many queues are opened, at most: the first one of each device, then the second ones; where some are for
+    /// compressing alone, those and the others in turn. Each is a file descriptor.
     pub queues_max: usize,
 }
 
@@ -136,8 +137,9 @@ impl Source {
     }
 }
 
-/// All queues of a process. Shared by its threads; each has a [`Context`](crate::Context). A child of fork must not use it: the queues work in the
-/// address space that opened them, and the kernel does not map their portals into another one.
+/// All queues of a process. Shared by its threads; each has a [`Context`](crate::Context). A child of fork must not use
+/// it: the queues work in the address space that opened them, and the kernel does not map their portals into another
+/// one.
 pub struct Driver {
     pub(crate) config: Config,
     pub(crate) features: Features,
@@ -183,7 +185,8 @@ impl Driver {
         }
     }
 
-    /// A driver with all queues that this process may use. Without any it is a driver all the same: all work is done in software.
+    /// A driver with all queues that this process may use. Without any it is a driver all the same: all work is done in
+    /// software.
     ///
     /// # Errors
     /// What opening the list of devices said.
@@ -210,8 +213,9 @@ impl Driver {
         Ok(driver)
     }
 
-    /// Looks, at most once a second, whether anything has changed in sysfs: then as [`refresh`](Driver::refresh), without waiting for any device; and tries again to open
-    /// what could not be opened. For between batches. False if it is not time yet.
+    /// Looks, at most once a second, whether anything has changed in sysfs: then as [`refresh`](Driver::refresh),
+    /// without waiting for any device; and tries again to open what could not be opened. For between batches. False if
+    /// it is not time yet.
     pub fn look(&self, now_ns: u64) -> bool {
         let (Some(source), looked_ns) = (&self.source, self.looked_ns.load(Relaxed)) else { return false };
         if now_ns.saturating_sub(looked_ns) < LOOK_NS
@@ -230,7 +234,8 @@ impl Driver {
         true
     }
 
-    /// Reads sysfs again: opens queues that have come, closes those that have gone, and gives them out to the CPUs that there are now. Returns how many are open.
+    /// Reads sysfs again: opens queues that have come, closes those that have gone, and gives them out to the CPUs that
+    /// there are now. Returns how many are open.
     ///
     /// # Errors
     /// What opening the list of devices said; nothing is changed then.
@@ -282,7 +287,8 @@ impl Driver {
         Ok(self.queue_count())
     }
 
-    /// Opens a queue, unless it is open or there are enough. One that may not be opened, or is taken, is somebody else's (`setup` says so), and tried again.
+    /// Opens a queue, unless it is open or there are enough. One that may not be opened, or is taken, is somebody
+    /// else's (`setup` says so), and tried again.
     fn open_queue(&self, source: &Source, wanted: Wanted) {
         let (spec, members) = (&wanted.spec, self.members());
         let is_known = members.iter().any(|m| (m.device, m.id) == (spec.device, spec.id));
@@ -355,8 +361,9 @@ impl Driver {
         is_closed
     }
 
-    /// Lets go of the portals of queues that were closed while work was submitted. The kernel may let that wait until the device has done what it was given, or
-    /// has been reset: for who has nothing urgent to do. Until then the lanes that those queues have stay theirs.
+    /// Lets go of the portals of queues that were closed while work was submitted. The kernel may let that wait until
+    /// the device has done what it was given, or has been reset: for who has nothing urgent to do. Until then the lanes
+    /// that those queues have stay theirs.
     pub fn reap(&self) {
         if self.unreaped.swap(false, AcqRel) && self.queues.iter().any(|queue| !queue.reap()) {
             // Somebody is still on his way out.
@@ -364,7 +371,8 @@ impl Driver {
         }
     }
 
-    /// Closes the queue at a place, if it still is the one that the caller knows. Its portal stays until somebody [reaps](Driver::reap).
+    /// Closes the queue at a place, if it still is the one that the caller knows. Its portal stays until somebody
+    /// [reaps](Driver::reap).
     pub(crate) fn retire(&self, place: usize, generation: u32) {
         self.retire_for(Why::Gone, place, generation);
     }

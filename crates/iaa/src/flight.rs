@@ -74,8 +74,8 @@ pub(crate) enum Pass {
     Verify { bytes: usize, crc32: u32 },
 }
 
-/// So often a unit is given to the device again after a page fault. All its pages are touched each time: a second fault means that they
-/// went away at once, a fifth that something is wrong.
+/// So often a unit is given to the device again after a page fault. All its pages are touched each time: a second fault
+/// means that they went away at once, a fifth that something is wrong.
 const FAULTS_MAX: u8 = 4;
 
 /// A batch that was begun. Dropped, it leaves what is not done undone ([`Error::NotRun`]).
@@ -108,8 +108,8 @@ impl<'c, B: Batch> Flight<'c, B> {
         core::mem::forget(self);
     }
 
-    /// Collects what is done, in the order in which that happens, submits what has room now, and does at most one unit in software. Returns
-    /// how many requests have no result yet. It never waits.
+    /// Collects what is done, in the order in which that happens, submits what has room now, and does at most one unit
+    /// in software. Returns how many requests have no result yet. It never waits.
     pub fn poll(&mut self) -> usize {
         self.collect();
         self.take_off();
@@ -295,8 +295,8 @@ impl<'c, B: Batch> Flight<'c, B> {
         self.moved = true;
     }
 
-    /// The device missed a page. It is brought by touching it, with all others of the unit, and the operation begins again: what it wrote so
-    /// far is in the lane alone.
+    /// The device missed a page. It is brought by touching it, with all others of the unit, and the operation begins
+    /// again: what it wrote so far is in the lane alone.
     fn faulted(&mut self, lane: usize, ready: Ready, record: Record) {
         let room = self.room(ready.request);
         let src = self.batch.unit(ready.request).src;
@@ -317,8 +317,8 @@ impl<'c, B: Batch> Flight<'c, B> {
         }
         // While it verifies, what it compressed is in the lane, and must stay.
         let output = !matches!(ready.pass, Pass::Verify { .. });
-        // SAFETY: the operation is over, and its output, if it was to write there, worth nothing. The state is the driver's, and read for
-        // the effect too: its first and its last byte are in all pages that it can be in.
+        // SAFETY: the operation is over, and its output, if it was to write there, worth nothing. The state is the
+        // driver's, and read for the effect too: its first and its last byte are in all pages that it can be in.
         unsafe {
             if !matches!(self.operation, Operation::Crc64(_)) {
                 self.context.lanes.touch(lane, room.max(src.len()), output);

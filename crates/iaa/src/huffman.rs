@@ -1,6 +1,8 @@
-//! Prefix codes for deflate: lengths from counts, codes from lengths, and the header that tells a reader of them. RFC 1951.
+//! Prefix codes for deflate: lengths from counts, codes from lengths, and the header that tells a
+//! reader of them (RFC 1951).
 //!
-//! The device compresses by whatever codes it is given. It counts symbols in a first pass; what is here makes codes of the counts.
+//! The device compresses by whatever codes it is given. It counts symbols in a first pass; what is here makes codes of
+//! the counts.
 
 use crate::order;
 
@@ -21,8 +23,8 @@ const LENGTH_SYMBOLS: usize = 19;
 pub const LENGTH_ORDER: [usize; LENGTH_SYMBOLS] =
     [16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 15];
 
-/// Gives each symbol that occurs a length of 1 to `length_max` bits, and others 0, so that the sum over all is least, or nearly so
-/// where `length_max` binds.
+/// Gives each symbol that occurs a length of 1 to `length_max` bits, and others 0, so that the sum over all is least,
+/// or nearly so where `length_max` binds.
 ///
 /// The code is always complete, as strict readers ask: where fewer than two symbols occur, others get a code as well.
 pub fn lengths(counts: &[u32], length_max: u8, lengths: &mut [u8]) {
@@ -75,8 +77,8 @@ pub fn lengths(counts: &[u32], length_max: u8, lengths: &mut [u8]) {
     }
 }
 
-/// Shortens what is longer than `length_max`, and lengthens others until it is a prefix code again. `depths` goes from the rarest
-/// symbol to the most frequent.
+/// Shortens what is longer than `length_max`, and lengthens others until it is a prefix code again. `depths` goes from
+/// the rarest symbol to the most frequent.
 fn limit(depths: &mut [u8], length_max: u8) {
     let share = |depth: u8| 1u32 << (length_max - depth);
     let whole = 1u32 << length_max;
@@ -92,7 +94,8 @@ fn limit(depths: &mut [u8], length_max: u8) {
         sum -= share(*depth) - share(*depth + 1);
         *depth += 1;
     }
-    // That may have been more than was needed: the most frequent that can be shorter become so, until nothing is left over.
+    // That may have been more than was needed: the most frequent that can be shorter become so, until nothing is left
+    // over.
     while sum < whole {
         let depth = depths.iter_mut().rev().find(|depth| share(**depth) <= whole - sum);
         let depth = depth.expect("a symbol of the greatest length takes the smallest share");
@@ -101,8 +104,8 @@ fn limit(depths: &mut [u8], length_max: u8) {
     }
 }
 
-/// The canonical codes of these lengths, each as the device wants it: length in bits 18:15, the code's bits, the first one on
-/// top, in bits 14:0. (QPL says so at `hw_compute_codes`; the kernel's table of fixed codes agrees.)
+/// The canonical codes of these lengths, each as the device wants it: length in bits 18:15, the code's bits, the first
+/// one on top, in bits 14:0. (QPL says so at `hw_compute_codes`; the kernel's table of fixed codes agrees.)
 pub fn codes(lengths: &[u8], codes: &mut [u32]) {
     let mut counts = [0u32; LENGTH_MAX as usize + 1];
     lengths.iter().for_each(|&length| counts[length as usize] += 1);

@@ -1,8 +1,9 @@
 //! Memory that the device writes to: for each descriptor a completion record, a state, and room for the output.
 //!
-//! The device never writes to memory of the caller's. This is why a unit can be given up at any time, after a time-out or because the
-//! caller no longer wants it: the device may write to a lane whenever it likes, and a lane is not used again before its record says that
-//! the device is done with it, or its queue is closed. The price is a copy of the result, which costs a fiftieth of what the device takes for a page.
+//! The device never writes to memory of the caller's. This is why a unit can be given up at any time, after a time-out
+//! or because the caller no longer wants it: the device may write to a lane whenever it likes, and a lane is not used
+//! again before its record says that the device is done with it, or its queue is closed. The price is a copy of the
+//! result, which costs a fiftieth of what the device takes for a page.
 //!
 //! ```text
 //!   lane:  | completion 64 | state 1568 | histogram 1280 | .. 4096 | output: unit and an eighth, in pages | scratch: the same |
@@ -35,7 +36,8 @@ pub(crate) struct Lanes {
 unsafe impl Send for Lanes {}
 
 impl Lanes {
-    /// Takes memory for `count` lanes for units of up to `unit_max` bytes. Pages of it that are never used stay unbacked.
+    /// Takes memory for `count` lanes for units of up to `unit_max` bytes. Pages of it that are never used stay
+    /// unbacked.
     pub fn new(count: usize, unit_max: usize) -> Result<Lanes, Error> {
         // What does not shrink grows by an eighth at most with fixed codes, and by some bytes.
         let room = (unit_max + unit_max / 8 + 64).next_multiple_of(PAGE);
@@ -76,7 +78,8 @@ impl Lanes {
     /// # Safety
     /// None is.
     pub unsafe fn state_mut(&mut self, lane: usize) -> &mut CompressState {
-        // SAFETY: zeros at first, which are a state; aligned; the device is not at it (contract), and nobody else has `&mut self`.
+        // SAFETY: zeros at first, which are a state; aligned; the device is not at it (contract), and nobody else has
+        // `&mut self`.
         unsafe { &mut *self.at(lane, STATE_AT).cast::<CompressState>() }
     }
 
@@ -129,13 +132,15 @@ impl Lanes {
         expected == unsafe { core::slice::from_raw_parts(self.at(lane, PAGE + self.room), expected.len()) }
     }
 
-    /// Writes to each page of the first `bytes` of the scratch, and of the output if that is worth nothing, so that they are there.
+    /// Writes to each page of the first `bytes` of the scratch, and of the output if that is worth nothing, so that
+    /// they are there.
     ///
     /// # Safety
     /// No operation is under way.
     pub unsafe fn touch(&self, lane: usize, bytes: usize, output: bool) {
         for offset in (0..bytes.min(self.room)).step_by(PAGE) {
-            // SAFETY: within the lane; what is there is nobody's result (contract). Volatile, because it is done for its effect alone.
+            // SAFETY: within the lane; what is there is nobody's result (contract). Volatile, because it is done for
+            // its effect alone.
             unsafe {
                 self.at(lane, PAGE + self.room + offset).write_volatile(0);
                 if output {

@@ -66,7 +66,8 @@ impl<B: Batch> Flight<'_, B> {
         if !nothing_flies {
             return;
         }
-        // Whatever is still ready was refused, and nothing of ours is under way whose end would make room: this is counted.
+        // Whatever is still ready was refused, and nothing of ours is under way whose end would make room: this is
+        // counted.
         for lane in 0..self.context.slots.len() {
             let retries_max = self.context.driver.config.retries_max;
             if let Slot::Ready(ready) = &mut self.context.slots[lane] {
@@ -115,8 +116,8 @@ impl<B: Batch> Flight<'_, B> {
         }
         let taken = match self.context.staged.len() {
             0 => Ok(0),
-            // SAFETY: each descriptor's outputs and record are in a lane that is used for nothing else until its record is written or
-            // the portal dropped (Context::recover), and is not freed before (Context's drop).
+            // SAFETY: each descriptor's outputs and record are in a lane that is used for nothing else until its record
+            // is written or the portal dropped (Context::recover), and is not freed before (Context's drop).
             _ => unsafe { entered.portal().submit(&self.context.staged) },
         };
         let accepted = taken.unwrap_or(0).min(room);

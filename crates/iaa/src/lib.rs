@@ -1,8 +1,9 @@
 //! Intel's In-Memory Analytics Accelerator (IAA), driven from user space: raw deflate and CRCs, many units at a time.
 //!
-//! A [`Driver`] has the process's work queues, as accel-config set them up, and knows which CPU uses which. Each thread has a
-//! [`Context`] with descriptors and memory, and gives it batches of [`Request`]s. What the device does not do, for whatever reason, a
-//! [`Software`] of the caller's does, and it is counted why: a batch always ends, and each of its units has its own result.
+//! A [`Driver`] has the process's work queues, as accel-config set them up, and knows which CPU uses which. Each thread
+//! has a [`Context`] with descriptors and memory, and gives it batches of [`Request`]s. What the device does not do,
+//! for whatever reason, a [`Software`] of the caller's does, and it is counted why: a batch always ends, and each of
+//! its units has its own result.
 //!
 //! ```text
 //!   sysfs, topology --> Driver: queues, who uses which -----------+
@@ -31,14 +32,14 @@
 //!
 //! [`Context::begin`] and [`Flight::poll`] are the same in parts: submit, do something else, ask.
 //!
-//! The result is raw deflate with a history of 4 KiB: any inflate reads it. The other way round the device reads what any deflate wrote
-//! with a window of 4 KiB, and software the rest.
+//! The result is raw deflate with a history of 4 KiB: any inflate reads it. The other way round the device reads what
+//! any deflate wrote with a window of 4 KiB, and software the rest.
 //!
-//! **What this was tested with.** No such device was at hand. All that is here was run against `iaa-model`, which reads the same
-//! descriptors and writes the same records by the public descriptions; ENQCMD's encoding, flag and addresses against a signal handler that
-//! does what the instruction would. Only on a real machine can it be seen: the instructions (`cpu`: MOVDIR64B, ENQCMD, UMWAIT) and the mapped
-//! portal, write(2) to a queue's file, sysfs as the kernel makes it, what the device does beyond what is written down, and how fast all of it
-//! is.
+//! **What this was tested with.** No such device was at hand. All that is here was run against `iaa-model`, which reads
+//! the same descriptors and writes the same records by the public descriptions; ENQCMD's encoding, flag and addresses
+//! against a signal handler that does what the instruction would. Only on a real machine can it be seen: the
+//! instructions (`cpu`: MOVDIR64B, ENQCMD, UMWAIT) and the mapped portal, write(2) to a queue's file, sysfs as the
+//! kernel makes it, what the device does beyond what is written down, and how fast all of it is.
 //!
 //! - [`descriptor`]: descriptors, completion records, opcodes, flags, status codes
 //! - [`aecs`]: what a compression starts from: codes (fixed, dynamic, canned) and header

@@ -1,6 +1,7 @@
 //! Sorting that takes little room: core's sorts are fast, and ten kilobytes of code for each type and key.
 
-/// Sorts by a key; elements with the same key come in any order. Shell's sort: with gaps of Ciura's, some 12 steps for each of 286 elements.
+/// Sorts by a key; elements with the same key come in any order. Shell's sort: with gaps of Ciura's, some 12 steps for
+/// each of 286 elements.
 pub(crate) fn sort_by_key<T, K: Ord>(elements: &mut [T], key: impl Fn(&T) -> K) {
     for gap in [701, 301, 132, 57, 23, 10, 4, 1] {
         for end in gap..elements.len() {

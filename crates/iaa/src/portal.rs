@@ -6,8 +6,8 @@
 //!   a model  anything else that takes descriptors: see the crate iaa-model
 //! ```
 //!
-//! Opening the file binds the opener's address space: a child of fork has to open it again, and the kernel refuses others (EPERM). A
-//! dedicated queue is opened once at a time (EBUSY).
+//! Opening the file binds the opener's address space: a child of fork has to open it again, and the kernel refuses
+//! others (EPERM). A dedicated queue is opened once at a time (EBUSY).
 
 use crate::cpu::{self, Features};
 use crate::descriptor::Descriptor;
@@ -20,8 +20,9 @@ use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gone;
 
-/// A queue's entrance. Dropping it closes it, and then the device is done with all that it was given here: nothing more is read or written for
-/// it. (The kernel: `idxd_file_dev_release` drains the address space before close(2) or munmap(2) of the last user returns.)
+/// A queue's entrance. Dropping it closes it, and then the device is done with all that it was given here: nothing more
+/// is read or written for it. (The kernel: `idxd_file_dev_release` drains the address space before close(2) or
+/// munmap(2) of the last user returns.)
 pub trait Portal: Send + Sync {
     /// Puts descriptors in, in their order, and says how many the queue took: fewer than given means that it is full.
     ///
@@ -29,8 +30,8 @@ pub trait Portal: Send + Sync {
     /// [`Gone`] if it took none of them and never will.
     ///
     /// # Safety
-    /// The descriptors' outputs and completion records must be valid, and nobody else's, until each record is written or the portal is
-    /// dropped.
+    /// The descriptors' outputs and completion records must be valid, and nobody else's, until each record is written
+    /// or the portal is dropped.
     unsafe fn submit(&self, descriptors: &[Descriptor]) -> Result<usize, Gone>;
 }
 
@@ -51,7 +52,8 @@ impl Mapped {
     /// Maps the portal.
     ///
     /// # Errors
-    /// EOPNOTSUPP if the CPU lacks the instruction; EPERM without CAP_SYS_RAWIO on kernels that ask for it; what mmap(2) says.
+    /// EOPNOTSUPP if the CPU lacks the instruction; EPERM without CAP_SYS_RAWIO on kernels that ask for it; what
+    /// mmap(2) says.
     pub fn new(file: Fd, dedicated: bool, features: Features) -> Result<Mapped, (Fd, Errno)> {
         if !(if dedicated { features.movdir64b } else { features.enqcmd }) {
             return Err((file, Errno::EOPNOTSUPP));
@@ -69,7 +71,8 @@ impl Portal for Mapped {
         for (taken, descriptor) in descriptors.iter().enumerate() {
             let offset = self.next.fetch_add(64, Relaxed) % PORTAL_BYTES;
             let portal = (self.base + offset) as *mut u8;
-            // SAFETY: `new` saw to the instruction and the mapping, which lasts as long as `self`; the rest is the caller's contract.
+            // SAFETY: `new` saw to the instruction and the mapping, which lasts as long as `self`; the rest is the
+            // caller's contract.
             let accepted = unsafe {
                 if self.dedicated {
                     cpu::movdir64b(portal, descriptor);
@@ -89,7 +92,8 @@ impl Portal for Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: `new` mapped it, and nobody but `submit` knows the address. An error would leave it mapped, which harms nobody.
+        // SAFETY: `new` mapped it, and nobody but `submit` knows the address. An error would leave it mapped, which
+        // harms nobody.
         let _ = unsafe { sys::munmap(self.base, PORTAL_BYTES) };
     }
 }

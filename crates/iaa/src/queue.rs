@@ -1,10 +1,11 @@
 //! One open queue: its portal, how many descriptors it has, and how it is closed while others use it.
 //!
-//! Who uses a queue counts himself in and out (`Queue::enter`). Closing sets a bit: nobody comes in any more, and once the last one is out
-//! the portal may be dropped. So no thread waits for another one, and no portal is unmapped while somebody writes to it.
+//! Who uses a queue counts himself in and out (`Queue::enter`). Closing sets a bit: nobody comes in any more, and once
+//! the last one is out the portal may be dropped. So no thread waits for another one, and no portal is unmapped while
+//! somebody writes to it.
 //!
-//! Whoever closes does not drop: the kernel waits there until the device has done what it was given, which of a device that does not answer
-//! may be never. That is for whoever has nothing else to do (`Queue::reap`).
+//! Whoever closes does not drop: the kernel waits there until the device has done what it was given, which of a device
+//! that does not answer may be never. That is for whoever has nothing else to do (`Queue::reap`).
 //!
 //! ```text
 //!   state:  CLOSED  DROPPING  DROPPED  users
@@ -48,8 +49,8 @@ const DROPPED: u32 = 1 << 29;
 pub(crate) struct Queue {
     state: AtomicU32,
     inner: UnsafeCell<Option<(Spec, Box<dyn Portal>)>>,
-    /// Generation (upper half) and descriptors that are not done (lower half) in one word: what was submitted to a queue that is
-    /// closed by now must not be taken off the count of the one that has its place.
+    /// Generation (upper half) and descriptors that are not done (lower half) in one word: what was submitted to a
+    /// queue that is closed by now must not be taken off the count of the one that has its place.
     in_flight: AtomicU64,
     /// Time-outs since the last completion.
     strikes: AtomicU32,
@@ -58,8 +59,9 @@ pub(crate) struct Queue {
     pub counters: QueueCounters,
 }
 
-// SAFETY: `inner` is written only in state DROPPED, by who is about to open (one at a time: the driver's lock), or in state DROPPING, by the
-// one who set that; and read only between `enter` and `drop` of `Entered`, which keep both states away.
+// SAFETY: `inner` is written only in state DROPPED, by who is about to open (one at a time: the driver's lock), or in
+// state DROPPING, by the one who set that; and read only between `enter` and `drop` of `Entered`, which keep both
+// states away.
 unsafe impl Sync for Queue {}
 // SAFETY: a portal is Send.
 unsafe impl Send for Queue {}
@@ -109,11 +111,12 @@ impl Queue {
         before & CLOSED == 0
     }
 
-    /// Drops the portal of a closed queue if nobody is inside: of all who find that out at the same time one does. It may take as long as the
-    /// device does. False if somebody is inside, so that it has to be tried again.
+    /// Drops the portal of a closed queue if nobody is inside: of all who find that out at the same time one does. It
+    /// may take as long as the device does. False if somebody is inside, so that it has to be tried again.
     pub fn reap(&self) -> bool {
         if self.state.compare_exchange(CLOSED, CLOSED | DROPPING, AcqRel, Relaxed).is_ok() {
-            // SAFETY: nobody is inside, and nobody comes in: those who try see CLOSED. Nobody opens before DROPPED is set.
+            // SAFETY: nobody is inside, and nobody comes in: those who try see CLOSED. Nobody opens before DROPPED is
+            // set.
             unsafe { *self.inner.get() = None };
             self.state.fetch_xor(DROPPING | DROPPED, Release);
         }
@@ -129,7 +132,8 @@ impl Queue {
         self.state.load(Acquire) & CLOSED == 0 && self.generation() == generation
     }
 
-    /// True once the portal of this generation is dropped: the device is done with whatever it was given there ([`Portal`]).
+    /// True once the portal of this generation is dropped: the device is done with whatever it was given there
+    /// ([`Portal`]).
     pub fn is_drained(&self, generation: u32) -> bool {
         self.generation() != generation || self.is_free()
     }
@@ -184,7 +188,8 @@ impl Entered<'_> {
         &*self.inner().1
     }
 
-    /// Takes room for up to `wanted` descriptors and says for how many there is. A shared queue says itself when it is full.
+    /// Takes room for up to `wanted` descriptors and says for how many there is. A shared queue says itself when it is
+    /// full.
     pub fn reserve(&self, wanted: u32) -> u32 {
         let most = if self.dedicated { self.size } else { u32::MAX };
         let mut got = 0;

@@ -9,9 +9,9 @@
 //!   CPU 1  ---------> device 3    ----------->  wq3.0
 //! ```
 //!
-//! A look-up reads three words and takes no lock. Rebalancing writes the rows in place, and a look-up meanwhile may see a part of the
-//! old row and a part of the new one. This is safe because a row holds numbers of places for queues, of which each is a queue that
-//! takes work, or one that is closed and says so; and no place ceases to exist.
+//! A look-up reads three words and takes no lock. Rebalancing writes the rows in place, and a look-up meanwhile may see
+//! a part of the old row and a part of the new one. This is safe because a row holds numbers of places for queues, of
+//! which each is a queue that takes work, or one that is closed and says so; and no place ceases to exist.
 
 use crate::request::Operation;
 use crate::stats::CpuCounters;
@@ -30,8 +30,8 @@ const GROUPS_MAX: usize = 64;
 /// How queues are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// How many queues of each device, its last ones, are for compressing alone; its others then are for decompressing alone. 0, or as
-    /// many as the device has: all queues are for both.
+    /// How many queues of each device, its last ones, are for compressing alone; its others then are for decompressing
+    /// alone. 0, or as many as the device has: all queues are for both.
     pub g_comp_wqs_per_iaa: usize,
     /// Compressions of a CPU go round all devices of its package; else to the one device that is its own.
     pub distribute_comps: bool,
@@ -57,8 +57,8 @@ impl Policy {
         if self.g_comp_wqs_per_iaa == 0 { 0 } else { count.saturating_sub(self.g_comp_wqs_per_iaa) }
     }
 
-    /// In which order a device's queues are opened, where not all can be: one of each kind in turn. For each by its number the place in that order; and the
-    /// place of the first that is for compressing alone, if there is one.
+    /// In which order a device's queues are opened, where not all can be: one of each kind in turn. For each by its
+    /// number the place in that order; and the place of the first that is for compressing alone, if there is one.
     pub(crate) fn turns(&self, count: usize) -> (impl Iterator<Item = usize>, Option<usize>) {
         let first = self.for_decompressing(count);
         let turn = move |at: usize| match at.checked_sub(first) {
@@ -75,7 +75,8 @@ impl Policy {
 pub(crate) struct Member {
     pub device: u32,
     pub id: u32,
-    /// The number of the first of its device's queues, open or not, that is for compressing alone. Unknown, it goes by those that are open.
+    /// The number of the first of its device's queues, open or not, that is for compressing alone. Unknown, it goes by
+    /// those that are open.
     pub first_comp: Option<u32>,
     pub package: Option<u8>,
     /// Its place.
@@ -168,7 +169,8 @@ impl Table {
         self.cpus.iter().map(|cpu| &cpu.counters).enumerate()
     }
 
-    /// Gives the queues out anew. `members` are in the order of their names. One caller at a time; it allocates nothing.
+    /// Gives the queues out anew. `members` are in the order of their names. One caller at a time; it allocates
+    /// nothing.
     pub fn rebalance(&self, members: &[Member], topology: &Topology, policy: Policy) {
         let mut all = [0u32; GROUPS_MAX];
         let mut count = 0;
@@ -205,7 +207,8 @@ impl Table {
                 let is_at = |cpu: usize| runs(cpu).map(usize::from) == Some(package);
                 let cores = (0..self.cpus.len()).filter(|&cpu| is_at(cpu)).count();
                 let devices = all.0.iter().filter(|&&device| all.serves(device, package)).count();
-                // Those that do not run take no part in the division. Who runs on one before that is known has what the first package's have.
+                // Those that do not run take no part in the division. Who runs on one before that is known has what the
+                // first package's have.
                 let mine = (0..self.cpus.len()).filter(|&cpu| usize::from(runs(cpu).unwrap_or(0)) == package);
                 let (mut running, mut others) = (0.., 0..);
                 for cpu in mine {
@@ -231,7 +234,8 @@ impl<'a> Devices<'a> {
         self.1.iter().any(|member| member.device == device && member.package == Some(package as u8))
     }
 
-    /// True for devices that a package's CPUs use: its own, and those of which nothing is known; or all, where there is none.
+    /// True for devices that a package's CPUs use: its own, and those of which nothing is known; or all, where there is
+    /// none.
     fn serves(self, device: u32, package: usize) -> bool {
         let unknown =
             |device| self.1.iter().any(|member| member.device == device && member.package.is_none());
@@ -246,8 +250,8 @@ impl<'a> Devices<'a> {
         serving.nth(nth).unwrap_or(0)
     }
 
-    /// Sets a row to the queues for an operation, of the devices chosen: the first one of each device, then the second ones, so that each
-    /// device has its turn before one has another.
+    /// Sets a row to the queues for an operation, of the devices chosen: the first one of each device, then the second
+    /// ones, so that each device has its turn before one has another.
     fn fill(self, row: &Row, which: For, policy: Policy, chosen: &dyn Fn(u32) -> bool) {
         let (mut places, mut len) = ([0; ROW_MAX], 0);
         for turn in 0..QUEUES_MAX {
@@ -349,7 +353,8 @@ mod tests {
         assert_eq!(turns(&table, &single, 0, Decompress, 4), "wq1.0 wq3.0 wq5.0 wq7.0");
     }
 
-    /// Of eight queues of which three compress, four are open: two of each kind, which is known by the numbers of all eight.
+    /// Of eight queues of which three compress, four are open: two of each kind, which is known by the numbers of all
+    /// eight.
     #[test]
     fn where_not_all_are_open_the_last_of_all_compress() {
         let policy = Policy { g_comp_wqs_per_iaa: 3, ..Policy::default() };
@@ -394,7 +399,8 @@ mod tests {
         assert_eq!(turns(&table, &members, 2, Decompress, 2), "wq3.0 wq1.0", "these are shared");
     }
 
-    /// Packages, not nodes: on a machine cut into three nodes a package, of which two have devices, all cores have their part.
+    /// Packages, not nodes: on a machine cut into three nodes a package, of which two have devices, all cores have
+    /// their part.
     #[test]
     fn every_device_is_somebodys() {
         for (devices, cores) in [(4, 56), (4, 96), (3, 7), (8, 2)] {
@@ -441,7 +447,8 @@ mod tests {
         assert_eq!((table.next(0, Compress), table.next(1, Decompress)), (None, None));
     }
 
-    /// A machine with room for more CPUs than there are: those that run divide the devices among them, and so do others when they come.
+    /// A machine with room for more CPUs than there are: those that run divide the devices among them, and so do others
+    /// when they come.
     #[test]
     fn cpus_that_do_not_run_take_no_part() {
         let members = members(&[2], 1);

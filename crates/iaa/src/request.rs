@@ -18,8 +18,8 @@ pub enum Operation {
 pub struct Request<'a> {
     /// What goes in.
     pub src: &'a [u8],
-    /// Where the result goes. Compressing: its length is what the unit must shrink to. What lies behind the result, and all of it after any
-    /// other outcome, means nothing.
+    /// Where the result goes. Compressing: its length is what the unit must shrink to. What lies behind the result, and
+    /// all of it after any other outcome, means nothing.
     pub dst: &'a mut [u8],
     /// What came of it: [`Error::NotRun`] until the batch is done.
     pub result: Result<Outcome, Error>,
@@ -60,7 +60,8 @@ pub struct Unit<'a> {
     pub stage: &'a mut Stage,
 }
 
-/// Requests for one operation, whatever they are made of. What is called again and again with the same number gives the same.
+/// Requests for one operation, whatever they are made of. What is called again and again with the same number gives the
+/// same.
 pub trait Batch {
     /// What is to be done.
     fn operation(&self) -> Operation;
@@ -136,7 +137,8 @@ pub enum Outcome {
 pub enum Error {
     /// The batch was not run, or was dropped before this unit was done.
     NotRun,
-    /// It is no raw deflate, or holds more than `dst` does. Software says so too: what the device refuses is tried there.
+    /// It is no raw deflate, or holds more than `dst` does. Software says so too: what the device refuses is tried
+    /// there.
     Damaged,
     /// The plain unit is longer than the context was made for.
     UnitTooLong {
@@ -169,8 +171,8 @@ impl core::error::Error for Error {}
 
 /// Raw deflate and CRCs on the CPU: what does the work that the device did not do.
 pub trait Software {
-    /// Compresses `src` into `dst` and returns the length; `None` if it does not fit. A history of more than 4 KiB is permitted, but what
-    /// uses it is read by software only.
+    /// Compresses `src` into `dst` and returns the length; `None` if it does not fit. A history of more than 4 KiB is
+    /// permitted, but what uses it is read by software only.
     fn compress(&mut self, src: &[u8], dst: &mut [u8]) -> Option<usize>;
 
     /// Decompresses `src` into `dst` and returns the length; `None` if it is damaged or does not fit.

@@ -88,8 +88,8 @@ impl Setup {
         }
     }
 
-    /// What to run so that every device has a shared queue for processes. Nothing where there is a usable queue: that may be as its owner
-    /// wants it.
+    /// What to run so that every device has a shared queue for processes. Nothing where there is a usable queue: that
+    /// may be as its owner wants it.
     fn remedies(&self) -> Vec<String> {
         let Ok(devices) = &self.devices else { return Vec::new() };
         if self.usable_count() > 0 {

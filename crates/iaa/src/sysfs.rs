@@ -1,4 +1,5 @@
-//! Which devices and queues there are: what accel-config has set up, read from sysfs. Documentation/ABI/stable/sysfs-driver-dma-idxd.
+//! Which devices and queues there are: what accel-config has set up, read from sysfs.
+//! Documentation/ABI/stable/sysfs-driver-dma-idxd.
 //!
 //! ```text
 //!   ROOT/sys/bus/dsa/devices/iax1/              state numa_node max_transfer_size version ..
@@ -144,7 +145,8 @@ pub fn discover(root: &str) -> Result<Vec<Device>, Errno> {
     Ok(devices)
 }
 
-/// What changes when a device or a queue comes, goes, is enabled or disabled, in a number: much quicker to have than all that [`discover`] reads.
+/// What changes when a device or a queue comes, goes, is enabled or disabled, in a number: much quicker to have than
+/// all that [`discover`] reads.
 pub fn states(root: &str) -> u64 {
     let list = [root, "/sys/bus/dsa/devices"].concat();
     let mut states = Sum::default();

@@ -1,7 +1,7 @@
 //! Which CPU is in which package, and which device is at which package.
 //!
-//! Packages, not memory nodes, are what queues are given out by: a package may be cut into several nodes of which only some have a
-//! device, and CPUs of the others would all go to one of them, or to none.
+//! Packages, not memory nodes, are what queues are given out by: a package may be cut into several nodes of which only
+//! some have a device, and CPUs of the others would all go to one of them, or to none.
 
 use crate::order;
 use crate::sysfs::{names_in, read, read_number};

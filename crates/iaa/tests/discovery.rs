@@ -181,7 +181,8 @@ fn this_machine_can_be_looked_at() {
 
 const SECOND: u64 = 1_000_000_000;
 
-/// A driver that finds its queues in a tree, and behind each file of them the model's queue of that name. Where nobody `may` open, nobody does.
+/// A driver that finds its queues in a tree, and behind each file of them the model's queue of that name. Where nobody
+/// `may` open, nobody does.
 fn followed(tree: &Tree, model: &Arc<Model>, may: &Arc<AtomicBool>) -> Arc<Driver> {
     let (model, may) = (model.clone(), may.clone());
     let driver = Driver::open_by(

@@ -1,5 +1,6 @@
-//! ENQCMD and MOVDIR64B as this driver writes them, on CPUs that have neither: a handler of SIGILL (no such instruction) and SIGSEGV (ENQCMD without an
-//! address space that is bound to a device) decodes the instruction, and does what the CPU and a queue behind the portal would do.
+//! ENQCMD and MOVDIR64B as this driver writes them, on CPUs that have neither: a handler of SIGILL (no such
+//! instruction) and SIGSEGV (ENQCMD without an address space that is bound to a device) decodes the instruction, and
+//! does what the CPU and a queue behind the portal would do.
 
 #![cfg(target_arch = "x86_64")]
 
@@ -45,8 +46,8 @@ struct Put {
     len: usize,
 }
 
-/// Decodes F2 [REX] 0F 38 F8 /r (ENQCMD) or 66 [REX] 0F 38 F8 /r (MOVDIR64B). `register` says what is in a register, by its number, and `next` where the
-/// code is.
+/// Decodes F2 [REX] 0F 38 F8 /r (ENQCMD) or 66 [REX] 0F 38 F8 /r (MOVDIR64B). `register` says what is in a register, by
+/// its number, and `next` where the code is.
 fn decode(code: &[u8; 16], next: usize, register: impl Fn(u8) -> usize) -> Option<Put> {
     let asks = match code[0] {
         0xf2 => true,
@@ -214,7 +215,8 @@ fn instructions_are_decoded_whatever_the_registers() {
         code[..bytes.len()].copy_from_slice(bytes);
         decode(&code, 0x40_0000, register).map(|put| (put.asks, put.to, put.from, put.len))
     };
-    // As an assembler writes them: enqcmd rax, [rcx]; r15, [r14]; rdx, [r12]; rdx, [r13]; rdx, [rip + 0x10]; rdi, [rsp + 0x100]; rax, [rbx + 4 * rsi - 64].
+    // As an assembler writes them: enqcmd rax, [rcx]; r15, [r14]; rdx, [r12]; rdx, [r13]; rdx, [rip + 0x10];
+    // rdi, [rsp + 0x100]; rax, [rbx + 4 * rsi - 64].
     for (bytes, to, from) in [
         (&[0xf2, 0x0f, 0x38, 0xf8, 0x01][..], 0x1000, 0x2000),
         (&[0xf2, 0x45, 0x0f, 0x38, 0xf8, 0x3e], 0x1_0000, 0xf000),
@@ -284,7 +286,8 @@ impl Drop for End<'_> {
     }
 }
 
-/// Whole batches by ENQCMD: a thread takes out of the queue what the instruction has put in, and gives it to the model of the device.
+/// Whole batches by ENQCMD: a thread takes out of the queue what the instruction has put in, and gives it to the model
+/// of the device.
 #[test]
 fn batches_go_through_the_instruction() {
     let _queue = queue(6);

@@ -1,4 +1,5 @@
-//! Batches through the model of the device, whatever goes wrong: what comes back is what went in, and it is counted who did it.
+//! Batches through the model of the device, whatever goes wrong: what comes back is what went in, and it is counted who
+//! did it.
 
 mod rig;
 
@@ -80,7 +81,8 @@ fn a_queue_that_does_nothing_is_closed() {
     assert_eq!((driver.queue_count(), stats.total().comp_calls), (0, 0));
 }
 
-/// One that answers most of the time is never late three times in a row. What it loses it keeps a lane for each time, until it has too many.
+/// One that answers most of the time is never late three times in a row. What it loses it keeps a lane for each time,
+/// until it has too many.
 #[test]
 fn a_queue_that_loses_now_and_then_does_not_get_all_lanes() {
     let model = Model::new([1, 3].map(|id| DeviceConfig { id, ..Default::default() }));
@@ -194,7 +196,8 @@ fn a_queue_is_not_closed_by_who_polls() {
     assert_eq!(model.in_flight_max(1), 4);
 }
 
-/// The device writes after the driver has given up: into a lane that nobody uses, and the lane is used again after that.
+/// The device writes after the driver has given up: into a lane that nobody uses, and the lane is used again after
+/// that.
 #[test]
 fn what_is_done_too_late_harms_nothing() {
     let late = |serial| (serial % 8 == 3).then_some(Fault::Late(Duration::from_millis(60)));

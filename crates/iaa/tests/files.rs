@@ -1,4 +1,5 @@
-//! The driver and queues that it opens itself: sysfs, open(2), write(2), close(2). It takes root, to have the model's queues as files.
+//! The driver and queues that it opens itself: sysfs, open(2), write(2), close(2). It takes root, to have the model's
+//! queues as files.
 
 #[path = "../../zfolio/tests/skip/mod.rs"]
 mod skip;

@@ -65,7 +65,8 @@ pub fn in_memory(name: &CStr) -> Result<Fd> {
         .map(Fd::own)
 }
 
-/// Puts another open file in the place of the one behind a descriptor, in one step. Whether the descriptor is closed by exec stays as it was.
+/// Puts another open file in the place of the one behind a descriptor, in one step. Whether the descriptor is closed by
+/// exec stays as it was.
 pub fn replace(fd: i32, with: &Fd) -> Result<()> {
     // SAFETY: changes nothing.
     let closes = unsafe { syscall(g::__NR_fcntl, [fd as usize, g::F_GETFD as usize, 0, 0, 0, 0]) }?;

@@ -8,8 +8,8 @@ use crate::smaps;
 /// has a page or two in each.
 pub const SMALLEST: usize = 64 << 10;
 
-/// The same of what cannot be written to: it lies in small pieces between pages that a collector's write barrier has let
-/// through, and its last pages need not stay.
+/// The same of what cannot be written to: it lies in small pieces between pages that a collector's write barrier has
+/// let through, and its last pages need not stay.
 pub const SMALLEST_UNWRITABLE: usize = 16 << 10;
 
 /// What a mapping is to whoever would move its pages out.

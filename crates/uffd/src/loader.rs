@@ -1,8 +1,10 @@
-//! Which loader will start a file: glibc's for 64-bit programs, or one that nobody knows. Only that much is asked, by a look at the first bytes of the file, or
-//! of the interpreter that a script names; whatever is not seen there for certain is not glibc's.
+//! Which loader will start a file: glibc's for 64-bit programs, or one that nobody knows. Only that much is asked, by a
+//! look at the first bytes of the file, or of the interpreter that a script names; whatever is not seen there for
+//! certain is not glibc's.
 //!
-//! The look can be made in any process at any time: it calls the kernel alone, and only what that loader calls itself when it starts a program (access, openat,
-//! pread64, close), so that a filter of system calls which is meant for what comes next lets it through.
+//! The look can be made in any process at any time: it calls the kernel alone, and only what that loader calls itself
+//! when it starts a program (access, openat, pread64, close), so that a filter of system calls which is meant for what
+//! comes next lets it through.
 
 use crate::sys::{self, Errno, consts::*};
 
@@ -28,8 +30,8 @@ const SEGMENT_BYTES: usize = 56;
 const PT_INTERP: u32 = 3;
 const PT_NOTE: u32 = 4;
 
-/// Makes the look at the file at `path`, which ends with NUL, or else cannot be opened. An error says why it cannot be executed, as access(2) does; true for a file
-/// that glibc's loader starts.
+/// Makes the look at the file at `path`, which ends with NUL, or else cannot be opened. An error says why it cannot be
+/// executed, as access(2) does; true for a file that glibc's loader starts.
 ///
 /// Whoever does not want its descriptor seen must see to that: it is open for the length of a read, and closed by exec.
 pub fn is_glibcs(path: *const u8) -> Result<bool, Errno> {
@@ -65,8 +67,8 @@ fn starts_here(head: &[u8]) -> bool {
     names_loader(head).unwrap_or(false)
 }
 
-/// True for the head of a 64-bit program that names glibc's loader. Not for one written in Go, which starts others by system calls of its own: what it has in its
-/// environment must do for whatever they are.
+/// True for the head of a 64-bit program that names glibc's loader. Not for one written in Go, which starts others by
+/// system calls of its own: what it has in its environment must do for whatever they are.
 fn names_loader(head: &[u8]) -> Option<bool> {
     let word = |at: usize| Some(u32::from_le_bytes(*head.get(at..)?.first_chunk()?));
     let half = |at: usize| Some(u16::from_le_bytes(*head.get(at..)?.first_chunk()?));

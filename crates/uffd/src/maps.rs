@@ -40,7 +40,8 @@ impl Maps {
         sys::open(b"/proc/self/maps\0", g::O_RDONLY).map(Maps)
     }
 
-    /// The mapping that covers `at`, or else the first after it. `None` at the end. ENOTTY where the kernel is older than 6.11.
+    /// The mapping that covers `at`, or else the first after it. `None` at the end. ENOTTY where the kernel is older
+    /// than 6.11.
     pub fn query(&self, at: usize) -> Result<Option<Mapping>> {
         let mut name = [0u8; 256];
         // SAFETY: all fields are integers, for which zero is a value.

@@ -4,8 +4,9 @@ use crate::sys::{self, Fd, Result, consts::*};
 
 /// The memory of the process that opened it, for those who share its descriptors.
 ///
-/// process_vm_readv copies once, and is refused where the reader may not trace the process (another uid since, not dumpable, a rule of Yama's);
-/// /proc/self/mem copies twice and asks when it is opened. So the first is tried first. (Linux 6.18: 9 and 13 us for 64 KiB.)
+/// process_vm_readv copies once, and is refused where the reader may not trace the process (another uid since, not
+/// dumpable, a rule of Yama's); /proc/self/mem copies twice and asks when it is opened. So the first is tried first.
+/// (Linux 6.18: 9 and 13 us for 64 KiB.)
 pub struct Memory {
     pid: u32,
     file: Fd,
@@ -22,8 +23,8 @@ impl Memory {
         Ok(Memory { pid: sys::getpid()? as u32, file })
     }
 
-    /// The same for whoever has the descriptors and not the value: a process that was cloned with CLONE_FILES. One of the two must not be dropped,
-    /// since that closes the file for both.
+    /// The same for whoever has the descriptors and not the value: a process that was cloned with CLONE_FILES. One of
+    /// the two must not be dropped, since that closes the file for both.
     pub fn share(&self) -> Memory {
         Memory { pid: self.pid, file: Fd::own(self.file.raw() as usize) }
     }
@@ -46,7 +47,8 @@ impl Memory {
         }
     }
 
-    /// Reads from `at` by the file alone. What is missing and registered with a userfaultfd is an error there, and nobody waits.
+    /// Reads from `at` by the file alone. What is missing and registered with a userfaultfd is an error there, and
+    /// nobody waits.
     pub fn glance(&self, at: usize, buffer: &mut [u8]) -> Result<usize> {
         sys::pread(&self.file, buffer, at)
     }

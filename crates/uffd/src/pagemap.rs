@@ -8,8 +8,8 @@ use linux_raw_sys::general as g;
 /// The request number of PAGEMAP_SCAN.
 pub const SCAN: u32 = 0xc000_6610 | (size_of::<g::pm_scan_arg>() as u32) << 16;
 
-/// Bits of an entry: the page is present; it is in the kernel's swap; a write to it is a fault of some userfaultfd's; it was written to since somebody last asked
-/// for that to be forgotten.
+/// Bits of an entry: the page is present; it is in the kernel's swap; a write to it is a fault of some userfaultfd's;
+/// it was written to since somebody last asked for that to be forgotten.
 pub const PRESENT_BIT: u64 = 1 << 63;
 /// See [`PRESENT_BIT`].
 pub const SWAPPED_BIT: u64 = 1 << 62;
@@ -68,7 +68,8 @@ impl Pagemap {
     }
 
     /// Fills `runs` with anonymous present pages of `range`, the shared zero page left out, in order of address, about
-    /// `max_pages` of them at most. Returns how many runs there are and the address up to which the range was looked at.
+    /// `max_pages` of them at most. Returns how many runs there are and the address up to which the range was looked
+    /// at.
     pub fn present(&self, range: Range<usize>, max_pages: usize, runs: &mut [Run]) -> Result<(usize, usize)> {
         self.scan(range, max_pages, runs, PRESENT)
     }
@@ -134,7 +135,8 @@ impl Pagemap {
         Ok(self.entry(at)? & PRESENT_BIT != 0)
     }
 
-    /// True when there is a page at `at`: present in whatever form, or a swap entry of the kernel's own swap. Neither a hole is one nor a guard.
+    /// True when there is a page at `at`: present in whatever form, or a swap entry of the kernel's own swap. Neither a
+    /// hole is one nor a guard.
     pub fn has_page(&self, at: usize) -> Result<bool> {
         let entry = self.entry(at)?;
         Ok(entry & (PRESENT_BIT | SWAPPED_BIT) != 0 && entry & GUARD_BIT == 0)

@@ -1,8 +1,10 @@
-//! Where libc makes its system calls: the seven bytes `mov $NN,%eax; syscall` in the machine code of glibc's functions. libc calls its own
-//! functions without the symbols that a preloaded library can take, and all of these calls pass such a site.
+//! Where libc makes its system calls: the seven bytes `mov $NN,%eax; syscall` in the machine code of glibc's functions.
+//! libc calls its own functions without the symbols that a preloaded library can take, and all of these calls pass such
+//! a site.
 //!
-//! This says where a site is and changes nothing: libzfolio.so patches what it finds (interpose/src/patch.rs), `zfolio doctor` looks into the
-//! file. Versions of glibc differ in what stands around the seven bytes, and so do compilers; what is not found for certain is not a site.
+//! This says where a site is and changes nothing: libzfolio.so patches what it finds (interpose/src/patch.rs), `zfolio
+//! doctor` looks into the file. Versions of glibc differ in what stands around the seven bytes, and so do compilers;
+//! what is not found for certain is not a site.
 
 use core::ops::Range;
 use linux_raw_sys::general as g;
@@ -11,7 +13,8 @@ use linux_raw_sys::general as g;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Site {
-    /// clone in fork and _Fork: also under daemon, forkpty and whatever else forks inside libc; not under posix_spawn, system and popen.
+    /// clone in fork and _Fork: also under daemon, forkpty and whatever else forks inside libc; not under posix_spawn,
+    /// system and popen.
     Clone,
     /// mmap, also under malloc and pthread_create.
     Mmap,
@@ -24,7 +27,8 @@ pub enum Site {
 /// How many bytes a site has.
 pub const SITE_BYTES: usize = 7;
 
-/// See [`Site::symbols`], by number: padded with zeros, and without addresses, which libzfolio.so has not got yet where it needs them.
+/// See [`Site::symbols`], by number: padded with zeros, and without addresses, which libzfolio.so has not got yet where
+/// it needs them.
 static SYMBOLS: [[[u8; 6]; 2]; Site::ALL.len()] = [
     // fork calls _Fork since 2.34, and makes the system call itself before.
     [*b"_Fork\0", *b"fork\0\0"],
@@ -65,8 +69,8 @@ impl Site {
     }
 }
 
-/// Where in `code`, the code of one function, its only system call of this number begins. `None` where there is none, or more than one, or
-/// where something in the function might jump between the two instructions.
+/// Where in `code`, the code of one function, its only system call of this number begins. `None` where there is none,
+/// or more than one, or where something in the function might jump between the two instructions.
 #[unsafe(link_section = ".text.startup.zfolio")]
 pub fn find(code: &[u8], number: u32) -> Option<usize> {
     let [a, b, c, d] = number.to_le_bytes();
@@ -77,9 +81,9 @@ pub fn find(code: &[u8], number: u32) -> Option<usize> {
     (is_only && !may_be_jumped_into(code, &(at + 1..at + SITE_BYTES))).then_some(at)
 }
 
-/// True when any bytes of `code` would be a jump or call to `inner`, wherever an instruction begins: none that is one is missed so. No
-/// other function jumps there: a compiler that moves part of a function elsewhere (`.cold`) lets it come back where the number is loaded,
-/// since the system call overwrites the register.
+/// True when any bytes of `code` would be a jump or call to `inner`, wherever an instruction begins: none that is one
+/// is missed so. No other function jumps there: a compiler that moves part of a function elsewhere (`.cold`) lets it
+/// come back where the number is loaded, since the system call overwrites the register.
 #[unsafe(link_section = ".text.startup.zfolio")]
 fn may_be_jumped_into(code: &[u8], inner: &Range<usize>) -> bool {
     let hits = |next: usize, distance: i64| {

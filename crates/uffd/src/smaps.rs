@@ -1,10 +1,12 @@
 //! The text of /proc/PID/maps and smaps, piece by piece as it comes.
 //!
-//! maps costs the kernel about a microsecond for each mapping. smaps walks the page tables besides: some 15 ms for each GiB.
+//! maps costs the kernel about a microsecond for each mapping. smaps walks the page tables besides: some 15 ms for each
+//! GiB.
 
 use core::ops::Range;
 
-/// A mapping, with the last `NAME` bytes of its name. Sizes and flags are those of smaps, and none where only maps was read.
+/// A mapping, with the last `NAME` bytes of its name. Sizes and flags are those of smaps, and none where only maps was
+/// read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mapping<const NAME: usize> {
     /// Addresses.
@@ -28,8 +30,8 @@ pub struct Mapping<const NAME: usize> {
 }
 
 impl<const NAME: usize> Mapping<NAME> {
-    /// The file's path, or the kernel's own name in brackets; nothing for memory without a name. Its beginning is missing where
-    /// it is longer than is kept.
+    /// The file's path, or the kernel's own name in brackets; nothing for memory without a name. Its beginning is
+    /// missing where it is longer than is kept.
     pub fn name(&self) -> &[u8] {
         self.tail.bytes()
     }
@@ -163,7 +165,7 @@ impl<const NAME: usize> Parser<NAME> {
     }
 }
 
-/// `7f0000000000-7f0000001000 rw-p 00000000 08:01 4711      /tmp/f.bin`, and what of the name did not fit into the line.
+/// `7f0000000000-7f0000001000 rw-p 00000000 08:01 4711 /tmp/f.bin`, and what of the name did not fit into the line.
 fn head<const NAME: usize>(line: &[u8], rest: &Tail<NAME>) -> Option<Mapping<NAME>> {
     let (range, line) = word(line)?;
     let (permissions, line) = word(line)?;

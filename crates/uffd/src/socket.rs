@@ -28,7 +28,8 @@ struct Control {
     descriptors: [i32; MOST],
 }
 
-/// Connects to the socket at `path`, which ends with NUL. What is done with it later takes no longer than `timeout_ns`, each time, and so does this.
+/// Connects to the socket at `path`, which ends with NUL. What is done with it later takes no longer than `timeout_ns`,
+/// each time, and so does this.
 pub fn connect(path: &[u8], timeout_ns: u64) -> Result<Fd> {
     assert!(path.last() == Some(&0), "a path for the kernel ends with NUL");
     let mut address = Address { family: FAMILY as u16, path: [0; PATH_BYTES] };
@@ -58,7 +59,8 @@ pub fn connect(path: &[u8], timeout_ns: u64) -> Result<Fd> {
     Ok(socket)
 }
 
-/// Waits for one message, of one byte, and the descriptors that come with it: `N` of them at most. None where the other side has hung up.
+/// Waits for one message, of one byte, and the descriptors that come with it: `N` of them at most. None where the other
+/// side has hung up.
 pub fn receive<const N: usize>(socket: &Fd) -> Result<(u8, [Option<Fd>; N])> {
     const { assert!(N <= MOST) };
     let mut byte = [0u8];

@@ -126,8 +126,8 @@ impl Userfault {
         &self.fd
     }
 
-    /// The next message, or `None`. Faults come before events whatever their order (man 2 ioctl_userfaultfd does not say so;
-    /// tried). Once this returns an event, whoever caused it runs on.
+    /// The next message, or `None`. Faults come before events whatever their order (man 2 ioctl_userfaultfd does not
+    /// say so; tried). Once this returns an event, whoever caused it runs on.
     pub fn next(&self) -> Option<Message> {
         // SAFETY: all fields are integers, for which zero is a value.
         let mut msg: g::uffd_msg = unsafe { core::mem::zeroed() };
@@ -161,19 +161,20 @@ impl Userfault {
         })
     }
 
-    /// Registers a range for faults on missing pages and on protected ones. EBUSY: another descriptor has it; EINVAL: it cannot be registered; ENOMEM:
-    /// a hole.
+    /// Registers a range for faults on missing pages and on protected ones. EBUSY: another descriptor has it; EINVAL:
+    /// it cannot be registered; ENOMEM: a hole.
     pub fn register(&self, range: Range<usize>) -> Result<()> {
         self.register_as(range, g::UFFDIO_REGISTER_MODE_MISSING | g::UFFDIO_REGISTER_MODE_WP)
     }
 
-    /// Registers a range so that pages can be moved there, and faults are served by the kernel as ever: a mode is needed, and nothing is ever
-    /// write-protected.
+    /// Registers a range so that pages can be moved there, and faults are served by the kernel as ever: a mode is
+    /// needed, and nothing is ever write-protected.
     pub fn register_silent(&self, range: Range<usize>) -> Result<()> {
         self.register_as(range, g::UFFDIO_REGISTER_MODE_WP)
     }
 
-    /// Has every write to a page that is in a registered range now be a fault first (200 MiB: 5 ms). Holes, and what comes to fill them, are not protected.
+    /// Has every write to a page that is in a registered range now be a fault first (200 MiB: 5 ms). Holes, and what
+    /// comes to fill them, are not protected.
     pub fn protect(&self, range: Range<usize>) -> Result<()> {
         self.write_protect(range, WRITEPROTECT_MODE_WP)
     }
@@ -203,10 +204,11 @@ impl Userfault {
 
     /// Moves present pages from `src` to the registered holes at `dst`, and wakes those who wait for them.
     ///
-    /// A move that stops short may have moved more than it says. Linux 6.18 (at least) keeps the EAGAIN of an attempt that somebody's access
-    /// to the page has disturbed; the next attempt moves the page and is tried again all the same, finds the page in its own way, and
-    /// EEXIST is reported without it. So the page tables are asked what has come after all: a page that is not at `src` and is at `dst`. A page that
-    /// the kernel's own swap has is moved as a swap entry: it has come as much as one that is present.
+    /// A move that stops short may have moved more than it says. Linux 6.18 (at least) keeps the EAGAIN of an attempt
+    /// that somebody's access to the page has disturbed; the next attempt moves the page and is tried again all the
+    /// same, finds the page in its own way, and EEXIST is reported without it. So the page tables are asked what has
+    /// come after all: a page that is not at `src` and is at `dst`. A page that the kernel's own swap has is moved as a
+    /// swap entry: it has come as much as one that is present.
     ///
     /// # Safety
     /// The pages leave `src`: whoever uses it must have been told.
@@ -271,7 +273,8 @@ fn uffdio_range(range: &Range<usize>) -> g::uffdio_range {
     g::uffdio_range { start: range.start as u64, len: (range.end - range.start) as u64 }
 }
 
-/// Brings the kernel's three ways to say how far it came into one: all, a positive count with EAGAIN, or minus the errno.
+/// Brings the kernel's three ways to say how far it came into one: all, a positive count with EAGAIN, or minus the
+/// errno.
 fn moved(result: Result<usize>, done: i64, bytes: usize) -> Moved {
     match result {
         Ok(_) => Moved { bytes, stop: None },

@@ -1,7 +1,8 @@
 //! How much memory comes about that no fault tells of: between two looks at the footprint, and of late.
 //!
-//! What is registered grows by faults, which can be made to wait: its growth is known before it is there. The rest is found by the next look: memory that was mapped past
-//! libc, private copies of file pages, mappings too small to be managed. So much must be free below the limit, and more need not be.
+//! What is registered grows by faults, which can be made to wait: its growth is known before it is there. The rest is
+//! found by the next look: memory that was mapped past libc, private copies of file pages, mappings too small to be
+//! managed. So much must be free below the limit, and more need not be.
 
 /// For so long growth is remembered at least, and twice as long at most, in nanoseconds.
 const PERIOD_NS: u64 = 1_000_000_000;

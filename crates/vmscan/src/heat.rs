@@ -1,9 +1,10 @@
 //! Heat: how often the clock hand spares a page.
 //!
-//! The hand goes round the program's memory in order of address and takes what it meets; there is no accessed bit to ask.
-//! What a page did is known only from its last way out and back, and that is kept in two bits beside it, as S3-FIFO keeps it:
-//! a page that was touched on the inactive stage is hot, and so is one that came back from the pool soon after it went; a later one is cold.
-//! Soon is counted in pages that went out in between, as the kernel's workingset.c counts it.
+//! The hand goes round the program's memory in order of address and takes what it meets; there is no accessed bit to
+//! ask. What a page did is known only from its last way out and back, and that is kept in two bits beside it, as
+//! S3-FIFO keeps it: a page that was touched on the inactive stage is hot, and so is one that came back from the pool
+//! soon after it went; a later one is cold. Soon is counted in pages that went out in between, as the kernel's
+//! workingset.c counts it.
 
 /// Two bits: how many more visits of the hand a page survives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -37,8 +38,9 @@ impl Heat {
         self.0.checked_sub(1).map(Heat)
     }
 
-    /// For a page that comes back from the pool after `distance` other pages went out, while `resident` pages are in memory: one that
-    /// came sooner than all of them could go would have stayed if the others had not been preferred (the ghost list's rule).
+    /// For a page that comes back from the pool after `distance` other pages went out, while `resident` pages are in
+    /// memory: one that came sooner than all of them could go would have stayed if the others had not been preferred
+    /// (the ghost list's rule).
     pub fn refault(distance: usize, resident: usize) -> Heat {
         if distance <= resident { Heat::HOT } else { Heat::COLD }
     }

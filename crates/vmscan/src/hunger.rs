@@ -1,8 +1,8 @@
 //! Hunger: for how long a process has got nowhere because it waits for room, and nothing can go out.
 //!
-//! A thread that waits and waits shows that the limit is full. But of many processes that fill it together each may get a page now and then, when another one has
-//! waited as long: none waits for ever, and none gets on. So the waits are added up. Each time that there was room makes up for a little of it, and so does the time in
-//! which nobody waits.
+//! A thread that waits and waits shows that the limit is full. But of many processes that fill it together each may get
+//! a page now and then, when another one has waited as long: none waits for ever, and none gets on. So the waits are
+//! added up. Each time that there was room makes up for a little of it, and so does the time in which nobody waits.
 
 /// So much waiting is made up for each time that there is room, in nanoseconds.
 const FED_NS: u64 = 1_000_000_000;

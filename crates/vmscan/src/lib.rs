@@ -1,5 +1,6 @@
-//! Which memory goes out, how much of it, and how much comes back at a fault. Pure policy: events in, decisions out;
-//! no system call, no clock of its own, no memory of the program. The pager in `mm` does what is decided here, and a simulator can drive it from a seed.
+//! Which memory goes out, how much of it, and how much comes back at a fault. Pure policy: events in, decisions out; no
+//! system call, no clock of its own, no memory of the program. The pager in `mm` does what is decided here, and a
+//! simulator can drive it from a seed.
 //!
 //! ```text
 //!   footprint ──> watermark::Watermarks ──> how much to evict, compress, drop; whether fresh memory waits

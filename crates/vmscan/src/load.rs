@@ -1,25 +1,29 @@
 //! Load control: which of too many processes may miss now, and which wait for their turn.
 //!
-//! Four compilers on two CPUs, each of which lacks a little of what it works on, take each other's pages: what goes out is asked for again at once, and the CPUs are
-//! busy with misses. Two of them at a time would fit, and keep the CPUs as busy with work. So while more processes run than there are CPUs, and refault what
-//! has just gone out, the youngest are *parked*: a thread of theirs that misses waits, they claim no memory, and what they have goes to the others (share.rs). Who does not
-//! miss runs on. The oldest come first since they end first, and what has ended needs not go out. Kernels did so before they paged well, by
-//! swapping whole processes out.
+//! Four compilers on two CPUs, each of which lacks a little of what it works on, take each other's pages: what goes out
+//! is asked for again at once, and the CPUs are busy with misses. Two of them at a time would fit, and keep the CPUs as
+//! busy with work. So while more processes run than there are CPUs, and refault what has just gone out, the youngest
+//! are *parked*: a thread of theirs that misses waits, they claim no memory, and what they have goes to the others
+//! (share.rs). Who does not miss runs on. The oldest come first since they end first, and what has ended needs not go
+//! out. Kernels did so before they paged well, by swapping whole processes out.
 //!
-//! How many are parked at once follows from what they work on: as many as fit run, and what is left of the others, which is what they make in the pool, must fit beside
-//! them. That is an estimate, and so as long as there are too many misses some more are parked, and while there are few one more goes on if it fits.
+//! How many are parked at once follows from what they work on: as many as fit run, and what is left of the others,
+//! which is what they make in the pool, must fit beside them. That is an estimate, and so as long as there are too many
+//! misses some more are parked, and while there are few one more goes on if it fits.
 //!
 //! Invariants of [`Load::control`]:
-//! 1. Nobody is parked while fewer than one process for each CPU run: what waits for a parked one, a lock or a pipe, does not run, and so lets it go on.
-//! 2. Who has been parked for `MOST_MS` is due. Of those one after the other takes the place of another one that had `TURN_MS`, who has waited longest first; one in
-//!    `TURN_MS` does even where nobody had. However many there are, each gets on.
+//! 1. Nobody is parked while fewer than one process for each CPU run: what waits for a parked one, a lock or a pipe,
+//!    does not run, and so lets it go on.
+//! 2. Who has been parked for `MOST_MS` is due. Of those one after the other takes the place of another one that had
+//!    `TURN_MS`, who has waited longest first; one in `TURN_MS` does even where nobody had. However many there are,
+//!    each gets on.
 //! 3. Nobody is parked who mostly waits to be asked: it answers others, who cannot wait so long.
 
 /// Averages are over so many milliseconds.
 const AVERAGE_MS: u64 = 300;
 
-/// Who has not been busy for so many milliseconds does not run. Where the engines have the CPUs nobody seems to do anything for a while, and where many want them looks
-/// come late: no look counts for more than so many.
+/// Who has not been busy for so many milliseconds does not run. Where the engines have the CPUs nobody seems to do
+/// anything for a while, and where many want them looks come late: no look counts for more than so many.
 const IDLE_MS: u64 = 100;
 const LOOK_MS: u64 = 30;
 
@@ -32,15 +36,17 @@ const AT_ONCE: usize = 8;
 /// So long after a change its effect is waited for.
 const SETTLE_MS: u64 = 100;
 
-/// For how long a process is parked before it is due, and what it has at least between two times. Measured with four compilers on two CPUs: at 1000 a third of what is gained is
-/// lost again by moving memory to and fro, at 4000 hardly more is gained.
+/// For how long a process is parked before it is due, and what it has at least between two times. Measured with four
+/// compilers on two CPUs: at 1000 a third of what is gained is lost again by moving memory to and fro, at 4000 hardly
+/// more is gained.
 const MOST_MS: u64 = 2000;
 const TURN_MS: u64 = 1000;
 
 /// Who is busy for less than one part in so many of the time, and does not miss, waits for something else.
 const IDLE_PART: u64 = 8;
 
-/// And who is busy for less than one part in so many of what it could have of the CPUs mostly waits to be asked: it answers others, and is not parked.
+/// And who is busy for less than one part in so many of what it could have of the CPUs mostly waits to be asked: it
+/// answers others, and is not parked.
 const ANSWERS_PART: u64 = 2;
 
 /// One process of those that share a limit, as it was since the last look.
@@ -127,8 +133,8 @@ pub struct Load {
 }
 
 impl Load {
-    /// Decides who is parked from now on; `ms` have passed since the last look, there are so many CPUs, and `usable` bytes for all. `is_roomy` says that nobody lacks
-    /// memory.
+    /// Decides who is parked from now on; `ms` have passed since the last look, there are so many CPUs, and `usable`
+    /// bytes for all. `is_roomy` says that nobody lacks memory.
     pub fn control(&mut self, ms: u64, cpus: usize, usable: u64, is_roomy: bool, all: &mut [Entrant]) {
         let ms = ms.max(1);
         self.near = average(self.near, all.iter().map(|e| e.near).sum::<u64>() * 1000 / ms, ms, AVERAGE_MS);
@@ -214,7 +220,8 @@ mod tests {
 
     const TICK_MS: u64 = 10;
 
-    /// Processes on some CPUs, each with what it works on and what is left to do; and memory for some of it, which all that run share evenly.
+    /// Processes on some CPUs, each with what it works on and what is left to do; and memory for some of it, which all
+    /// that run share evenly.
     struct Machine {
         cpus: usize,
         /// In pages.

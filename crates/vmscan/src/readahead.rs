@@ -1,14 +1,14 @@
 //! Read-ahead: how much comes in with the page that was asked for.
 //!
-//! Evidence decides. The first two faults in a window bring their pages alone, since random access is the common reason for a fault. A third one
-//! brings the window if each came soon after the one before, or was of the next page: a program that goes through many ranges at a time, each
-//! slowly, comes to the next page of each after hundreds of other faults. A fault where a run of windows was about to go on brings the window,
-//! and starts on those after it: twice as far each time, up to 2 MiB. The same goes for fresh memory, where "bringing in" means filling with
-//! zeros.
+//! Evidence decides. The first two faults in a window bring their pages alone, since random access is the common reason
+//! for a fault. A third one brings the window if each came soon after the one before, or was of the next page: a
+//! program that goes through many ranges at a time, each slowly, comes to the next page of each after hundreds of other
+//! faults. A fault where a run of windows was about to go on brings the window, and starts on those after it: twice as
+//! far each time, up to 2 MiB. The same goes for fresh memory, where "bringing in" means filling with zeros.
 //!
-//! And what a stream has gone through is not likely to be wanted before all the rest has been: it is told as *passed*, and goes out first
-//! (drop-behind). A program that goes round and round in more memory than it may have so finds a part of it in place each time, where by order
-//! of age it would find nothing.
+//! And what a stream has gone through is not likely to be wanted before all the rest has been: it is told as *passed*,
+//! and goes out first (drop-behind). A program that goes round and round in more memory than it may have so finds a
+//! part of it in place each time, where by order of age it would find nothing.
 
 use crate::{HUGE, PAGE, WINDOW};
 use alloc::boxed::Box;
@@ -30,8 +30,8 @@ const SOON: u64 = 32;
 /// So many faults later the next page may still be the next step of a slow reader.
 const SLOW: u64 = 512;
 
-/// So many faults in a window bring all of it. Two are not enough: what lies across two pages, as most of what an allocator hands out does,
-/// is two faults in one window wherever it is.
+/// So many faults in a window bring all of it. Two are not enough: what lies across two pages, as most of what an
+/// allocator hands out does, is two faults in one window wherever it is.
 const TIMES: u8 = 3;
 
 /// How much to bring.
@@ -142,8 +142,8 @@ impl Readahead {
         self.passed.push_back(windows);
     }
 
-    /// The window that a stream has gone through the longest ago, by its address. Each is told once; whether what is there came in with the
-    /// stream, and is still the same, the caller must know.
+    /// The window that a stream has gone through the longest ago, by its address. Each is told once; whether what is
+    /// there came in with the stream, and is still the same, the caller must know.
     pub fn passed(&mut self) -> Option<usize> {
         let range = self.passed.front_mut()?;
         let window = range.start;
@@ -154,8 +154,8 @@ impl Readahead {
         Some(window)
     }
 
-    /// The pages of a range were thrown away or are gone: streams end there. (What they have passed is told all the same; whether anything is
-    /// there the caller must know in any case.)
+    /// The pages of a range were thrown away or are gone: streams end there. (What they have passed is told all the
+    /// same; whether anything is there the caller must know in any case.)
     pub fn forget(&mut self, start: usize, end: usize) {
         for s in &mut self.streams {
             if s.next >= start && s.next <= end + PAGE {

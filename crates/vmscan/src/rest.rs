@@ -1,7 +1,8 @@
 //! When a hand goes on, after it has gone round and found nothing to take: the clock hand, or the one that packs.
 //!
-//! What a process holds beyond its limit may be what nobody can take: private copies of file pages, which its relocations make. To look for more costs a walk through
-//! all page tables each time, and nothing comes of it until the process brings something in.
+//! What a process holds beyond its limit may be what nobody can take: private copies of file pages, which its
+//! relocations make. To look for more costs a walk through all page tables each time, and nothing comes of it until the
+//! process brings something in.
 
 /// How long a hand rests after a round in vain, in nanoseconds, and at most after many.
 const LEAST_NS: u64 = 1_000_000;

@@ -5,20 +5,22 @@
 //!   wants more, or is quiet        ──> competes for the rest: who has the *stronger claim* gets a step from who *resists* least
 //! ```
 //!
-//! The measure of need is the *gain*: how often one more page of memory would be used again. A process whose near refaults (those of
-//! pages that went out not long ago, heat.rs) come `r` in a second, each after `d` others had gone out, would with `d` more pages have none of them: `r / d` for a
-//! page. So a scan of more than there is, which refaults much, but far, gains little; a working set that misses a little of what it needs gains much;
-//! fresh memory gains nothing, because whatever goes out for it is not asked for again, and idle memory gains nothing either. Nobody knows what a process
-//! that faults on nothing does with its memory: a step is taken from it, and if that comes back as refaults, their gain is its *shield*, which
-//! lasts for some seconds. So it is asked again and again, ever so little.
+//! The measure of need is the *gain*: how often one more page of memory would be used again. A process whose near
+//! refaults (those of pages that went out not long ago, heat.rs) come `r` in a second, each after `d` others had gone
+//! out, would with `d` more pages have none of them: `r / d` for a page. So a scan of more than there is, which
+//! refaults much, but far, gains little; a working set that misses a little of what it needs gains much; fresh memory
+//! gains nothing, because whatever goes out for it is not asked for again, and idle memory gains nothing either. Nobody
+//! knows what a process that faults on nothing does with its memory: a step is taken from it, and if that comes back as
+//! refaults, their gain is its *shield*, which lasts for some seconds. So it is asked again and again, ever so little.
 //!
 //! Invariants of [`divide`], where `held` is the larger of share and footprint:
-//! 1. The sum of `held` and of the pot is no more than what is usable, unless it was before: then it does not grow. (Who has not even the least, a process
-//!    that has just begun, gets that at once.)
+//! 1. The sum of `held` and of the pot is no more than what is usable, unless it was before: then it does not grow.
+//!    (Who has not even the least, a process that has just begun, gets that at once.)
 //! 2. No share falls below the floor, nor by more than a step below the footprint: the engine must be able to follow.
 //! 3. A share grows only by memory that others have given up already.
 //! 4. All that nobody is to have is in the pot, from which whoever grows may take at once.
-//! 5. Claims and resistance are compared by their magnitude in powers of two, and one must be two above the other: what is about equal stays as it is.
+//! 5. Claims and resistance are compared by their magnitude in powers of two, and one must be two above the other: what
+//!    is about equal stays as it is.
 
 use crate::PAGE;
 use alloc::vec;
@@ -42,11 +44,12 @@ pub const TOO_LITTLE: u64 = 4 << 20;
 /// How much a process has beyond its footprint, at least, so that it may grow between two looks; else an eighth of it.
 const ROOM: u64 = 4 << 20;
 
-/// The same of one that does not grow, where there is not enough for all: what its engine keeps free, and so much at least that it takes nothing from the
-/// pot ahead of what does not come.
+/// The same of one that does not grow, where there is not enough for all: what its engine keeps free, and so much at
+/// least that it takes nothing from the pot ahead of what does not come.
 const QUIET_ROOM: u64 = 2 << 20;
 
-/// How far a share may be below the footprint, so that the engine has something to do and can do it until the next look; else a part in so many of it.
+/// How far a share may be below the footprint, so that the engine has something to do and can do it until the next
+/// look; else a part in so many of it.
 const LAG: u64 = 4 << 20;
 const LAG_PART: u64 = 32;
 
@@ -59,8 +62,8 @@ const AVERAGE_MS: u64 = 200;
 /// A shield lasts so many milliseconds: after each of them a third of it is left.
 const SHIELD_MS: u64 = 8000;
 
-/// How long it takes to move all that there is from one process to another, in milliseconds: when the claim is two magnitudes above, and when it is
-/// more, or of one that has less than its equal part.
+/// How long it takes to move all that there is from one process to another, in milliseconds: when the claim is two
+/// magnitudes above, and when it is more, or of one that has less than its equal part.
 const MOVE_MS: u64 = 6400;
 const MOVE_FAST_MS: u64 = 800;
 
@@ -76,7 +79,8 @@ const QUIET_MS: u64 = 500;
 /// So many of those with the strongest claims get something at a look.
 const TAKERS: usize = 8;
 
-/// Magnitudes of claims that are no gains. In uses of a page in 1,000 seconds: of a process that grows, or faults on what went out long ago: 10.
+/// Magnitudes of claims that are no gains. In uses of a page in 1,000 seconds: of a process that grows, or faults on
+/// what went out long ago: 10.
 const GROWING: u32 = 4;
 /// Of such a process that has less than its equal part: 100.
 const ENTITLED: u32 = 7;
@@ -100,7 +104,8 @@ pub struct Member {
     pub stored: u64,
     /// Bytes of what is out, compressed: these cannot go anywhere, and count in the footprint.
     pub pool: u64,
-    /// Bytes that its engine keeps free below a limit that is just enough for it ([`kept_free`](crate::watermark::Watermarks::kept_free)).
+    /// Bytes that its engine keeps free below a limit that is just enough for it
+    /// ([`kept_free`](crate::watermark::Watermarks::kept_free)).
     pub kept_free: u64,
     /// Bytes that it may hold; what [`divide`] changes.
     pub share: u64,
@@ -233,7 +238,8 @@ impl Member {
     }
 }
 
-/// Divides `usable` bytes: changes the members' shares. Returns how much is left for whoever grows. `ms` have passed since the last look.
+/// Divides `usable` bytes: changes the members' shares. Returns how much is left for whoever grows. `ms` have passed
+/// since the last look.
 pub fn divide(usable: u64, ms: u64, members: &mut [Member]) -> u64 {
     if members.is_empty() {
         return usable;
@@ -294,7 +300,8 @@ fn targets(usable: u64, ms: u64, members: &[Member], floors: &[u64]) -> Vec<u64>
     targets
 }
 
-/// The level at which `wishes`, each cut off there but not below its floor, come to no more than `usable`; `u64::MAX` if that is all of them.
+/// The level at which `wishes`, each cut off there but not below its floor, come to no more than `usable`; `u64::MAX`
+/// if that is all of them.
 fn level(wishes: &[u64], floors: &[u64], usable: u64) -> u64 {
     let sum = |level: u64| -> u64 {
         wishes.iter().zip(floors).map(|(w, f)| (*w).min(level).max((*f).min(*w))).sum()
@@ -323,8 +330,8 @@ struct Contest<'a> {
 }
 
 impl Contest<'_> {
-    /// Takes `excess` from those who resist least, among equals from those who have most, and from nobody below `floors`. Returns how much could not be
-    /// taken.
+    /// Takes `excess` from those who resist least, among equals from those who have most, and from nobody below
+    /// `floors`. Returns how much could not be taken.
     fn cut(&self, targets: &mut [u64], floors: &[u64], mut excess: u64) -> u64 {
         let resistance: Vec<u32> =
             (0..targets.len()).map(|i| self.members[i].resistance(targets[i], self.fair)).collect();
@@ -390,7 +397,8 @@ impl Contest<'_> {
         }
     }
 
-    /// Below this nothing is taken from a process: it has not given up yet what was taken from it, or is full of what is out.
+    /// Below this nothing is taken from a process: it has not given up yet what was taken from it, or is full of what
+    /// is out.
     fn least(&self, i: usize) -> u64 {
         self.members[i].bottom(self.floors[i]).max(self.members[i].kept(self.floors[i]))
     }

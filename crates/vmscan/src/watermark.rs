@@ -6,9 +6,9 @@
 //!                        │ compress      │ stock is given back
 //! ```
 //!
-//! Memory passes three places on its way out, and each decision is about one of them: resident pages are *evicted* to the inactive
-//! stage, the stage's oldest are *deflated* (handed to a compressor), and the emptied pages are stock, *recycled* for the next
-//! fault or *dropped* to the kernel.
+//! Memory passes three places on its way out, and each decision is about one of them: resident pages are *evicted* to
+//! the inactive stage, the stage's oldest are *deflated* (handed to a compressor), and the emptied pages are stock,
+//! *recycled* for the next fault or *dropped* to the kernel.
 
 use crate::{HUGE, WINDOW};
 
@@ -55,9 +55,11 @@ pub struct Watermarks {
     pub max: usize,
     /// How much of the pool may hold copies of pages that are in the program and unchanged.
     pub clean: usize,
-    /// While the pool is larger than this, its density counts for more: cold windows that lie in pieces are packed, and few clean copies kept.
+    /// While the pool is larger than this, its density counts for more: cold windows that lie in pieces are packed, and
+    /// few clean copies kept.
     pub dense: usize,
-    /// How much stays on the inactive stage as second chance, while the pool is empty; less as it takes more of the limit. So with the two below.
+    /// How much stays on the inactive stage as second chance, while the pool is empty; less as it takes more of the
+    /// limit. So with the two below.
     pub inactive: usize,
     /// How much stock is kept ready.
     pub stock: usize,
@@ -78,27 +80,29 @@ const GAP: usize = 1 << 20;
 const GAP_PART: usize = 8;
 const GAP_OF_ALL: usize = 4 * WINDOW;
 
-/// So far below `low` everything is made ready: memory grows by 3 or 4 bytes a nanosecond, it takes some milliseconds, and where others want the
-/// CPUs too a look can be as late again.
+/// So far below `low` everything is made ready: memory grows by 3 or 4 bytes a nanosecond, it takes some milliseconds,
+/// and where others want the CPUs too a look can be as late again.
 const AHEAD: usize = 32 << 20;
 
 /// How much stock relieves those who wait for it.
 const RELIEF: usize = 8 * WINDOW;
 
-/// The least that is taken at a time while nobody waits: to look for pages, to list pins and to wake a compressor cost about the same for one
-/// window as for some.
+/// The least that is taken at a time while nobody waits: to look for pages, to list pins and to wake a compressor cost
+/// about the same for one window as for some.
 const QUANTUM: usize = 4 * WINDOW;
 
 /// The most that one decision evicts, so that a fault never waits behind more.
 const EVICT_STEP: usize = 2 * HUGE;
 
 impl Watermarks {
-    /// Marks for a limit in bytes. What lies between `high` and the limit takes up what grows between two looks at
-    /// the footprint, above all memory that is fresh and not yet registered: twice the most that a look found of late (`unheard` bytes), since the next look may be later.
-    /// Where that is not known or large it is 8 MiB, a twelfth where that is less, and of a large limit a part in 128 up to 64 MiB,
-    /// since memory is written at 2 or 3 MiB in a millisecond, and the engine may be late by two where others want the CPUs too. Of several processes for each CPU
-    /// no more than one writes at a time: with two or more each keeps half. 1 MiB at least lies between `low` and `high`, less of a limit below 8 MiB, and no more than stock needs to
-    /// come and go: a program uses what is below `low` only.
+    /// Marks for a limit in bytes. What lies between `high` and the limit takes up what grows between two looks at the
+    /// footprint, above all memory that is fresh and not yet registered: twice the most that a look found of late
+    /// (`unheard` bytes), since the next look may be later. Where that is not known or large it is 8 MiB, a twelfth
+    /// where that is less, and of a large limit a part in 128 up to 64 MiB, since memory is written at 2 or 3 MiB in a
+    /// millisecond, and the engine may be late by two where others want the CPUs too. Of several processes for each CPU
+    /// no more than one writes at a time: with two or more each keeps half. 1 MiB at least lies between `low` and
+    /// `high`, less of a limit below 8 MiB, and no more than stock needs to come and go: a program uses what is below
+    /// `low` only.
     pub fn new(limit: usize, processes_per_cpu: usize, unheard: usize) -> Watermarks {
         let most = (limit / 128).clamp((limit / 12).min(8 << 20), 64 << 20);
         let least = (limit / 512).max(1 << 20).min(most);
@@ -121,7 +125,8 @@ impl Watermarks {
         }
     }
 
-    /// How much is kept free at most below a limit that has room for a footprint of so many bytes: a program uses what is below the low mark only.
+    /// How much is kept free at most below a limit that has room for a footprint of so many bytes: a program uses what
+    /// is below the low mark only.
     pub fn kept_free(footprint: usize, processes_per_cpu: usize) -> usize {
         let marks = Watermarks::new(footprint + footprint / 8 + (2 << 20), processes_per_cpu, UNKNOWN);
         marks.limit - marks.low
@@ -143,7 +148,8 @@ impl Watermarks {
         }
     }
 
-    /// How much of a pool of `pool` bytes may hold copies of pages that are in the program and unchanged: less where there is no room for it.
+    /// How much of a pool of `pool` bytes may hold copies of pages that are in the program and unchanged: less where
+    /// there is no room for it.
     pub fn clean_at(&self, pool: usize) -> usize {
         if pool > self.dense { self.clean / 8 } else { self.clean }
     }
@@ -153,15 +159,15 @@ impl Watermarks {
         usage.footprint >= self.high && usage.stock < WINDOW
     }
 
-    /// True when those who wait for room may go on: at the high mark when there are some windows for them, so that one wake-up is for more than
-    /// a few microseconds of writing, or when no more are under way.
+    /// True when those who wait for room may go on: at the high mark when there are some windows for them, so that one
+    /// wake-up is for more than a few microseconds of writing, or when no more are under way.
     pub fn relieved(&self, usage: &Usage) -> bool {
         let enough = if usage.in_flight > 0 { RELIEF.min(self.stock) } else { WINDOW };
         usage.footprint < self.high || usage.stock >= enough
     }
 
-    /// The part of `most` that a pool of `pool` bytes leaves: what lies on the stage is taken from the program, which has the less the larger
-    /// the pool is.
+    /// The part of `most` that a pool of `pool` bytes leaves: what lies on the stage is taken from the program, which
+    /// has the less the larger the pool is.
     fn beside(&self, pool: usize, most: usize) -> usize {
         let left = self.limit.saturating_sub(pool) as u128;
         ((most as u128 * left / self.limit as u128) as usize).max(LEAST.min(most))
@@ -171,13 +177,16 @@ impl Watermarks {
     pub fn decide(&self, usage: &Usage) -> Actions {
         let [inactive, stock, in_flight] =
             [self.inactive, self.stock, self.in_flight].map(|most| self.beside(usage.pool, most));
-        // Stock is free memory that is at hand: what must come down is the rest, far enough to leave room for some stock.
+        // Stock is free memory that is at hand: what must come down is the rest, far enough to leave room for some
+        // stock.
         let used = usage.footprint.saturating_sub(usage.stock);
         let over = (used + stock).saturating_sub(self.low);
-        // Between the marks a little stock is worth more than free memory: dropping it would only make the next fault, or the pool, allocate.
+        // Between the marks a little stock is worth more than free memory: dropping it would only make the next fault,
+        // or the pool, allocate.
         let middle = (self.low / 2).saturating_add(self.high / 2);
         let excess = usage.stock.saturating_sub(stock.saturating_mul(2));
-        // What somebody waits for is not dropped before it is enough, nor the last window, from which single pages come in.
+        // What somebody waits for is not dropped before it is enough, nor the last window, from which single pages come
+        // in.
         let kept = if usage.waiting { RELIEF.min(self.stock) } else { WINDOW };
         let kept = if usage.footprint < self.max { kept } else { 0 };
         let above = usage.footprint.saturating_sub(middle).min(usage.stock.saturating_sub(kept));
@@ -309,8 +318,8 @@ mod tests {
         assert!(!w.gated(&Usage { stock: WINDOW, ..usage }));
     }
 
-    /// A store of ratio 1:3 below a program that writes fresh memory as fast as it is let: from a seed, the footprint stays
-    /// below the limit, and the program never stops.
+    /// A store of ratio 1:3 below a program that writes fresh memory as fast as it is let: from a seed, the footprint
+    /// stays below the limit, and the program never stops.
     #[test]
     fn a_fast_writer_is_held_at_the_limit_and_goes_on() {
         for mib in [6, 8, 12, 256] {

@@ -1,4 +1,5 @@
-//! Intel's accelerator as a user sees it: what `zfolio doctor` says of it, why a run with `deflate-iaa` does without, and what it did in a run.
+//! Intel's accelerator as a user sees it: what `zfolio doctor` says of it, why a run with `deflate-iaa` does without,
+//! and what it did in a run.
 
 use crate::check::{Check, Remedy, Verdict};
 use crate::lines::{Count, INDENT};
@@ -50,7 +51,8 @@ pub fn shortfall(compressor: Compressor, look: impl FnOnce() -> Setup) -> Option
     }
 }
 
-/// What a user who measures `deflate-iaa` should know where a device could do it: processor time is measured, of which a device takes next to none.
+/// What a user who measures `deflate-iaa` should know where a device could do it: processor time is measured, of which
+/// a device takes next to none.
 pub fn unmeasured(setup: &Setup) -> Option<String> {
     (setup.usable_count() > 0).then(|| "deflate-iaa in software, though there is a device for it".to_string())
 }
@@ -77,8 +79,8 @@ impl Usage {
         Some(Usage { workers: page.workers(), queues, cpus: page.cpus().collect(), reasons: page.reasons() })
     }
 
-    /// For the summary: how many units the device did, what the CPU did instead and why, and who had no device; lines of at most 80 columns. `None` where nobody was to
-    /// have one.
+    /// For the summary: how many units the device did, what the CPU did instead and why, and who had no device; lines
+    /// of at most 80 columns. `None` where nobody was to have one.
     pub fn text(&self) -> Option<String> {
         let workers: u64 = self.workers.iter().sum();
         if workers == 0 {
@@ -113,10 +115,13 @@ impl Usage {
         Some(wrap(&parts))
     }
 
-    /// For programs. `devices` are those with a queue that was open in any process, each with its `queues` and what these have done: `comp_calls` and `decomp_calls`
-    /// units, `comp_bytes_out` and `decomp_bytes_in` compressed bytes, the same of CRCs (`crc_`), of which a run makes none, `descriptors` that were taken and `refused`, `timeouts`, `page_faults`, and other `errors`. `cpus`
-    /// are those on which a worker asked: units done by a device, and by the CPU (`sw_`). `software` has the latter by their reason. `workers` are those of all
-    /// processes: that had a queue (`with_queue`), that could open none (`no_queue`), and that must not since they share their program's memory (`not_apart`).
+    /// For programs. `devices` are those with a queue that was open in any process, each with its `queues` and what
+    /// these have done: `comp_calls` and `decomp_calls` units, `comp_bytes_out` and `decomp_bytes_in` compressed bytes,
+    /// the same of CRCs (`crc_`), of which a run makes none, `descriptors` that were taken and `refused`, `timeouts`,
+    /// `page_faults`, and other `errors`. `cpus` are those on which a worker asked: units done by a device, and by the
+    /// CPU (`sw_`). `software` has the latter by their reason. `workers` are those of all processes: that had a queue
+    /// (`with_queue`), that could open none (`no_queue`), and that must not since they share their program's memory
+    /// (`not_apart`).
     pub fn json(&self) -> Value {
         let mut devices: Vec<(u32, Vec<Value>)> = Vec::new();
         for (device, id, counts) in &self.queues {

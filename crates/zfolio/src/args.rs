@@ -14,8 +14,8 @@ pub const DEFAULT_UNITS: &str = "4K,16K,64K,256K,2M";
 /// Memory that it tries unless another amount is named.
 pub const DEFAULT_SAMPLE: &str = "64M";
 
-/// The compressor of a run that names none: at 64 KiB a folio it is twice as dense as lz4, and the pool's density decides
-/// how much of a program stays in memory.
+/// The compressor of a run that names none: at 64 KiB a folio it is twice as dense as lz4, and the pool's density
+/// decides how much of a program stays in memory.
 pub const DEFAULT_COMPRESSOR: &str = "zstd:1";
 
 /// How long a program waits at a full limit, without any progress, before it is stopped.
@@ -26,8 +26,8 @@ const LIMIT: &str = "limit";
 
 /// Runs a program in less memory than it needs.
 ///
-/// Cold memory of the program is compressed into a pool inside the program's own limit, and comes back on the first touch.
-/// No swap device, no kernel module, no change to the program.
+/// Cold memory of the program is compressed into a pool inside the program's own limit, and comes back on the first
+/// touch. No swap device, no kernel module, no change to the program.
 #[derive(Parser, Debug)]
 #[command(
     name = "zfolio",
@@ -52,8 +52,9 @@ pub struct Cli {
 pub enum Task {
     /// Run a program within a limit of memory
     ///
-    /// The program is any dynamically linked one for this machine. Its output, its exit status and its signals are as without
-    /// zfolio; a program that was killed by signal N gives 128+N. When it has ended, a summary is written to stderr.
+    /// The program is any dynamically linked one for this machine. Its output, its exit status and its signals are as
+    /// without zfolio; a program that was killed by signal N gives 128+N. When it has ended, a summary is written to
+    /// stderr.
     #[command(
         override_usage = "zfolio run [OPTIONS] [--] CMD [ARG]...",
         after_help = "\
@@ -73,8 +74,8 @@ Examples:
 
     /// Say whether this machine can do it, and how to get what is missing
     ///
-    /// Looks at the kernel, the right to userfaultfd, huge pages and limits. The exit status is 0 when `zfolio run` works
-    /// here, else 1.
+    /// Looks at the kernel, the right to userfaultfd, huge pages and limits. The exit status is 0 when `zfolio run`
+    /// works here, else 1.
     Doctor(Doctor),
 
     /// Measure this machine: which compressor suits your memory?
@@ -87,9 +88,9 @@ Examples:
 pub struct Run {
     /// Keep CMD within this much memory: 512M, 1.5GiB, 268435456 or 50%
     ///
-    /// The limit holds for the whole process tree, and for all that zfolio needs itself: the compressed pool counts. Units are
-    /// binary. A percentage is one of the container's limit if it has one, else of RAM. Without this option it is 90 % of the
-    /// container's limit, else half of RAM.
+    /// The limit holds for the whole process tree, and for all that zfolio needs itself: the compressed pool counts.
+    /// Units are binary. A percentage is one of the container's limit if it has one, else of RAM. Without this option
+    /// it is 90 % of the container's limit, else half of RAM.
     #[arg(long, short, value_name = "SIZE", allow_hyphen_values = true)]
     pub memory: Option<OsString>,
 
@@ -100,10 +101,11 @@ pub struct Run {
 
     /// Show CMD so much memory when it asks how much there is: a size as for --memory, or limit
     ///
-    /// Programs that size their heaps and caches by that (java, node, duckdb, sort) see all of the machine's memory otherwise, whatever
-    /// --memory says, and take more than they need to. `limit` is the value of --memory. Less leaves room for what such a program takes
-    /// beside its heap, and more lets it have what compresses well. What the machine or its control group has is not exceeded. It holds for
-    /// all processes of CMD, but not for those that ask the kernel past libc (Go).
+    /// Programs that size their heaps and caches by that (java, node, duckdb, sort) see all of the machine's memory
+    /// otherwise, whatever --memory says, and take more than they need to. `limit` is the value of --memory. Less
+    /// leaves room for what such a program takes beside its heap, and more lets it have what compresses well. What the
+    /// machine or its control group has is not exceeded. It holds for all processes of CMD, but not for those that ask
+    /// the kernel past libc (Go).
     #[arg(long, value_name = "SIZE|limit", allow_hyphen_values = true)]
     pub visible: Option<OsString>,
 
@@ -113,8 +115,8 @@ pub struct Run {
 
     /// Show how the run goes: a line below CMD's own output, once a second
     ///
-    /// What is in memory, what is saved, faults, and processes. Only on a terminal that is in its usual mode, and after the first two
-    /// seconds; nothing is written where stderr is a pipe or a file.
+    /// What is in memory, what is saved, faults, and processes. Only on a terminal that is in its usual mode, and after
+    /// the first two seconds; nothing is written where stderr is a pipe or a file.
     #[arg(long)]
     pub progress: bool,
 
@@ -124,8 +126,9 @@ pub struct Run {
 
     /// Let all processes of CMD miss at the same time, however many they are
     ///
-    /// Else, where more of them are busy than there are CPUs, and each takes from the others what they work on, the youngest wait for their turn
-    /// whenever they miss, about two seconds at a time. All are done sooner by that; but where each of them has to answer at once, it is too long.
+    /// Else, where more of them are busy than there are CPUs, and each takes from the others what they work on, the
+    /// youngest wait for their turn whenever they miss, about two seconds at a time. All are done sooner by that; but
+    /// where each of them has to answer at once, it is too long.
     #[arg(long)]
     pub no_turns: bool,
 
@@ -144,7 +147,8 @@ pub struct Run {
 
     /// Stop CMD where more than a sixteenth of the limit cannot go out, instead of only saying so
     ///
-    /// Processes that cannot be managed count, and memory that stays for whatever reason: shared, locked and so on. The exit status is 125.
+    /// Processes that cannot be managed count, and memory that stays for whatever reason: shared, locked and so on. The
+    /// exit status is 125.
     #[arg(long, conflicts_with = "unmanaged_ok")]
     pub strict: bool,
 
@@ -231,12 +235,12 @@ pub struct Bench {
 pub enum BenchTask {
     /// Compare compressors and units on the memory of a process, or on files
     ///
-    /// Every compressor takes the memory out and back at every unit, and what comes back is compared. The table has the ratio and the
-    /// speeds out and in, in bytes of memory for a second of processor time, as medians of several rounds in turn. A `*` marks the
-    /// front of each unit: what nothing else there is both denser and faster out than. The unit is marked apart since it is another
-    /// choice: larger ones are denser, and a page that is missed costs more. Of a process its private anonymous memory is read that is
-    /// present, while it runs on: not what is in swap, nor what zfolio has out of it. Pages that one word fills are counted and left
-    /// out.
+    /// Every compressor takes the memory out and back at every unit, and what comes back is compared. The table has the
+    /// ratio and the speeds out and in, in bytes of memory for a second of processor time, as medians of several rounds
+    /// in turn. A `*` marks the front of each unit: what nothing else there is both denser and faster out than. The
+    /// unit is marked apart since it is another choice: larger ones are denser, and a page that is missed costs more.
+    /// Of a process its private anonymous memory is read that is present, while it runs on: not what is in swap, nor
+    /// what zfolio has out of it. Pages that one word fills are counted and left out.
     #[command(
         override_usage = "zfolio bench compress [OPTIONS] <--pid PID | FILE...>",
         after_help = "\
@@ -275,7 +279,8 @@ pub struct Compress {
 
     /// Try these instead of all; `zfolio run --help` says what there is
     ///
-    /// With `zstd:1,dict=FILE` a dictionary is tried. One that was made of the memory that is tried looks better than it is.
+    /// With `zstd:1,dict=FILE` a dictionary is tried. One that was made of the memory that is tried looks better than
+    /// it is.
     #[arg(long, short, value_name = "NAME[:LEVEL][,dict=FILE],...", allow_hyphen_values = true)]
     pub compressor: Option<String>,
 
@@ -306,7 +311,8 @@ impl Run {
             .map_err(|bad| format!("--memory {text}: {bad}"))
     }
 
-    /// How much memory programs are to see, in whole pages, where the limit is `max_bytes`; `None` for all that there is. An error is one line for the user.
+    /// How much memory programs are to see, in whole pages, where the limit is `max_bytes`; `None` for all that there
+    /// is. An error is one line for the user.
     pub fn visible_bytes(
         &self,
         memory: &crate::cgroup::Memory,

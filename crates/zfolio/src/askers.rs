@@ -1,4 +1,5 @@
-//! Programs that ask how much memory there is and size their heaps or caches by the answer, known by the files that they have mapped.
+//! Programs that ask how much memory there is and size their heaps or caches by the answer, known by the files that
+//! they have mapped.
 //!
 //! | file | what it sizes by that |
 //! | --- | --- |

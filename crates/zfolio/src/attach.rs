@@ -1,16 +1,20 @@
-//! Starts an engine in a process from outside: one of its threads is made to call a function of libzfolio.so (interpose/src/attach.rs), by ptrace.
+//! Starts an engine in a process from outside: one of its threads is made to call a function of libzfolio.so
+//! (interpose/src/attach.rs), by ptrace.
 //!
 //! ```text
 //!   seize, interrupt ──> Stopping ── its stop: save, set ──> Running ── says Done, interrupt ──> Ending ── its stop: restore, let go
 //!                           └─ too late, or not now ──> let go as soon as it stops <── too long ──┘
 //! ```
 //!
-//! Nothing is waited for here: stops come with the ends of children (supervise.rs), and what the thread says is looked at in between. The tracer is `zfolio run`'s only
-//! thread, since Yama lets ancestors trace and nobody else, and since the kernel tells stops of a traced child to any thread that waits for children.
+//! Nothing is waited for here: stops come with the ends of children (supervise.rs), and what the thread says is looked
+//! at in between. The tracer is `zfolio run`'s only thread, since Yama lets ancestors trace and nobody else, and since
+//! the kernel tells stops of a traced child to any thread that waits for children.
 //!
-//! The program cannot tell: no signal is sent, its parent is told of no stop, and none of its system calls fails. One that was interrupted is made again by the kernel,
-//! with the time that is left of it; those that say EINTR whoever interrupts them (epoll_wait, semtimedop, sigtimedwait, sockets with a timeout) begin their time anew.
-//! A thread that waits in a call which would say how far it has come is left alone, since that would show. One that is about to wait in it cannot be told from any that runs.
+//! The program cannot tell: no signal is sent, its parent is told of no stop, and none of its system calls fails. One
+//! that was interrupted is made again by the kernel, with the time that is left of it; those that say EINTR whoever
+//! interrupts them (epoll_wait, semtimedop, sigtimedwait, sockets with a timeout) begin their time anew. A thread that
+//! waits in a call which would say how far it has come is left alone, since that would show. One that is about to wait
+//! in it cannot be told from any that runs.
 
 mod registers;
 mod threads;

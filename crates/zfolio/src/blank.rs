@@ -1,7 +1,7 @@
 //! A shared object with nothing in it, for the loader of 32-bit programs.
 //!
-//! A 32-bit descendant inherits LD_PRELOAD, and its loader would say on its stderr that libzfolio.so is of the wrong class. This one it loads
-//! without a word, and goes on.
+//! A 32-bit descendant inherits LD_PRELOAD, and its loader would say on its stderr that libzfolio.so is of the wrong
+//! class. This one it loads without a word, and goes on.
 
 use object::elf::*;
 
@@ -33,8 +33,8 @@ const END: u32 = STRINGS_AT + STRINGS.len() as u32;
 
 /// The object, for i386: the file's bytes.
 ///
-/// All of it is one segment that is mapped, and writable since loaders before glibc 2.35 put addresses into the dynamic section. What it says of the
-/// stack must be said: without it the loader would make the program's stacks executable.
+/// All of it is one segment that is mapped, and writable since loaders before glibc 2.35 put addresses into the dynamic
+/// section. What it says of the stack must be said: without it the loader would make the program's stacks executable.
 pub fn object() -> Vec<u8> {
     const READ_WRITE: u32 = PF_R.0 | PF_W.0;
     const PAGE: u32 = base::PAGE as u32;

@@ -1,5 +1,5 @@
-//! Why memory cannot go out: what each cause is called, what is said of it, and what helps. The warnings, the summary and the
-//! JSON have it from here; of memory in managed processes it is what engines say ([`Kind`]).
+//! Why memory cannot go out: what each cause is called, what is said of it, and what helps. The warnings, the summary
+//! and the JSON have it from here; of memory in managed processes it is what engines say ([`Kind`]).
 
 use crate::sys;
 use std::fs;

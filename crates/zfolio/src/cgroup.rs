@@ -1,5 +1,5 @@
-//! How much memory there is to share out: the limit of the memory control group that this process is in (version 1 or 2),
-//! or the machine's RAM.
+//! How much memory there is to share out: the limit of the memory control group that this process is in (version 1 or
+//! 2), or the machine's RAM.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -43,8 +43,8 @@ impl Memory {
         self.cgroup.as_ref().map_or(self.ram_bytes, |limit| limit.bytes)
     }
 
-    /// The limit of a run that names none: 90 % of the control group's limit, so that the kernel's killer stays asleep, else
-    /// half of the RAM. In bytes.
+    /// The limit of a run that names none: 90 % of the control group's limit, so that the kernel's killer stays asleep,
+    /// else half of the RAM. In bytes.
     pub fn default_bytes(&self) -> u64 {
         self.cgroup.as_ref().map_or(self.ram_bytes / 2, |limit| limit.bytes / 10 * 9)
     }
@@ -55,16 +55,16 @@ fn ram_bytes(meminfo: &str) -> Option<u64> {
     Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
 }
 
-/// The lowest limit of a kind, which each version has in a `file`, on the way from this process's group to the root; from the
-/// texts of /proc/self/cgroup and /proc/self/mountinfo.
+/// The lowest limit of a kind, which each version has in a `file`, on the way from this process's group to the root;
+/// from the texts of /proc/self/cgroup and /proc/self/mountinfo.
 fn lowest(
     cgroup: &str,
     mountinfo: &str,
     file: impl Fn(Version) -> Option<&'static str>,
     read: impl Fn(&Path) -> Option<String>,
 ) -> Option<Limit> {
-    // A line is `id:controllers:path`; version 2 is the one with the id 0 and no controllers. Where both are mounted the
-    // memory controller is in one of them, and in the other there is no file to read.
+    // A line is `id:controllers:path`; version 2 is the one with the id 0 and no controllers. Where both are mounted
+    // the memory controller is in one of them, and in the other there is no file to read.
     let groups = cgroup.lines().filter_map(|line| {
         let mut fields = line.splitn(3, ':');
         let (id, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
@@ -78,8 +78,8 @@ fn lowest(
         .filter_map(|(version, group)| Some((version, file(version)?, group)))
         .flat_map(|(version, file, group)| {
             mountinfo.lines().filter_map(move |line| mount(line, version)).flat_map(move |(root, point)| {
-                // The mount shows the hierarchy from `root` on: in a container with a namespace of its own that is "/", and in
-                // one without it is the container's own group.
+                // The mount shows the hierarchy from `root` on: in a container with a namespace of its own that is "/",
+                // and in one without it is the container's own group.
                 let group = Path::new(group);
                 let below = group.strip_prefix(&root).unwrap_or(Path::new("")).to_path_buf();
                 let dirs: Vec<PathBuf> = below.ancestors().map(|dir| point.join(dir)).collect();

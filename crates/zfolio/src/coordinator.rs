@@ -1,4 +1,5 @@
-//! The coordinator: divides the limit of the run among its processes, tick by tick, by what they need (vmscan/share.rs).
+//! The coordinator: divides the limit of the run among its processes, tick by tick, by what they need
+//! (vmscan/share.rs).
 //!
 //! ```text
 //!   shared page: footprints, refaults, waits ──┐
@@ -6,8 +7,9 @@
 //!   /proc: who is there, what is not managed ──┘
 //! ```
 //!
-//! Between two ticks engines take from the pot by themselves, so that a tick may come late without harm: nobody gets more than there is, only what one
-//! process has given up reaches the others later. What is counted with relatives, and what the dead leave, is in excess.rs.
+//! Between two ticks engines take from the pot by themselves, so that a tick may come late without harm: nobody gets
+//! more than there is, only what one process has given up reaches the others later. What is counted with relatives, and
+//! what the dead leave, is in excess.rs.
 
 mod excess;
 mod findings;
@@ -40,7 +42,8 @@ const PRESSED_MS: u64 = 10;
 /// What goes out shrinks if it comes to less than so much of what it was.
 const SHRINKS: [u64; 2] = [3, 4];
 
-/// So much of the limit is left to managed processes, one part of it, however much nobody can take out: the limit is passed then, and they are not to stand still for it.
+/// So much of the limit is left to managed processes, one part of it, however much nobody can take out: the limit is
+/// passed then, and they are not to stand still for it.
 const LEFT: u64 = 10;
 
 /// What is kept for what nobody counts: one part in so many of the limit.
@@ -86,7 +89,8 @@ pub struct Coordinator {
     /// Page tables of related processes are not walked before; and how often they were.
     walk: Instant,
     walks: u64,
-    /// Who was there at the last tick; and who has ended since, until the engine is gone, and it is known what is left to relatives.
+    /// Who was there at the last tick; and who has ended since, until the engine is gone, and it is known what is left
+    /// to relatives.
     present: Vec<Tenant>,
     departed: Vec<Tenant>,
     /// Until then those that hold more than they know wait for these.
@@ -170,7 +174,8 @@ impl Coordinator {
         self.next.min(self.growth.due()).saturating_duration_since(Instant::now())
     }
 
-    /// Divides, if it is time to. The engines of `refused` have said themselves why they do not manage them; who has ended has no slot any more.
+    /// Divides, if it is time to. The engines of `refused` have said themselves why they do not manage them; who has
+    /// ended has no slot any more.
     pub fn tick(&mut self, refused: &HashMap<u32, String>) {
         let now = Instant::now();
         if now >= self.growth.due() {
@@ -240,7 +245,8 @@ impl Coordinator {
         self.file_room.as_mut().map_or(0, |room| room.look(now, can_give))
     }
 
-    /// True where files can be given some of the programs' memory: nobody waits for more than there is, and what goes out shrinks.
+    /// True where files can be given some of the programs' memory: nobody waits for more than there is, and what goes
+    /// out shrinks.
     fn can_give(&self) -> bool {
         let (mut stored, mut pool) = (0, 0);
         for (_, slot) in self.taken() {
@@ -378,7 +384,8 @@ impl Coordinator {
         self.find(&refused, now);
     }
 
-    /// Adds up what strangers hold, and shared memory. Whoever has got a slot since the look, and has published in it, counts there.
+    /// Adds up what strangers hold, and shared memory. Whoever has got a slot since the look, and has published in it,
+    /// counts there.
     fn sum_strangers(&self) {
         let has_published = |(_, slot): &(usize, &Slot)| slot.footprint_bytes.load(Relaxed) > 0;
         let known: HashSet<u32> =
@@ -388,7 +395,8 @@ impl Coordinator {
         self.memcg.division.unmanaged_bytes.store(sum + self.shared.bytes(), Relaxed);
     }
 
-    /// Ends programs that their engines have stopped and that go on: the first process of a PID namespace heeds no signal from inside of it.
+    /// Ends programs that their engines have stopped and that go on: the first process of a PID namespace heeds no
+    /// signal from inside of it.
     fn end_stopped(&self) {
         for (_, slot) in self.taken().filter(|(_, slot)| slot.state() == State::Stopped) {
             let stopped = (slot.pid.load(Relaxed), slot.start.load(Relaxed));
@@ -418,7 +426,8 @@ impl Coordinator {
         known.map_or(process.private_bytes, |(private, proportional)| private.min(proportional))
     }
 
-    /// Processes with less are counted in full: of a small limit that is less too, as dozens of them would take all of it.
+    /// Processes with less are counted in full: of a small limit that is less too, as dozens of them would take all of
+    /// it.
     fn large_bytes(&self) -> u64 {
         (self.memcg.max_bytes.load(Relaxed) / LARGE_PART).min(LARGE)
     }

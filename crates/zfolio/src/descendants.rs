@@ -1,6 +1,8 @@
-//! The processes of a run, from /proc: CMD's descendants and the orphans among them, which come to `zfolio run` as their subreaper.
+//! The processes of a run, from /proc: CMD's descendants and the orphans among them, which come to `zfolio run` as
+//! their subreaper.
 //!
-//! Engines and workers are ours and not listed. A look costs some 20 us for each process, and is taken the less often the longer it takes.
+//! Engines and workers are ours and not listed. A look costs some 20 us for each process, and is taken the less often
+//! the longer it takes.
 
 use crate::causes::Cause;
 use crate::{program, sys};
@@ -161,7 +163,8 @@ fn numbers_in(path: &str) -> Vec<u32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// What /proc/PID/stat says: the name, which may hold anything, parentheses and blanks included, and the words after it.
+/// What /proc/PID/stat says: the name, which may hold anything, parentheses and blanks included, and the words after
+/// it.
 fn stat(pid: u32) -> Option<(String, String)> {
     let stat = read(&format!("/proc/{pid}/stat"))?;
     let (open, close) = (stat.iter().position(|&b| b == b'(')?, stat.iter().rposition(|&b| b == b')')?);
@@ -201,7 +204,8 @@ pub fn private_bytes(pid: u32) -> Option<u64> {
     held_bytes(pid).map(|(private, _)| private)
 }
 
-/// Private and shared pages that a process has in its page tables, in bytes; private ones also where the machine's own swap has them.
+/// Private and shared pages that a process has in its page tables, in bytes; private ones also where the machine's own
+/// swap has them.
 fn held_bytes(pid: u32) -> Option<(u64, u64)> {
     let statm = String::from_utf8(read(&format!("/proc/{pid}/statm"))?).ok()?;
     let mut sizes = statm.split(' ').map(|word| word.trim().parse::<u64>().unwrap_or(0));
@@ -230,7 +234,8 @@ pub fn has_not_executed(pid: u32) -> bool {
     is_alive && flags.is_some_and(|flags| flags & FORKED != 0)
 }
 
-/// True for an engine, until all that it had is the kernel's again. One that is in another namespace has another number here, and counts as gone.
+/// True for an engine, until all that it had is the kernel's again. One that is in another namespace has another number
+/// here, and counts as gone.
 pub fn is_engine(pid: u32) -> bool {
     process(pid).is_some_and(|process| process.name == ENGINE)
 }
@@ -248,8 +253,8 @@ fn own_pid(pid: u32) -> u32 {
     status(pid, "NSpid:").last().copied().unwrap_or(pid)
 }
 
-/// Private memory of a process, and the same with each page divided by the number of processes that have it, in bytes. Both are of one walk of its page tables:
-/// where it grows meanwhile, it does so in both.
+/// Private memory of a process, and the same with each page divided by the number of processes that have it, in bytes.
+/// Both are of one walk of its page tables: where it grows meanwhile, it does so in both.
 pub fn shared_bytes(pid: u32) -> Option<(u64, u64)> {
     let text = String::from_utf8(read(&format!("/proc/{pid}/smaps_rollup"))?).ok()?;
     let kib = |name: &str| {
@@ -261,7 +266,8 @@ pub fn shared_bytes(pid: u32) -> Option<(u64, u64)> {
     Some((private * 1024, (kib("Pss_Anon:")? + kib("SwapPss:").unwrap_or(0)) * 1024))
 }
 
-/// Why a process is not managed. `library` is that of the run. One that has ended by now is taken for a small one, and so is one of this user's that hides.
+/// Why a process is not managed. `library` is that of the run. One that has ended by now is taken for a small one, and
+/// so is one of this user's that hides.
 pub fn reason(pid: u32, library_path: &Path) -> Reason {
     let exe = format!("/proc/{pid}/exe");
     let unmanageable = program::inspect(Path::new(&exe)).err();
@@ -291,7 +297,8 @@ fn not_loaded(pid: u32) -> Reason {
     Reason::Without(cause, why.to_string())
 }
 
-/// True when the library is there for this process and not for that one, which has another root directory or other mounts. Who may not look says no.
+/// True when the library is there for this process and not for that one, which has another root directory or other
+/// mounts. Who may not look says no.
 fn is_hidden(pid: u32, library: &Path) -> bool {
     let is_missing = |path: &Path| fs::symlink_metadata(path).is_err_and(|e| e.kind() == ErrorKind::NotFound);
     let there = format!("/proc/{pid}/root{}", library.display());
@@ -304,7 +311,8 @@ fn hidden(library: &Path) -> String {
     format!("{place}, where the library is, is hidden from it by a chroot or a mount")
 }
 
-/// False for a list that broke off, since the process ended or executed another program meanwhile: the stack comes last.
+/// False for a list that broke off, since the process ended or executed another program meanwhile: the stack comes
+/// last.
 fn is_whole(maps: &[u8]) -> bool {
     holds(maps, b"[stack]")
 }

@@ -7,7 +7,8 @@ use std::io::Read;
 
 const _: () = assert!(memcg::DICTIONARY_MAX_BYTES == FILE_MAX_BYTES);
 
-/// Reads the dictionary that `text` names, of which `compressor` was parsed; empty where that has none. An error is one line for the user.
+/// Reads the dictionary that `text` names, of which `compressor` was parsed; empty where that has none. An error is one
+/// line for the user.
 pub fn read(text: &str, compressor: Compressor) -> Result<Vec<u8>, String> {
     let Some(name) = Compressor::dictionary_file(text) else { return Ok(Vec::new()) };
     let mut dictionary = Vec::new();

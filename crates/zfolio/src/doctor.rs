@@ -1,5 +1,5 @@
-//! Can this machine do it? Each check says what was found, what that means, and the command that changes it. `zfolio doctor`
-//! shows all of them; `zfolio run` stops at the first that makes it impossible.
+//! Can this machine do it? Each check says what was found, what that means, and the command that changes it. `zfolio
+//! doctor` shows all of them; `zfolio run` stops at the first that makes it impossible.
 
 mod circumstances;
 mod remedies;

@@ -1,5 +1,6 @@
-//! Families: processes that have pages in common since a fork. Where one of them wants for memory, one engine is asked to store for all what they share: each for itself
-//! would store it once more. (shared_store.rs and sharing.rs of engine do it.)
+//! Families: processes that have pages in common since a fork. Where one of them wants for memory, one engine is asked
+//! to store for all what they share: each for itself would store it once more. (heritage.rs and telling.rs of preload
+//! do it.)
 
 use memcg::{Slot, State};
 use std::collections::HashMap;
@@ -7,17 +8,20 @@ use std::sync::atomic::Ordering::*;
 use std::time::{Duration, Instant};
 use vmscan::PAGE;
 
-/// How much is asked for at a time, in bytes of the program: twice as much each time, as long as one of the family is pressed.
+/// How much is asked for at a time, in bytes of the program: twice as much each time, as long as one of the family is
+/// pressed.
 const ASKED: [u64; 2] = [512 << 10, 4 << 20];
 
-/// How long it takes at least until what was asked for has gone out everywhere, and it can be seen whether it was enough.
+/// How long it takes at least until what was asked for has gone out everywhere, and it can be seen whether it was
+/// enough.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// How long an engine that had nothing left to tell is not asked again.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// What is read back costs each reader a copy that it did not have before. It is looked so often whether that was more than one part in so many of what went out; then
-/// nothing is asked for some time, unless somebody waits for room for long.
+/// What is read back costs each reader a copy that it did not have before. It is looked so often whether that was more
+/// than one part in so many of what went out; then nothing is asked for some time, unless somebody waits for room for
+/// long.
 const LOOK: Duration = Duration::from_millis(500);
 const READ_PART: u64 = 4;
 const REST: Duration = Duration::from_secs(5);
@@ -116,7 +120,8 @@ impl Families {
     }
 }
 
-/// Bytes of all logs of all families. A log is its owner's as long as that lives; what is left then is counted once, however many read it.
+/// Bytes of all logs of all families. A log is its owner's as long as that lives; what is left then is counted once,
+/// however many read it.
 pub fn log_bytes(slots: impl Iterator<Item = &'static Slot>) -> u64 {
     let mut families: HashMap<u32, (u64, u64)> = HashMap::new();
     let mut sum = 0;

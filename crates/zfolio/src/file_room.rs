@@ -1,8 +1,10 @@
-//! Room for file pages, where the run is in a memory control group with a limit: what is executed and read counts against that limit too.
+//! Room for file pages, where the run is in a memory control group with a limit: what is executed and read counts
+//! against that limit too.
 //!
-//! zfolio's memory cannot be swapped, and so the kernel, when the group is full, takes file pages alone. Where the run's own limit leaves them too little room,
-//! the code of the programs is read from disk again and again, and nobody comes on: of `make -j4` in a group of its limit and 10 % no file was compiled
-//! in a minute, in which 9 million pages were read. So the run takes less of its limit as long as that is seen.
+//! zfolio's memory cannot be swapped, and so the kernel, when the group is full, takes file pages alone. Where the
+//! run's own limit leaves them too little room, the code of the programs is read from disk again and again, and nobody
+//! comes on: of `make -j4` in a group of its limit and 10 % no file was compiled in a minute, in which 9 million pages
+//! were read. So the run takes less of its limit as long as that is seen.
 
 use crate::cgroup::Limit;
 use std::fs;
@@ -12,14 +14,16 @@ use std::time::{Duration, Instant};
 /// How often the group's figures are read.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// Between two looks: so many pages that were there before were waited for again where too few have room, and no more where all have.
+/// Between two looks: so many pages that were there before were waited for again where too few have room, and no more
+/// where all have.
 const OFTEN: u64 = 16;
 const SELDOM: u64 = 2;
 
 /// At so many looks in a row at which all have room, some of it is taken back at each.
 const CALM: u32 = 20;
 
-/// Files may take one part in so many of the run's limit; it is given in so many steps, of which some at once where much more is missed, and taken back in so many.
+/// Files may take one part in so many of the run's limit; it is given in so many steps, of which some at once where
+/// much more is missed, and taken back in so many.
 const PART: u64 = 4;
 const STEPS_UP: u64 = 16;
 const MOST_AT_ONCE: u64 = 4;
@@ -38,7 +42,8 @@ struct Counts {
 }
 
 impl Counts {
-    /// From the text of memory.stat: of version 1 what is counted with the groups below. `None` where the kernel does not count it.
+    /// From the text of memory.stat: of version 1 what is counted with the groups below. `None` where the kernel does
+    /// not count it.
     fn parse(stat: &str) -> Option<Counts> {
         let field = |name: &str| {
             let of = |name: &str| stat.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
@@ -73,7 +78,8 @@ impl FileRoom {
         Some(FileRoom { limit_bytes: limit.bytes, usage, stat, looked: Instant::now(), seen, room })
     }
 
-    /// Looks, if it is time to; how much of its limit the run leaves to files, in bytes: nothing where programs cannot give anything.
+    /// Looks, if it is time to; how much of its limit the run leaves to files, in bytes: nothing where programs cannot
+    /// give anything.
     pub fn look(&mut self, now: Instant, can_give: bool) -> u64 {
         if now >= self.looked + LOOK {
             self.looked = now;
@@ -82,7 +88,8 @@ impl FileRoom {
             if let (Some(used), Some(counts)) = (used, counts(&self.stat)) {
                 let is_full = used > self.limit_bytes - self.limit_bytes / FULL_PART;
                 let major = counts.major.saturating_sub(self.seen.major);
-                // What is read for the first time cannot be helped; what is read by read(2), again and again, need not fit.
+                // What is read for the first time cannot be helped; what is read by read(2), again and again, need not
+                // fit.
                 let missed = major.min(counts.refaults.saturating_sub(self.seen.refaults));
                 self.seen = counts;
                 self.room.learn(is_full && can_give, missed);

@@ -1,5 +1,5 @@
-//! The machine's libc, as far as libzfolio.so's hooks inside it are concerned: which of its system calls are where they are looked for. The
-//! file says the same as the memory of a program that has loaded it.
+//! The machine's libc, as far as libzfolio.so's hooks inside it are concerned: which of its system calls are where they
+//! are looked for. The file says the same as the memory of a program that has loaded it.
 
 use anyhow::{Context, Result};
 use object::elf::FileHeader64;

@@ -1,8 +1,10 @@
-//! Processes that have grown and have no engine: their memory passed no hook of the library's (interpose/src/grow.rs), since the program maps it by system calls of its
-//! own. They are found by looks at /proc, and given an engine from outside (attach.rs).
+//! Processes that have grown and have no engine: their memory passed no hook of the library's (interpose/src/grow.rs),
+//! since the program maps it by system calls of its own. They are found by looks at /proc, and given an engine from
+//! outside (attach.rs).
 //!
-//! A process fills memory at some 4 bytes in a nanosecond, and so looks are the more frequent the less room is left of the limit: no more than a quarter of it is filled between two.
-//! Where nothing has been started since the last one, a look reads the size of each process without an engine, which most often is none or a few.
+//! A process fills memory at some 4 bytes in a nanosecond, and so looks are the more frequent the less room is left of
+//! the limit: no more than a quarter of it is filled between two. Where nothing has been started since the last one, a
+//! look reads the size of each process without an engine, which most often is none or a few.
 
 use crate::attach::{Attacher, Outcome, STEP};
 use crate::descendants::{self, Process, Tree};
@@ -91,8 +93,8 @@ impl Growth {
         self.tried.iter().filter_map(|(key, tried)| Some((*key, tried.refused.as_deref()?)))
     }
 
-    /// Looks, if it is time to, and sees to who is found. `room` is what is left of the limit, in bytes; `is_settled` says by its own number whether a process has an engine or is
-    /// known to have none.
+    /// Looks, if it is time to, and sees to who is found. `room` is what is left of the limit, in bytes; `is_settled`
+    /// says by its own number whether a process has an engine or is known to have none.
     pub fn tick(&mut self, now: Instant, tree: &Tree, room: u64, is_settled: impl Fn(u32) -> bool) {
         self.stepped = now;
         if let Some((pid, outcome)) = self.attacher.step(now) {
@@ -123,7 +125,8 @@ impl Growth {
         self.due = now + pause(room).max((sys::cpu_time() - began) * PART);
     }
 
-    /// The tree has been looked at: sees to who is found there. Somebody in it may have an engine no more, since it has executed a program.
+    /// The tree has been looked at: sees to who is found there. Somebody in it may have an engine no more, since it has
+    /// executed a program.
     pub fn note(&mut self, now: Instant, tree: &Tree, is_settled: impl Fn(u32) -> bool) {
         self.small = tree.processes.clone();
         self.leave_out(is_settled);

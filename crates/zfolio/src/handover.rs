@@ -9,14 +9,18 @@
 //! ```
 //!
 //! Any user may connect. Who is not a descendant of this process is sent nothing. This is safe because
-//! 1. the kernel says which process has connected, by a pidfd, and that process is found alive after the look at its ancestors: its number was its own all the while;
-//! 2. its ancestors are looked up twice, and are the same both times. A process's parent changes only to one of its ancestors, and never back: so each of them was there
-//!    between the two looks, and no number had come round to another process. Where an ancestor ends meanwhile, as the process that has made an engine does, both looks are repeated;
+//! 1. the kernel says which process has connected, by a pidfd, and that process is found alive after the look at its
+//!    ancestors: its number was its own all the while;
+//! 2. its ancestors are looked up twice, and are the same both times. A process's parent changes only to one of its
+//!    ancestors, and never back: so each of them was there between the two looks, and no number had come round to
+//!    another process. Where an ancestor ends meanwhile, as the process that has made an engine does, both looks are
+//!    repeated;
 //! 3. nothing is read from who has connected, and nothing that is sent can wait, so that nobody can hold up the others.
 //!
-//! Who is handed its own memory cannot have another's by it: a process could connect, and then execute a program that has more rights than itself, while somebody else reads from the
-//! socket. This is safe because
-//! 1. it has not executed anything since it was made, which is looked at when the files are open: the memory is what its maker had or has;
+//! Who is handed its own memory cannot have another's by it: a process could connect, and then execute a program that
+//! has more rights than itself, while somebody else reads from the socket. This is safe because
+//! 1. it has not executed anything since it was made, which is looked at when the files are open: the memory is what
+//!    its maker had or has;
 //! 2. it has been alive all the while (above), so that the files are its own;
 //! 3. this thread has no CAP_SYS_ADMIN: the page tables do not say where in the machine's memory a page is.
 
@@ -109,7 +113,8 @@ fn hand(socket: &UnixStream, [page, settings]: &[File; 2], sees_memory: bool) ->
     sys::send_descriptors(socket, what, &files.map(|file| file.as_fd()).collect::<Vec<_>>())
 }
 
-/// Page tables, twice, and memory of a process that may not open them itself; the caller sees to it that it is alive after this.
+/// Page tables, twice, and memory of a process that may not open them itself; the caller sees to it that it is alive
+/// after this.
 fn own_files(peer: &Peer) -> Option<[File; 3]> {
     let [pagemap, memory] = ["pagemap", "mem"].map(|name| format!("/proc/{}/{name}", peer.pid));
     if fs::metadata(&pagemap).ok()?.uid() == peer.uid {

@@ -1,8 +1,8 @@
 //! What is known of kernels by their version: defects of what zfolio uses, where each matters, and what helps.
 //!
-//! A version alone proves nothing, since distributions take mends back to older kernels. What it says is therefore a note,
-//! and never keeps a program from being run. docs/kernels.md says where each entry is from, and lists the defects that
-//! zfolio gets by with, of which nothing is said.
+//! A version alone proves nothing, since distributions take mends back to older kernels. What it says is therefore a
+//! note, and never keeps a program from being run. docs/kernels.md says where each entry is from, and lists the defects
+//! that zfolio gets by with, of which nothing is said.
 
 use crate::check::{Remedy, remedy};
 
@@ -107,8 +107,8 @@ pub fn defects(version: Version, in_use: &[Needs]) -> Vec<&'static Defect> {
     DEFECTS.iter().filter(|defect| defect.is_in(version)).filter(matters).collect()
 }
 
-/// The version of a kernel, from what uname(2) says (`release` and `version`) and Ubuntu's /proc/version_signature. Debian
-/// and Ubuntu have names of their own for their releases, and say elsewhere which of the kernel's own they are.
+/// The version of a kernel, from what uname(2) says (`release` and `version`) and Ubuntu's /proc/version_signature.
+/// Debian and Ubuntu have names of their own for their releases, and say elsewhere which of the kernel's own they are.
 pub fn version(release: &str, build: &str, signature: &str) -> Version {
     let debians = build.split_once("Debian ").map(|(_, version)| version);
     let ubuntus = signature.starts_with("Ubuntu ").then(|| signature.trim_end().rsplit(' ').next()).flatten();

@@ -81,7 +81,8 @@ pub fn write_wrapped(out: &mut impl Write, text: &str) -> fmt::Result {
     writeln!(out, "{line}")
 }
 
-/// What of a text can be shown in a line of a terminal: what would move the cursor, turn the direction of writing, or worse, is escaped.
+/// What of a text can be shown in a line of a terminal: what would move the cursor, turn the direction of writing, or
+/// worse, is escaped.
 pub fn printable(text: &str) -> String {
     let mut shown = String::new();
     for c in text.chars() {

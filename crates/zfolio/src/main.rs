@@ -1,5 +1,5 @@
-//! The command: `zfolio run` starts a program under a limit and tells at its end how it went; `zfolio doctor` says whether
-//! this machine can do it; `zfolio bench` measures it.
+//! The command: `zfolio run` starts a program under a limit and tells at its end how it went; `zfolio doctor` says
+//! whether this machine can do it; `zfolio bench` measures it.
 //!
 //! ```text
 //!   args, size ──> doctor (probe) ──> program (elf) ──> rundir ──> supervise ──> summary
@@ -8,15 +8,20 @@
 //! ```
 //!
 //! - [`args`], [`size`], [`cgroup`]: the command line, sizes of memory, and what they are a share of
-//! - [`probe`], [`doctor`], by [`check`]: what the kernel allows, and what to do about what it does not; [`kernels`]: what is known of it by its version; [`swap`]: the machine's
+//! - [`probe`], [`doctor`], by [`check`]: what the kernel allows, and what to do about what it does not; [`kernels`]:
+//!   what is known of it by its version; [`swap`]: the machine's
 //! - [`program`], [`elf`]: CMD, found and looked at before it runs; [`glibc`]: the machine's libc
 //! - [`mod@dictionary`]: the one that the user has in a file
-//! - [`rundir`]: the directory with the library and the shared page; [`blank`]: a library of nothing, for 32-bit descendants
-//! - [`visible`]: the library that tells programs how much memory they are to see; [`askers`]: which programs go by that
+//! - [`rundir`]: the directory with the library and the shared page; [`blank`]: a library of nothing, for 32-bit
+//!   descendants
+//! - [`visible`]: the library that tells programs how much memory they are to see; [`askers`]: which programs go by
+//!   that
 //! - [`handover`]: what processes of another user are handed
 //! - [`supervise`]: signals, job control, descendants, the end
-//! - [`coordinator`], [`descendants`]: the limit divided among the processes, and which there are; [`unmanaged`]: those without an engine
-//! - [`shared`], [`unevictable`], by [`smaps`]: what cannot go out; [`causes`], [`told`]: why, what helps, and when it is said
+//! - [`coordinator`], [`descendants`]: the limit divided among the processes, and which there are; [`unmanaged`]: those
+//!   without an engine
+//! - [`shared`], [`unevictable`], by [`smaps`]: what cannot go out; [`causes`], [`told`]: why, what helps, and when it
+//!   is said
 //! - [`roster`]: its processes, one by one
 //! - [`summary`], [`tree`]: the figures of all together, and of each
 //! - [`progress`]: a line of them while CMD runs

@@ -73,8 +73,8 @@ impl Drop for Scratch {
 
 /// Moves a page with UFFDIO_MOVE (Linux 6.8) on a descriptor that takes all the events that zfolio needs.
 pub fn moves_pages() -> Result<(), Errno> {
-    // Locals go in reverse order: the descriptor is closed before the pages are unmapped. With it open the unmapping would be
-    // an event, and wait for somebody to read it.
+    // Locals go in reverse order: the descriptor is closed before the pages are unmapped. With it open the unmapping
+    // would be an event, and wait for somebody to read it.
     let (source, target) = (Scratch::map()?, Scratch::map()?);
     let pagemap = uffd::pagemap::Pagemap::open()?;
     let userfault = Userfault::open(Features::Events)?;

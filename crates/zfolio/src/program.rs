@@ -1,5 +1,5 @@
-//! CMD before it runs: where it is, as a shell looks for it, and whether libzfolio.so will be loaded into it, as the kernel
-//! and the dynamic loader decide that.
+//! CMD before it runs: where it is, as a shell looks for it, and whether libzfolio.so will be loaded into it, as the
+//! kernel and the dynamic loader decide that.
 
 use crate::causes::Cause;
 use crate::elf::{self, Elf};

@@ -1,7 +1,7 @@
 //! `--progress`: a line on the terminal that says how the run goes.
 //!
-//! The terminal is CMD's, and nobody tells zfolio when CMD writes, or where the cursor is. So the line stands *below* the cursor's, and the
-//! cursor is put back to where it was:
+//! The terminal is CMD's, and nobody tells zfolio when CMD writes, or where the cursor is. So the line stands *below*
+//! the cursor's, and the cursor is put back to where it was:
 //!
 //! ```text
 //!   compiling main.c                      what CMD has written
@@ -9,11 +9,12 @@
 //!   zfolio 0:12: 62.1 MiB, saved ...      erased and written again once a second, and erased at the end
 //! ```
 //!
-//! A line that CMD writes between two looks is written where it always was. Only where it writes several within a second does one of them go over
-//! this line, of which the rest may then be seen behind it. (In the cursor's own line it would be seen behind the first, and a prompt would be
-//! lost; in the terminal's last line it would go up with what scrolls, or need a scroll region, which stays behind when zfolio is killed.)
-//! A program that has taken the terminal out of its line mode, as editors, pagers and prompts for a password do, draws the screen itself: nothing
-//! is written then. Nor is it while zfolio is in the background, or the terminal takes nothing more (Ctrl-S), or is none.
+//! A line that CMD writes between two looks is written where it always was. Only where it writes several within a
+//! second does one of them go over this line, of which the rest may then be seen behind it. (In the cursor's own line
+//! it would be seen behind the first, and a prompt would be lost; in the terminal's last line it would go up with what
+//! scrolls, or need a scroll region, which stays behind when zfolio is killed.) A program that has taken the terminal
+//! out of its line mode, as editors, pagers and prompts for a password do, draws the screen itself: nothing is written
+//! then. Nor is it while zfolio is in the background, or the terminal takes nothing more (Ctrl-S), or is none.
 
 use crate::lines::Count;
 use crate::size::Bytes;
@@ -31,7 +32,8 @@ const AGAIN: Duration = Duration::from_secs(1);
 
 /// Erases from the cursor to the end of the screen: the line, and what is left of it behind something that CMD wrote.
 const ERASE: &str = "\x1b[J";
-/// One line down and up again, which scrolls where there was no line below; the cursor is kept in mind; to the beginning of the line below.
+/// One line down and up again, which scrolls where there was no line below; the cursor is kept in mind; to the
+/// beginning of the line below.
 const BELOW: &str = "\x1bD\x1bM\x1b7\r\x1bD";
 /// The cursor goes back.
 const BACK: &str = "\x1b8";
@@ -81,7 +83,8 @@ impl Progress {
         let width = terminal_size_of(std::io::stderr()).map_or(80, |(Width(width), _)| width);
         let width = if width == 0 { 80 } else { width as usize };
         let erase = if self.is_shown { ERASE } else { "" };
-        // In one piece, so that nothing of CMD's comes between. The last column stays free: some terminals go on to the next line there.
+        // In one piece, so that nothing of CMD's comes between. The last column stays free: some terminals go on to the
+        // next line there.
         write(&format!("{erase}{BELOW}{}{BACK}", state.line(width - 1)));
         (self.written, self.is_shown) = ((now, faults), true);
     }
@@ -116,7 +119,8 @@ struct Now {
 }
 
 impl Now {
-    /// The line in `width` columns: with the limit if there is room for it, and without what comes last if there is not enough.
+    /// The line in `width` columns: with the limit if there is room for it, and without what comes last if there is not
+    /// enough.
     fn line(&self, width: usize) -> String {
         let Now { footprint_bytes, max_bytes, wanted_bytes, .. } = *self;
         let seconds = self.elapsed.as_secs();

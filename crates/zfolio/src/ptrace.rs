@@ -1,5 +1,5 @@
-//! ptrace(2), as far as one thread is made to run a function and to go on as if nothing had been: seized and interrupted, so that no signal is sent and its
-//! parent is told nothing.
+//! ptrace(2), as far as one thread is made to run a function and to go on as if nothing had been: seized and
+//! interrupted, so that no signal is sent and its parent is told nothing.
 
 use crate::sys::Pid;
 use std::io::{self, Error};

@@ -1,5 +1,5 @@
-//! The processes of the run, one by one. Engines hand in the figures of processes that have ended; who was killed together with his engine
-//! is missed here.
+//! The processes of the run, one by one. Engines hand in the figures of processes that have ended; who was killed
+//! together with his engine is missed here.
 
 use crate::supervise;
 use crate::sys::{self, Pid};
@@ -20,8 +20,8 @@ const REMEMBERED: Duration = Duration::from_secs(10);
 
 /// How often the dead are looked for.
 const LOOK: Duration = Duration::from_millis(100);
-/// After so many looks a process that was found dead is given up where the number of its engine is not known: it may not have begun yet.
-/// One that has begun and is gone hands nothing in any more.
+/// After so many looks a process that was found dead is given up where the number of its engine is not known: it may
+/// not have begun yet. One that has begun and is gone hands nothing in any more.
 const PATIENCE: i32 = 20;
 /// A process that was found in another PID namespace is not looked for again for so many looks.
 const FOUND_ELSEWHERE: i32 = -100;
@@ -92,10 +92,11 @@ impl<'a> Roster<'a> {
         self.killed.push((pid, Instant::now()));
     }
 
-    /// Ends the slots whose engine was killed and has moved nothing, as one has that meets a filter of its program's: nothing is lost, the program goes
-    /// on without it, and its user is told. (Who kills one later stops the program, see the engine.) A slot may get its engine's number after the
-    /// engine's death, so that it is asked for again and again. Who was killed with his engine may take a moment to end: those are left alone whose engine
-    /// was killed after `before`.
+    /// Ends the slots whose engine was killed and has moved nothing, as one has that meets a filter of its program's:
+    /// nothing is lost, the program goes on without it, and its user is told. (Who kills one later stops the program,
+    /// see the engine.) A slot may get its engine's number after the engine's death, so that it is asked for again and
+    /// again. Who was killed with his engine may take a moment to end: those are left alone whose engine was killed
+    /// after `before`.
     fn give_up(&mut self, before: Instant) {
         for slot in
             self.memcg.used().iter().filter(|slot| matches!(slot.state(), State::Starting | State::Asleep))
@@ -170,7 +171,8 @@ impl<'a> Roster<'a> {
         }
     }
 
-    /// Hands in the figures of processes that are found dead for longer than `patience`, which is asked by the engine's number.
+    /// Hands in the figures of processes that are found dead for longer than `patience`, which is asked by the engine's
+    /// number.
     fn bury(&mut self, patience: impl Fn(u32) -> i32) {
         let mut suspects = HashMap::new();
         let mut dead = Vec::new();
@@ -207,7 +209,8 @@ fn looks_dead(slot: &Slot) -> bool {
     !sys::exists(engine as Pid) && !supervise::alive(pid)
 }
 
-/// The numbers that processes of other PID namespaces have there: in a slot they look like those of processes that are gone.
+/// The numbers that processes of other PID namespaces have there: in a slot they look like those of processes that are
+/// gone.
 fn pids_elsewhere() -> HashSet<u32> {
     let Ok(entries) = fs::read_dir("/proc") else { return HashSet::new() };
     let statuses = entries.flatten().filter_map(|entry| fs::read(entry.path().join("status")).ok());

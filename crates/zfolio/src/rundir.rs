@@ -10,14 +10,18 @@
 //!   handover                           the socket by which others get it (handover.rs)
 //! ```
 //!
-//! The library is for every user, since processes of the run may change theirs. The page is this user's alone, and the directory cannot be listed.
+//! The library is for every user, since processes of the run may change theirs. The page is this user's alone, and the
+//! directory cannot be listed.
 //!
-//! **Whose run is over.** `zfolio run` has a lock on the directory for as long as it lives, and each process that has mapped the page has a shared one on that (interpose's page.rs). The
-//! kernel takes a lock away with the last descriptor or mapping of its file, however that goes, and shows it in all namespaces. A run removes the directories that have neither lock, and that no
-//! process has in its environment. It may take the lock of one that is just being made: whose lock was taken, or whose directory is gone, makes another one.
+//! **Whose run is over.** `zfolio run` has a lock on the directory for as long as it lives, and each process that has
+//! mapped the page has a shared one on that (interpose's page.rs). The kernel takes a lock away with the last descriptor
+//! or mapping of its file, however that goes, and shows it in all namespaces. A run removes the directories that have
+//! neither lock, and that no process has in its environment. It may take the lock of one that is just being made: whose
+//! lock was taken, or whose directory is gone, makes another one.
 //!
-//! LD_PRELOAD holds the library's own path where it is known that glibc's 64-bit loader will read it, which costs that loader less, and else the path with
-//! `$PLATFORM` as it is written. A shell that has the text evaluated once too often makes nothing of that, and then the path is still the library's.
+//! LD_PRELOAD holds the library's own path where it is known that glibc's 64-bit loader will read it, which costs that
+//! loader less, and else the path with `$PLATFORM` as it is written. A shell that has the text evaluated once too often
+//! makes nothing of that, and then the path is still the library's.
 
 use crate::handover::Handover;
 use crate::{blank, sys};
@@ -38,7 +42,8 @@ pub static LIBRARY: &[u8] = include_bytes!(env!("ZFOLIO_LIBRARY"));
 
 const PREFIX: &str = "zfolio-";
 
-/// What glibc's loader may call the platform of a 64-bit process: the kernel's name for it, or glibc's own for certain processors of Intel.
+/// What glibc's loader may call the platform of a 64-bit process: the kernel's name for it, or glibc's own for certain
+/// processors of Intel.
 const PLATFORMS: [&str; 3] = ["x86_64", "haswell", "xeon_phi"];
 
 /// The same for a 32-bit process, what the kernel says first.
@@ -56,7 +61,8 @@ pub struct RunDir {
 }
 
 impl RunDir {
-    /// Creates the directory with this library and a page of this limit, these settings and this dictionary of the user's.
+    /// Creates the directory with this library and a page of this limit, these settings and this dictionary of the
+    /// user's.
     pub fn create(library: &[u8], max_bytes: u64, settings: Settings, dictionary: &[u8]) -> Result<RunDir> {
         let parents = parents();
         let mut refusals = Vec::new();
@@ -143,8 +149,8 @@ impl RunDir {
         }
     }
 
-    /// The shared page's path, by that of its names by which processes have an engine as soon as there is something to win by it; or from their
-    /// start, if `at_once`.
+    /// The shared page's path, by that of its names by which processes have an engine as soon as there is something to
+    /// win by it; or from their start, if `at_once`.
     pub fn page(&self, at_once: bool) -> PathBuf {
         let grown_mib = grown_bytes(self.memcg.max_bytes.load(Relaxed)) >> 20;
         page_in(&self.path, if at_once { 0 } else { grown_mib })
@@ -187,7 +193,8 @@ fn make(parent: &Path) -> Result<(PathBuf, File)> {
     bail!("other runs took it away again and again")
 }
 
-/// Takes the lock of a directory that was just made; none where another run has it, which removes the directory, or has removed it.
+/// Takes the lock of a directory that was just made; none where another run has it, which removes the directory, or has
+/// removed it.
 fn lock(path: &Path) -> Result<Option<File>> {
     let Ok(dir) = File::open(path) else { return Ok(None) };
     let same =
@@ -198,8 +205,9 @@ fn lock(path: &Path) -> Result<Option<File>> {
     Ok(is_kept.then_some(dir))
 }
 
-/// A process has an engine when it has so much of its own: one part in so many of the limit, but 1 MiB at least and this at most. With less it costs
-/// more than it brings; but many that start together must not fill the limit before one of them has an engine.
+/// A process has an engine when it has so much of its own: one part in so many of the limit, but 1 MiB at least and
+/// this at most. With less it costs more than it brings; but many that start together must not fill the limit before
+/// one of them has an engine.
 const GROWN_PART: u64 = 128;
 const GROWN_MIB: u64 = 8;
 
@@ -242,7 +250,8 @@ fn write_libraries(dir: &Path, library: &[u8]) -> std::io::Result<()> {
     others.iter().try_for_each(|name| symlink(first, dir.join(name)))
 }
 
-/// Writes a new file, but for its pages of zeros: there is room for them, so that nobody can find none later, but no fault beside them maps one.
+/// Writes a new file, but for its pages of zeros: there is room for them, so that nobody can find none later, but no
+/// fault beside them maps one.
 fn write_pages(file: &File, bytes: &[u8]) -> std::io::Result<()> {
     sys::allocate(file, 0..bytes.len())?;
     let is_zero = |page: &[u8]| page.iter().all(|byte| *byte == 0);
@@ -264,7 +273,8 @@ fn new_file(path: &Path, mode: u32) -> std::io::Result<File> {
     Ok(file)
 }
 
-/// Removes this user's directories whose run is over: those of runs that were killed, or that left a daemon behind which has ended since.
+/// Removes this user's directories whose run is over: those of runs that were killed, or that left a daemon behind
+/// which has ended since.
 fn sweep(parent: &Path) {
     let user = sys::effective_user();
     let Ok(entries) = fs::read_dir(parent) else { return };
@@ -296,7 +306,8 @@ fn sweep(parent: &Path) {
     }
 }
 
-/// The locks of a directory and of its page, if it has one: `None` while a run has them, or a process that one has left behind. With them nobody else removes it.
+/// The locks of a directory and of its page, if it has one: `None` while a run has them, or a process that one has left
+/// behind. With them nobody else removes it.
 fn locks_of_dead(path: &Path) -> Option<[Option<File>; 2]> {
     let dir = File::open(path).ok().filter(sys::try_lock)?;
     // One that is killed as it makes or removes the directory leaves no page.
@@ -312,8 +323,8 @@ fn environments_of_all() -> Vec<Vec<u8>> {
     processes.flatten().filter_map(|entry| fs::read(entry.path().join("environ")).ok()).collect()
 }
 
-/// The environment of CMD: this process's, with the library before what is preloaded already. A run inside a run leaves the
-/// outer one: two engines cannot manage one process.
+/// The environment of CMD: this process's, with the library before what is preloaded already. A run inside a run leaves
+/// the outer one: two engines cannot manage one process.
 pub fn environment(
     own: impl Iterator<Item = (OsString, OsString)>,
     library: &Path,
@@ -418,7 +429,8 @@ mod tests {
     fn a_dead_run_is_swept_away_and_a_living_one_is_not() {
         let living = RunDir::create(LIBRARY, 1 << 28, Settings::default(), &[]).unwrap();
         let parent = living.parent().to_path_buf();
-        // What is left of a run that was killed as it began, or as it ran: nobody has the locks, nor the path in the environment.
+        // What is left of a run that was killed as it began, or as it ran: nobody has the locks, nor the path in the
+        // environment.
         for page in [None, Some(&b""[..]), Some(b"page")] {
             let path = parent.join(format!("{PREFIX}{}-dead", std::process::id()));
             fs::create_dir(&path).unwrap();

@@ -1,5 +1,5 @@
-//! Shared memory of the tree, each page once: what its processes have mapped (MAP_SHARED without a file, memfd, SysV, files of a tmpfs), have open
-//! without having it mapped, or have left in a tmpfs.
+//! Shared memory of the tree, each page once: what its processes have mapped (MAP_SHARED without a file, memfd, SysV,
+//! files of a tmpfs), have open without having it mapped, or have left in a tmpfs.
 //!
 //! ```text
 //!   every look       status: RssShmem of each process, /proc/meminfo: Shmem       has something grown?
@@ -9,9 +9,10 @@
 //!   has it mapped
 //! ```
 //!
-//! An object is asked for its size by /proc/PID/map_files (CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE), or by its path. What was in an object before the
-//! run began is somebody else's. Between two looks at the objects what processes have gained counts too, but never more than the machine has: ten
-//! processes that touch the same pages gain them ten times, and the machine once.
+//! An object is asked for its size by /proc/PID/map_files (CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE), or by its path.
+//! What was in an object before the run began is somebody else's. Between two looks at the objects what processes have
+//! gained counts too, but never more than the machine has: ten processes that touch the same pages gain them ten times,
+//! and the machine once.
 
 use crate::descendants::Process;
 use crate::smaps::{self, Mapping};
@@ -34,7 +35,8 @@ const AGAIN: Duration = Duration::from_secs(1);
 const LEAST: u64 = 2 << 20;
 /// RssShmem is read again when the shared pages of a process, files among them, have changed by so much.
 const STEP: u64 = 256 << 10;
-/// What the machine's shared memory has gained and nobody has mapped is looked for among open files where it is this part of the limit.
+/// What the machine's shared memory has gained and nobody has mapped is looked for among open files where it is this
+/// part of the limit.
 const UNEXPLAINED_PART: u64 = 64;
 
 /// What the names of memfds begin with that the engine maps into its program: they are counted with its pool.
@@ -58,7 +60,8 @@ impl Holder {
 /// An object in memory.
 struct Object {
     holder: Holder,
-    /// Where it can be asked for its size, and its own path if it has one: that is there when nobody has it open any more.
+    /// Where it can be asked for its size, and its own path if it has one: that is there when nobody has it open any
+    /// more.
     at: Vec<PathBuf>,
     /// What there is of it.
     bytes: u64,
@@ -115,7 +118,8 @@ pub struct Shared {
     seen: HashMap<(u32, u64), Seen>,
     /// What of the objects is engines'.
     engine_bytes: u64,
-    /// The machine's shared memory when mapped objects were looked at last; and, when open files were, what of it was not ours.
+    /// The machine's shared memory when mapped objects were looked at last; and, when open files were, what of it was
+    /// not ours.
     machine_bytes: u64,
     others_bytes: u64,
     growth_bytes: u64,
@@ -151,7 +155,8 @@ impl Shared {
         self.objects.values().map(Object::own_bytes).sum::<u64>().saturating_sub(self.engine_bytes)
     }
 
-    /// How much of it whom has, in bytes. What was gained since the last look at the objects is divided by how much each has gained.
+    /// How much of it whom has, in bytes. What was gained since the last look at the objects is divided by how much
+    /// each has gained.
     pub fn by_holder(&self, processes: &[Process]) -> HashMap<Holder, u64> {
         let gained: u64 = self.seen.values().map(Seen::gained_bytes).sum();
         let part = |bytes: u64| (bytes as u128 * self.growth_bytes as u128 / gained.max(1) as u128) as u64;
@@ -173,8 +178,8 @@ impl Shared {
         holders
     }
 
-    /// Looks at the processes of the tree, parents before their children. `engines`: what of their shared memory is their engines', by the numbers that they
-    /// see themselves.
+    /// Looks at the processes of the tree, parents before their children. `engines`: what of their shared memory is
+    /// their engines', by the numbers that they see themselves.
     pub fn look(&mut self, processes: &[Process], engines: &HashMap<u32, u64>, now: Instant) {
         let is_changed = self.notice(processes, engines);
         let machine = machine_bytes();

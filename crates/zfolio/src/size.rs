@@ -43,8 +43,8 @@ impl fmt::Display for BadSize {
 }
 
 impl Size {
-    /// Reads a number with an optional fraction and an optional unit: `K`, `M`, `G`, `T`, each also with `B` or `iB`, in
-    /// either case; `B`; or `%`.
+    /// Reads a number with an optional fraction and an optional unit: `K`, `M`, `G`, `T`, each also with `B` or `iB`,
+    /// in either case; `B`; or `%`.
     pub fn parse(text: &str) -> Result<Size, BadSize> {
         let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
         let (number, unit) = (&text[..end], text[end..].trim_start().to_ascii_lowercase());
@@ -65,7 +65,8 @@ impl Size {
         Ok(Size::Bytes((number * (1u64 << shift) as f64) as u64))
     }
 
-    /// The size in bytes, `share_of_bytes` being what a share is a share of. Refuses what is too small, or more than `ram_bytes`.
+    /// The size in bytes, `share_of_bytes` being what a share is a share of. Refuses what is too small, or more than
+    /// `ram_bytes`.
     pub fn bytes(self, share_of_bytes: u64, ram_bytes: u64) -> Result<u64, BadSize> {
         let bytes = match self {
             Size::Bytes(bytes) => bytes,

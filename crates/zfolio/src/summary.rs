@@ -76,8 +76,8 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// Reads the shared page. Processes that live, and those whose engine was killed with them, count as far as they came. The processes
-    /// are the roster's.
+    /// Reads the shared page. Processes that live, and those whose engine was killed with them, count as far as they
+    /// came. The processes are the roster's.
     pub fn collect(memcg: &Memcg, (processes, unrecorded): (Vec<Entry>, u64)) -> Figures {
         let stat = Stat::default();
         stat.add(&memcg.ended);

@@ -1,7 +1,7 @@
 //! The life of CMD: started, its signals passed on, its descendants reaped, its end waited for.
 //!
-//! CMD stays in zfolio's process group, so that the terminal treats both as one job: Ctrl-C, Ctrl-Z and a resize reach CMD
-//! from the terminal itself. What is sent to zfolio alone is passed on.
+//! CMD stays in zfolio's process group, so that the terminal treats both as one job: Ctrl-C, Ctrl-Z and a resize reach
+//! CMD from the terminal itself. What is sent to zfolio alone is passed on.
 
 use crate::descendants::{ENGINE, Tree};
 use crate::sys::{self, Change, Inherited, Pid, Reaped, Signal};
@@ -42,7 +42,8 @@ pub trait Watcher {
     /// How long it is until it has something to do.
     fn pause(&self) -> Duration;
 
-    /// Called for a child or a traced thread that has stopped, with its status; true where that was the watcher's own doing.
+    /// Called for a child or a traced thread that has stopped, with its status; true where that was the watcher's own
+    /// doing.
     fn has_stopped(&mut self, tid: Pid, status: i32) -> bool;
 
     /// Called for a child or a traced thread that has ended.
@@ -125,8 +126,8 @@ fn reap(watcher: &mut impl Watcher) -> Reaped {
     }
 }
 
-/// Reaps every child that has ended, and tells of those that were killed; returns CMD's end when it was among them. Stops with CMD, so that a shell sees the job
-/// stopped.
+/// Reaps every child that has ended, and tells of those that were killed; returns CMD's end when it was among them.
+/// Stops with CMD, so that a shell sees the job stopped.
 fn reap_until(cmd: Pid, watcher: &mut impl Watcher) -> Option<Change> {
     let mut end = None;
     loop {
@@ -148,8 +149,8 @@ fn reap_until(cmd: Pid, watcher: &mut impl Watcher) -> Option<Change> {
     }
 }
 
-/// Waits until each engine whose process has ended is through with its figures. One that is too slow is killed, since nobody
-/// else will: returns the process ids that they were for. Daemons are not waited for.
+/// Waits until each engine whose process has ended is through with its figures. One that is too slow is killed, since
+/// nobody else will: returns the process ids that they were for. Daemons are not waited for.
 fn wait_for_figures(memcg: &Memcg, watcher: &mut impl Watcher) -> Vec<u32> {
     let deadline = Instant::now() + LAST_FIGURES;
     let mut pause = Duration::from_micros(200);
@@ -168,7 +169,8 @@ fn wait_for_figures(memcg: &Memcg, watcher: &mut impl Watcher) -> Vec<u32> {
     }
 }
 
-/// Waits until no engine is left of a process that has ended: an engine is the last to have its memory. Returns true when descendants of CMD live on.
+/// Waits until no engine is left of a process that has ended: an engine is the last to have its memory. Returns true
+/// when descendants of CMD live on.
 fn wait_for_engines(watcher: &mut impl Watcher) -> bool {
     let deadline = Instant::now() + LAST_MEMORY;
     let mut pause = Duration::from_micros(200);
@@ -196,8 +198,9 @@ fn reap_all(watcher: &mut impl Watcher) -> bool {
     }
 }
 
-/// Kills a slot's engine with its workers. The page can be written by any process of the run, which may have fewer rights than this one: only a child of ours that calls itself an engine and
-/// leads a process group of its own is believed to be one.
+/// Kills a slot's engine with its workers. The page can be written by any process of the run, which may have fewer
+/// rights than this one: only a child of ours that calls itself an engine and leads a process group of its own is
+/// believed to be one.
 fn end_engine(slot: &Slot) -> bool {
     let engine = slot.engine_pid.load(Acquire) as Pid;
     let ours = process(engine)

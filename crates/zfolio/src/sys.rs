@@ -1,5 +1,5 @@
-//! The system calls that std has no words for. All `unsafe` of the command is here, in `probe.rs` and in `ptrace.rs`, but for what `attach.rs` writes and the mapping of the
-//! shared page in `rundir.rs`.
+//! The system calls that std has no words for. All `unsafe` of the command is here, in `probe.rs` and in `ptrace.rs`,
+//! but for what `attach.rs` writes and the mapping of the shared page in `rundir.rs`.
 
 use std::ffi::{CStr, CString, OsStr};
 use std::fs::File;
@@ -73,7 +73,8 @@ pub fn soft_limit(resource: libc::__rlimit_resource_t) -> Option<u64> {
 /// since messages would be written into it.
 pub fn fill_closed_streams() {
     for fd in 0..3 {
-        // SAFETY: asking for a descriptor's flags, and opening one, touch no memory. open(2) gives the lowest free number.
+        // SAFETY: asking for a descriptor's flags, and opening one, touch no memory. open(2) gives the lowest free
+        // number.
         unsafe {
             if libc::fcntl(fd, libc::F_GETFD) < 0 {
                 libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC);
@@ -82,8 +83,8 @@ pub fn fill_closed_streams() {
     }
 }
 
-/// Makes a file at least as long as this range, with room for all of that: otherwise a process that touches a part of it for the first time when the file system is full is
-/// killed by SIGBUS.
+/// Makes a file at least as long as this range, with room for all of that: otherwise a process that touches a part of
+/// it for the first time when the file system is full is killed by SIGBUS.
 pub fn allocate(file: &File, range: Range<usize>) -> io::Result<()> {
     let (from, bytes) = (range.start as libc::off_t, range.len() as libc::off_t);
     // SAFETY: touches no memory.
@@ -93,13 +94,16 @@ pub fn allocate(file: &File, range: Range<usize>) -> io::Result<()> {
     }
 }
 
-/// Maps the first `size_of::<T>()` bytes of a file, but for the first `first_bytes`, which are those of another; shared, for the rest of the process's life.
+/// Maps the first `size_of::<T>()` bytes of a file, but for the first `first_bytes`, which are those of another;
+/// shared, for the rest of the process's life.
 ///
 /// # Safety
-/// `T` must be valid in all bits, and the files at least that long; `first_bytes` must be whole pages and no more than `T` has.
+/// `T` must be valid in all bits, and the files at least that long; `first_bytes` must be whole pages and no more than
+/// `T` has.
 pub unsafe fn map_shared<T>(file: &File, first: &File, first_bytes: usize) -> io::Result<&'static mut T> {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: a new mapping at an address of the kernel's choice, and another over its beginning; what they hold is the caller's contract.
+    // SAFETY: a new mapping at an address of the kernel's choice, and another over its beginning; what they hold is the
+    // caller's contract.
     unsafe {
         let at = libc::mmap(
             std::ptr::null_mut(),
@@ -120,7 +124,8 @@ pub unsafe fn map_shared<T>(file: &File, first: &File, first_bytes: usize) -> io
     }
 }
 
-/// The device, major and minor, of memfds and of what is shared without a file: the kernel has one file system for all of them.
+/// The device, major and minor, of memfds and of what is shared without a file: the kernel has one file system for all
+/// of them.
 pub fn memfd_device() -> Option<(u64, u64)> {
     // SAFETY: the name is a C string; the descriptor is new, and the file's alone.
     let file = unsafe {
@@ -146,8 +151,8 @@ pub fn share_lock(file: &File) -> bool {
     unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_SH | libc::LOCK_NB) == 0 }
 }
 
-/// True when a descriptor is this process's terminal, this process is not in its background, and it takes lines and echoes them: nobody
-/// reads single keys, draws the screen, or asks for a password.
+/// True when a descriptor is this process's terminal, this process is not in its background, and it takes lines and
+/// echoes them: nobody reads single keys, draws the screen, or asks for a password.
 pub fn is_line_mode(fd: i32) -> bool {
     // SAFETY: the structure is plain data, read only when the call has filled it.
     unsafe {
@@ -221,8 +226,8 @@ pub fn send_descriptors(to: &UnixStream, byte: u8, descriptors: &[BorrowedFd]) -
     let bytes = size_of_val(descriptors) as libc::c_uint;
     // Words, so that headers are aligned.
     let mut control = [0usize; (size_of::<libc::cmsghdr>() + MOST * size_of::<libc::c_int>()) / 8 + 2];
-    // SAFETY: every pointer is to something that outlives the call, with its length; there is room for one header with so many descriptors, each of which is a
-    // number (`BorrowedFd` is one, by its documentation).
+    // SAFETY: every pointer is to something that outlives the call, with its length; there is room for one header with
+    // so many descriptors, each of which is a number (`BorrowedFd` is one, by its documentation).
     unsafe {
         let mut part = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: byte.len() };
         let mut message: libc::msghdr = zeroed();
@@ -359,8 +364,8 @@ pub fn spawn(
     let through_shell = [c"/bin/sh".to_owned(), program.clone()];
     let shell_argv = pointers(through_shell.iter().chain(arguments.iter().skip(1)));
     let (mut error_reader, error_writer) = io::pipe()?;
-    // SAFETY: this process has one thread, so the child may do whatever the parent may. The arrays end with a null pointer and
-    // live until exec or exit.
+    // SAFETY: this process has one thread, so the child may do whatever the parent may. The arrays end with a null
+    // pointer and live until exec or exit.
     let pid = check(unsafe { libc::fork() })?;
     if pid == 0 {
         // SAFETY: as above.

@@ -1,7 +1,8 @@
-//! What cannot go out, said while the program runs: one line for each name of a process and cause, and another one when it has doubled.
+//! What cannot go out, said while the program runs: one line for each name of a process and cause, and another one when
+//! it has doubled.
 //!
-//! Many processes of one name are one line, and many names at once are a few lines and a count of the others, so that a burst of them does not flood
-//! the program's own output.
+//! Many processes of one name are one line, and many names at once are a few lines and a count of the others, so that a
+//! burst of them does not flood the program's own output.
 
 use crate::causes::Cause;
 use crate::lines::{Count, printable};
@@ -20,10 +21,12 @@ const PAUSE: u32 = 10;
 
 /// What was found in so many looks is told: a process that is about to begin, or to end, is not.
 const SETTLED: u32 = 3;
-/// While it grows it is told after so many, so that one line says how much it is; at once where it takes half of the limit.
+/// While it grows it is told after so many, so that one line says how much it is; at once where it takes half of the
+/// limit.
 const GROWN: u32 = 6;
 
-/// The engine gets hold of new mappings within milliseconds, and a program may make them as fast: what it lacks is noted only after so many looks in a row.
+/// The engine gets hold of new mappings within milliseconds, and a program may make them as fast: what it lacks is
+/// noted only after so many looks in a row.
 const PASSING: u32 = 20;
 
 /// What is found at one look.

@@ -23,7 +23,8 @@ const WORTH_A_LINE: u64 = 50;
 const NAME: usize = 15;
 
 impl Figures {
-    /// Adds a process that ran without a limit to those of its name and reason. It does not raise [`Figures::unmanaged`].
+    /// Adds a process that ran without a limit to those of its name and reason. It does not raise
+    /// [`Figures::unmanaged`].
     pub fn add_unmanaged(&mut self, name: &str, reason: &str, cause: Cause, peak_bytes: u64) {
         // Its user is not to be asked for any more.
         let help = if cause == Cause::User { String::new() } else { cause.help(name, 0) };
@@ -37,7 +38,8 @@ impl Figures {
         unmanaged::add(&mut self.unmanaged_as, group);
     }
 
-    /// Writes how many processes there were, and a line for each of the largest; nothing where one process is all there is to tell.
+    /// Writes how many processes there were, and a line for each of the largest; nothing where one process is all there
+    /// is to tell.
     pub(crate) fn write_processes(&self, out: &mut impl Write) -> fmt::Result {
         let went_out = self.processes.iter().filter(|entry| entry.process.pages_out > 0).count();
         if went_out < 2 && self.managed + self.small + self.unmanaged <= FEW {
@@ -136,7 +138,8 @@ impl Figures {
         Ok(())
     }
 
-    /// What engines had to say of processes that they managed and the user has not read yet: a line each, ten of all messages.
+    /// What engines had to say of processes that they managed and the user has not read yet: a line each, ten of all
+    /// messages.
     pub fn last_words(&self) -> String {
         let mut all: Vec<(&str, u64)> = Vec::new();
         for entry in self.processes.iter().filter(|entry| entry.process.state != State::Unmanaged) {

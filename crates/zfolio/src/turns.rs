@@ -1,4 +1,5 @@
-//! Turns: where too many processes at a time miss what they take from each other, some wait (vmscan/load.rs decides which). Their engines serve no fault until then.
+//! Turns: where too many processes at a time miss what they take from each other, some wait (vmscan/load.rs decides
+//! which). Their engines serve no fault until then.
 
 use crate::descendants::Process;
 use crate::sys;
@@ -10,7 +11,8 @@ use std::time::Duration;
 use vmscan::load::{Entrant, Load, Past};
 use vmscan::share::Member;
 
-/// How long a process still waits of which the coordinator says nothing more: where hundreds want the CPUs it may look as seldom. When it dies, or ends, all go on at once.
+/// How long a process still waits of which the coordinator says nothing more: where hundreds want the CPUs it may look
+/// as seldom. When it dies, or ends, all go on at once.
 const PARKED: Duration = Duration::from_secs(3);
 
 /// Test mode: once in so many looks a process has to wait, each time for no longer than this.
@@ -48,8 +50,8 @@ impl Turns {
         known.past.is_parked && known.pid == slot.pid.load(Relaxed)
     }
 
-    /// Decides whose turn it is of the `members`, who have `slots` and `usable` bytes together, and tells their engines. `ms` have passed since the last time;
-    /// `processes` are all of the run.
+    /// Decides whose turn it is of the `members`, who have `slots` and `usable` bytes together, and tells their
+    /// engines. `ms` have passed since the last time; `processes` are all of the run.
     pub fn take(
         &mut self,
         ms: u64,

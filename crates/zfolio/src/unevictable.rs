@@ -1,10 +1,11 @@
 //! What of the memory of managed processes cannot go out, by cause, from /proc/PID/smaps.
 //!
-//! The engine registers with userfaultfd all that it manages, and the kernel says so of each mapping (VmFlags: `um`). Anonymous pages elsewhere stay.
-//! Which files it has mapped tells besides whether it goes by the memory that it sees (askers.rs).
+//! The engine registers with userfaultfd all that it manages, and the kernel says so of each mapping (VmFlags: `um`).
+//! Anonymous pages elsewhere stay. Which files it has mapped tells besides whether it goes by the memory that it sees
+//! (askers.rs).
 //!
-//! While an engine sleeps nothing is registered, and nothing has to go out. Its own memory lies in addresses of its own (reservation.rs of the crate control) or,
-//! where these are taken, is kept out of children (`dc`).
+//! While an engine sleeps nothing is registered, and nothing has to go out. Its own memory lies in addresses of its own
+//! (reservation.rs of the crate control) or, where these are taken, is kept out of children (`dc`).
 
 use crate::askers;
 use crate::smaps::{self, Mapping};
@@ -16,12 +17,14 @@ use uffd::kinds::{Kind, SMALLEST};
 
 /// smaps is read for at most one part in so many of the time.
 const PART: u32 = 50;
-/// A process that grows is looked at again after this; what was found twice is believed, since a mapping may be registered a moment late.
+/// A process that grows is looked at again after this; what was found twice is believed, since a mapping may be
+/// registered a moment late.
 const SOON: Duration = Duration::from_secs(1);
 /// And one that does not, where little of the limit is left: its memory may have been locked or protected.
 const LATER: Duration = Duration::from_secs(4);
 
-/// A process with less than this part of the limit is not looked at, and nor is one that has changed by less than half of that.
+/// A process with less than this part of the limit is not looked at, and nor is one that has changed by less than half
+/// of that.
 const PART_OF_LIMIT: u64 = 16;
 
 /// What was found, in bytes.

@@ -1,6 +1,8 @@
-//! The processes of a run that have no engine: those that stayed small, and those that run without a limit, for the summary.
+//! The processes of a run that have no engine: those that stayed small, and those that run without a limit, for the
+//! summary.
 //!
-//! They are found by looks at /proc every 100 ms: who lives shorter than that may not be seen. The figures of many that have ended are kept in groups.
+//! They are found by looks at /proc every 100 ms: who lives shorter than that may not be seen. The figures of many that
+//! have ended are kept in groups.
 
 use crate::causes::Cause;
 use crate::descendants::{Process, Reason, reason};
@@ -66,8 +68,8 @@ impl Register {
         self.present.contains_key(&(process.pid, process.start))
     }
 
-    /// Takes note of who has no engine now, each with his private memory in bytes. `managed` have one, and of `told` their engines have said themselves
-    /// that they have none.
+    /// Takes note of who has no engine now, each with his private memory in bytes. `managed` have one, and of `told`
+    /// their engines have said themselves that they have none.
     pub fn look(&mut self, now: &[(&Process, u64)], managed: &HashSet<u32>, told: &HashSet<u32>) {
         let mut present = HashMap::with_capacity(now.len());
         for &(process, bytes) in now.iter().filter(|(process, _)| !told.contains(&process.own_pid)) {

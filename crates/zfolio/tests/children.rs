@@ -1,7 +1,8 @@
 //! What the children of a program have that keeps memory out of them (MADV_DONTFORK), and lets them have it
 //! (MADV_DOFORK), while the engine keeps out of them what it has registered.
 //!
-//! Each test runs `tests/c/children.c`, and the last one `tests/c/arrivals.c`. They need the right to userfaultfd, as `zfolio doctor` does.
+//! Each test runs `tests/c/children.c`, and the last one `tests/c/arrivals.c`. They need the right to userfaultfd, as
+//! `zfolio doctor` does.
 
 mod compile;
 

@@ -1,4 +1,5 @@
-//! That a program cannot tell: each check of `torture/cloak`, in a process that sees its memory go out all the time, with room for all that it starts.
+//! That a program cannot tell: each check of `torture/cloak`, in a process that sees its memory go out all the time,
+//! with room for all that it starts.
 
 mod skip;
 

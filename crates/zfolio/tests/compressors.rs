@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 const ZFOLIO: &str = env!("CARGO_BIN_EXE_zfolio");
 
-/// 96 MiB of words, small numbers and zeros, filled in, gone through twice and changed in between. It prints a hash of all.
+/// 96 MiB of words, small numbers and zeros, filled in, gone through twice and changed in between. It prints a hash of
+/// all.
 const PROGRAM: &str = "
 import array, hashlib, random
 r = random.Random(7)
@@ -54,7 +55,8 @@ fn run_python(program: &str, compressor: &str, options: &[&str]) -> (Output, ser
     (output, figures)
 }
 
-/// What a run has counted agrees with itself: pages that went out with folios, objects with their bytes, guesses with what came of them.
+/// What a run has counted agrees with itself: pages that went out with folios, objects with their bytes, guesses with
+/// what came of them.
 fn check_counters(name: &str, figures: &serde_json::Value) {
     let of = |group: &str, what: &str| figures[group][what].as_u64().unwrap();
     let count = |what: &str| of("counters", what);
@@ -183,7 +185,8 @@ fn forked_children_have_the_dictionary_of_what_they_inherit() {
     assert!(output.stdout == expected, "{output:?}");
 }
 
-/// 40 MiB of words, 8 of numbers as doubles, whose low bits are noise, and 16 of noise, in turns of some regions each, gone through twice.
+/// 40 MiB of words, 8 of numbers as doubles, whose low bits are noise, and 16 of noise, in turns of some regions each,
+/// gone through twice.
 const MIXED: &str = "
 import array, hashlib, random
 r = random.Random(7)
@@ -298,7 +301,8 @@ fn count_all(accelerator: &serde_json::Value, what: &str) -> u64 {
     queues.map(|queue| queue[what].as_u64().unwrap()).sum()
 }
 
-/// Engine, workers and driver as they are where there is a device: but its queues are files of a file system in user space, behind which is the model.
+/// Engine, workers and driver as they are where there is a device: but its queues are files of a file system in user
+/// space, behind which is the model.
 #[test]
 fn a_run_on_the_model_of_the_device() {
     let program = PROGRAM.replace("range(32)", "range(16)");
@@ -331,7 +335,8 @@ fn a_run_on_the_model_of_the_device() {
             Err(why) => return println!("skipped: no file system in user space: {why}"),
         };
         let loses = ["timeout", "no_queue"].contains(&reason);
-        // The model is a thread, which is late by seconds where the machine has other work: it is waited for, but where units get lost.
+        // The model is a thread, which is late by seconds where the machine has other work: it is waited for, but where
+        // units get lost.
         let patience = if loses { "" } else { ",timeout_ms=60000" };
         let options = ["--memory", "36M", "--iaa-root", tree.root()];
         let (output, figures) = run_python(&program, &format!("{compressor}{patience}"), &options);

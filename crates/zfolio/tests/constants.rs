@@ -1,5 +1,5 @@
-//! Constants of the executable that hold addresses go out too, and stay what they are: read-only. The test runs `tests/c/constants.c`, which reads its own. It needs the
-//! right to userfaultfd, as `zfolio doctor` does.
+//! Constants of the executable that hold addresses go out too, and stay what they are: read-only. The test runs
+//! `tests/c/constants.c`, which reads its own. It needs the right to userfaultfd, as `zfolio doctor` does.
 
 mod compile;
 

@@ -1,7 +1,8 @@
-//! Programs that make copies of themselves by other calls than fork: libc's clone with a stack, and clone, clone3 and fork as system calls, with many a flag.
+//! Programs that make copies of themselves by other calls than fork: libc's clone with a stack, and clone, clone3 and
+//! fork as system calls, with many a flag.
 //!
-//! Each test runs `tests/c/copies.c`, whose copies verify all that their parents had while another thread writes, and make copies in turn. They need the right
-//! to userfaultfd, as `zfolio doctor` does.
+//! Each test runs `tests/c/copies.c`, whose copies verify all that their parents had while another thread writes, and
+//! make copies in turn. They need the right to userfaultfd, as `zfolio doctor` does.
 
 mod compile;
 mod skip;

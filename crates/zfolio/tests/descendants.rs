@@ -1,8 +1,9 @@
-//! Programs that CMD starts: by whatever call and with whatever environment they are managed, and where they cannot be they run as without zfolio.
-//! Nothing but zfolio's own lines may be on stderr: the loader has much to say about a library that it cannot load.
+//! Programs that CMD starts: by whatever call and with whatever environment they are managed, and where they cannot be
+//! they run as without zfolio. Nothing but zfolio's own lines may be on stderr: the loader has much to say about a
+//! library that it cannot load.
 //!
-//! Each test starts `tests/c/descend.c`, which tells by its own memory whether it is managed, once alone and once under zfolio. They need the right to
-//! userfaultfd, as `zfolio doctor` does.
+//! Each test starts `tests/c/descend.c`, which tells by its own memory whether it is managed, once alone and once under
+//! zfolio. They need the right to userfaultfd, as `zfolio doctor` does.
 
 mod skip;
 
@@ -119,8 +120,8 @@ fn is_the_same(command: &[&str]) -> Output {
     after
 }
 
-/// Runs a command that ends in `descend grow`: it must come to its end, without a foreign word. True when it was managed; if it was not, that
-/// is said.
+/// Runs a command that ends in `descend grow`: it must come to its end, without a foreign word. True when it was
+/// managed; if it was not, that is said.
 fn is_managed(command: &[&str]) -> bool {
     let output = under_zfolio(command);
     let (out, err) = (text(&output.stdout), text(&output.stderr));
@@ -136,7 +137,8 @@ fn is_managed(command: &[&str]) -> bool {
     }
 }
 
-/// Runs a command whose one descendant lives long enough to be seen, and cannot be managed: it is counted and named, with a reason that has these words, in the JSON too.
+/// Runs a command whose one descendant lives long enough to be seen, and cannot be managed: it is counted and named,
+/// with a reason that has these words, in the JSON too.
 fn is_counted(scratch: &Scratch, command: &[&str], name: &str, why: &str) {
     let json = scratch.path("figures.json");
     // The shell stays, and the loader of the library in it.
@@ -260,7 +262,8 @@ fn a_run_inside_a_run_is_left_to_itself() {
     assert!(page != outer && !rest.contains(Path::new(outer).parent().unwrap().to_str().unwrap()), "{out}");
 }
 
-/// Copies a program, in a process of its own: what this one writes cannot be executed while another test's child has inherited the descriptor.
+/// Copies a program, in a process of its own: what this one writes cannot be executed while another test's child has
+/// inherited the descriptor.
 fn copy(from: &str, to: &str) {
     assert!(Command::new("cp").args([from, to]).status().unwrap().success(), "cp {from} {to}");
 }

@@ -1,5 +1,6 @@
-//! What was discarded (MADV_DONTNEED) is zero and stays so, whoever has done it: between the event and the discard itself nothing there is saved. Runs `tests/c/discards.c`; it
-//! needs the right to userfaultfd, as `zfolio doctor` does.
+//! What was discarded (MADV_DONTNEED) is zero and stays so, whoever has done it: between the event and the discard
+//! itself nothing there is saved. Runs `tests/c/discards.c`; it needs the right to userfaultfd, as `zfolio doctor`
+//! does.
 
 mod compile;
 
@@ -8,7 +9,8 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// As many as that compute meanwhile for each processor: who discards is kept waiting between the event and the discard.
+/// As many as that compute meanwhile for each processor: who discards is kept waiting between the event and the
+/// discard.
 const BUSY: usize = 2;
 
 #[test]

@@ -1,7 +1,7 @@
 //! What the engine does to a program that it manages, and what the program and its user see when something fails.
 //!
-//! Each test runs `tests/c/hold.c`, which fills memory, lets it leave, does one thing, and checks every word. They need the right to
-//! userfaultfd, as `zfolio doctor` does.
+//! Each test runs `tests/c/hold.c`, which fills memory, lets it leave, does one thing, and checks every word. They need
+//! the right to userfaultfd, as `zfolio doctor` does.
 
 mod compile;
 mod skip;

@@ -1,4 +1,5 @@
-//! How `zfolio run` fails before the program starts: the exit status, and one message that says what to do. No engine is needed.
+//! How `zfolio run` fails before the program starts: the exit status, and one message that says what to do. No engine
+//! is needed.
 
 mod skip;
 
@@ -192,7 +193,8 @@ fn a_right_that_is_missing_is_named_with_three_ways_to_it() {
         return skip("not root, or every user has the right to userfaultfd");
     }
     let scratch = Scratch::new("rights");
-    // By a process of its own: what this one writes cannot be executed while another test's child has inherited the descriptor.
+    // By a process of its own: what this one writes cannot be executed while another test's child has inherited the
+    // descriptor.
     let copy = scratch.0.join("zfolio");
     assert!(Command::new("cp").arg(env!("CARGO_BIN_EXE_zfolio")).arg(&copy).status().unwrap().success());
     fs::set_permissions(&copy, Permissions::from_mode(0o755)).unwrap();

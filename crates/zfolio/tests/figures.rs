@@ -112,7 +112,8 @@ fn a_process_that_is_killed_with_its_engine_is_told() {
         let shell = children(zfolio).into_iter().find(|(_, name)| name == "sh")?.0;
         children(shell).into_iter().find(|(_, name)| name == "victim")
     });
-    // The engine reads the name once a second; and those of the shell's children, whose addresses are the same, end meanwhile.
+    // The engine reads the name once a second; and those of the shell's children, whose addresses are the same, end
+    // meanwhile.
     std::thread::sleep(Duration::from_millis(1600));
     // The same memory, and so the same addresses.
     let maps = |pid: u32| fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();

@@ -1,5 +1,6 @@
-//! A process to which orphans come (the first of a PID namespace, or a subreaper) and that waits until it has no child left does not wait for engines, its own or others', and is
-//! told of none. Each test runs `tests/c/init.c`; most take root.
+//! A process to which orphans come (the first of a PID namespace, or a subreaper) and that waits until it has no child
+//! left does not wait for engines, its own or others', and is told of none. Each test runs `tests/c/init.c`; most take
+//! root.
 
 mod compile;
 mod skip;
@@ -41,7 +42,8 @@ fn the_first_process_of_a_namespace_waits_for_no_engine() {
     comes_to_its_end("own", &["wait", "waitid", "syscall", "all", "poll", "signal", "threads"]);
 }
 
-/// Numbers are others in /proc: no engine is recognised by its number there, and no child of the program's is taken for one.
+/// Numbers are others in /proc: no engine is recognised by its number there, and no child of the program's is taken for
+/// one.
 #[test]
 fn where_proc_is_another_namespaces_it_waits_for_no_engine_either() {
     comes_to_its_end("foreign", &["wait", "waitid", "syscall", "all", "poll", "signal", "threads"]);
@@ -52,7 +54,8 @@ fn a_subreaper_waits_for_no_engine() {
     comes_to_its_end("subreaper", &["wait", "waitid", "syscall", "all", "poll", "signal", "threads"]);
 }
 
-/// The engine of the program before goes, though nothing of it can be seen in /proc, and the new one is not taken for managed.
+/// The engine of the program before goes, though nothing of it can be seen in /proc, and the new one is not taken for
+/// managed.
 #[test]
 fn from_whom_the_library_is_hidden_is_told_so() {
     let output = run("300M", "hidden", "exec");

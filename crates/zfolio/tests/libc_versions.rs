@@ -1,6 +1,6 @@
-//! The hooks inside libc in other versions of glibc than this machine's: the packages of Debian's releases are fetched and unpacked, and a
-//! program runs under each libc by its own loader. Skipped, with the reason on stderr, where this is no Debian or the packages cannot be
-//! had.
+//! The hooks inside libc in other versions of glibc than this machine's: the packages of Debian's releases are fetched
+//! and unpacked, and a program runs under each libc by its own loader. Skipped, with the reason on stderr, where this
+//! is no Debian or the packages cannot be had.
 
 mod skip;
 
@@ -16,7 +16,8 @@ use uffd::sites::{self, SITE_BYTES, Site};
 
 const ZFOLIO: &str = env!("CARGO_BIN_EXE_zfolio");
 
-/// Releases, and whether all sites are known to be recognised there: of one that still changes only the behaviour is known.
+/// Releases, and whether all sites are known to be recognised there: of one that still changes only the behaviour is
+/// known.
 const RELEASES: [(&str, bool); 4] =
     [("bullseye", true), ("bookworm", true), ("trixie", true), ("sid", false)];
 
@@ -177,7 +178,8 @@ fn own_libc() -> Option<PathBuf> {
     Some(Path::new(path).parent()?.to_path_buf()).filter(|dir| dir.join("ld-linux-x86-64.so.2").exists())
 }
 
-/// Rewrites the system call of a site to what does the same and is not recognised: `xor %eax,%eax; mov $NN,%al; nop; syscall`.
+/// Rewrites the system call of a site to what does the same and is not recognised: `xor %eax,%eax; mov $NN,%al; nop;
+/// syscall`.
 fn disguise(libc: &mut [u8], site: Site) {
     let file = ElfFile::<FileHeader64<LittleEndian>>::parse(&*libc).unwrap();
     let function = site
@@ -194,7 +196,8 @@ fn disguise(libc: &mut [u8], site: Site) {
     libc[found..found + SITE_BYTES].copy_from_slice(&[0x31, 0xc0, 0xb0, number, 0x90, 0x0f, 0x05]);
 }
 
-/// Runs `tests/c/hold.c` under a libc, with its memory on its way all the time: forks, daemon, and what else forks inside libc.
+/// Runs `tests/c/hold.c` under a libc, with its memory on its way all the time: forks, daemon, and what else forks
+/// inside libc.
 fn holds(name: &str, libc: &Path, hold: &Path) {
     let loader = libc.join("ld-linux-x86-64.so.2");
     for way in ["fork", "_Fork", "forkpty", "daemon"] {

@@ -1,4 +1,5 @@
-//! Programs whose memory passes no hook of the library's, since they map it by system calls of their own: they get an engine from outside, by ptrace, and cannot tell.
+//! Programs whose memory passes no hook of the library's, since they map it by system calls of their own: they get an
+//! engine from outside, by ptrace, and cannot tell.
 //!
 //! Each test runs `tests/c/past_libc.c`. They need the right to userfaultfd, as `zfolio doctor` does.
 
@@ -148,7 +149,8 @@ fn is_traced(pid: &str) -> bool {
     status.lines().any(|line| line.starts_with("TracerPid:") && !line.ends_with("\t0"))
 }
 
-/// Whoever is being given an engine when its run is killed goes on by itself. The moment is short, and so it is tried until it was met a few times.
+/// Whoever is being given an engine when its run is killed goes on by itself. The moment is short, and so it is tried
+/// until it was met a few times.
 #[test]
 fn a_run_that_is_killed_meanwhile_leaves_the_program_as_it_was() {
     if !may_trace() {

@@ -18,7 +18,8 @@ fn zfolio_on(term: &str, script: &str) -> Terminal {
     Terminal::with(Command::new(ZFOLIO).args(arguments).env("TERM", term))
 }
 
-/// What a terminal of 24 lines shows after all this was written to it: those of its lines that are not empty, and what went up.
+/// What a terminal of 24 lines shows after all this was written to it: those of its lines that are not empty, and what
+/// went up.
 #[derive(Default)]
 struct Screen {
     /// What went up, and then the screen's own lines.

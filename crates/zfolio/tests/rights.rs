@@ -1,5 +1,6 @@
-//! Engine and workers have no more rights than their program, which goes on all the same. Each test runs `tests/c/rights.c`, which gives up rights in some way, looks
-//! at its engine and its workers, and then uses all of its memory, threads, robust locks and forks. They need root, and the right to userfaultfd.
+//! Engine and workers have no more rights than their program, which goes on all the same. Each test runs
+//! `tests/c/rights.c`, which gives up rights in some way, looks at its engine and its workers, and then uses all of its
+//! memory, threads, robust locks and forks. They need root, and the right to userfaultfd.
 
 mod compile;
 mod skip;

@@ -1,4 +1,5 @@
-//! Programs that are built with a sanitizer, or have its runtime preloaded: they run, also in half of what they take, and mistakes are found as without zfolio.
+//! Programs that are built with a sanitizer, or have its runtime preloaded: they run, also in half of what they take,
+//! and mistakes are found as without zfolio.
 
 mod compile;
 
@@ -90,7 +91,8 @@ impl Heap {
         output
     }
 
-    /// Mistakes are found, each reported with its words, and nothing else is; the exit status is that which they have alone.
+    /// Mistakes are found, each reported with its words, and nothing else is; the exit status is that which they have
+    /// alone.
     fn is_found_out(&self, mistakes: &str, words: &[&str]) {
         let alone = Command::new(&self.program).args(self.arguments).arg(mistakes).output().unwrap();
         let squeezed = self.in_half(mistakes);
@@ -119,7 +121,8 @@ fn found(output: &Output) -> Vec<String> {
     said.lines().filter(is_one).map(str::to_string).collect()
 }
 
-/// LeakSanitizer looks for what is lost as the program ends: it stops all threads by ptrace, and reads all memory that may name some.
+/// LeakSanitizer looks for what is lost as the program ends: it stops all threads by ptrace, and reads all memory that
+/// may name some.
 #[test]
 fn address_and_leak_sanitizers_find_mistakes_in_memory_that_is_out() {
     let heap = Heap::alone("address,undefined", ["40", "2"]);

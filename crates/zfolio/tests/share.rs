@@ -1,4 +1,5 @@
-//! Several processes under one limit: who gets what, and what becomes of it when one of them, or the coordinator, is gone.
+//! Several processes under one limit: who gets what, and what becomes of it when one of them, or the coordinator, is
+//! gone.
 //!
 //! They run `tests/c/neighbour.c`, and need the right to userfaultfd, as `zfolio doctor` does.
 
@@ -30,7 +31,8 @@ fn neighbour() -> &'static Path {
     PATH.get_or_init(|| compile("neighbour"))
 }
 
-/// A run of a shell script, in which `N` is the test program and `D` a directory of the test's own. Nothing of it outlives the test.
+/// A run of a shell script, in which `N` is the test program and `D` a directory of the test's own. Nothing of it
+/// outlives the test.
 struct Run {
     zfolio: Child,
     directory: PathBuf,
@@ -87,7 +89,8 @@ impl Run {
         let guard = std::thread::spawn(move || {
             let late = watched.recv_timeout(HANG).is_err();
             if late {
-                // SAFETY: a signal to a process group that this test has made, and whose first member it has not waited for.
+                // SAFETY: a signal to a process group that this test has made, and whose first member it has not waited
+                // for.
                 unsafe { libc::kill(-group, libc::SIGKILL) };
             }
             late
@@ -237,7 +240,8 @@ fn pages_that_forked_children_only_read_are_counted_once() {
         assert_eq!((status, out.matches("right\n").count()), (Some(0), 9), "{err}");
         run.summary()["memory"]["peak_bytes"].as_u64().unwrap()
     };
-    // On a busy machine one of them may count in full for a moment, until its page tables have been walked; where each counts for itself no run is right.
+    // On a busy machine one of them may count in full for a moment, until its page tables have been walked; where each
+    // counts for itself no run is right.
     let peaks: Vec<u64> = (0..3).map(|_| peak() / MIB).collect();
     assert!(peaks.iter().any(|peak| (150..300).contains(peak)), "{peaks:?} MiB");
 }
@@ -251,12 +255,14 @@ fn pages_that_many_small_children_share_do_not_fill_a_small_limit() {
         assert_eq!((status, out.matches("right\n").count()), (Some(0), 25), "{err}");
         run.summary()["memory"]["peak_bytes"].as_u64().unwrap()
     };
-    // Each in full they were 50 MiB and more, and stopped after ten seconds of that. On a busy machine some count in full for a moment.
+    // Each in full they were 50 MiB and more, and stopped after ten seconds of that. On a busy machine some count in
+    // full for a moment.
     let peaks: Vec<u64> = (0..3).map(|_| peak() / MIB).collect();
     assert!(peaks.iter().any(|&peak| peak <= 35), "{peaks:?} MiB");
 }
 
-/// More processes than there are CPUs, each of which works on more than its part of the limit, and all that they wrote at the end.
+/// More processes than there are CPUs, each of which works on more than its part of the limit, and all that they wrote
+/// at the end.
 fn crowd(name: &str) -> (Run, usize) {
     let count = 2 * std::thread::available_parallelism().unwrap().get() + 2;
     let script = format!(

@@ -1,5 +1,5 @@
-//! Small processes have no engine, and those that grow get one in time. Each case runs `tests/c/grow.c`, which says by its exit status
-//! whether all that it wrote is there. They need the right to userfaultfd, as `zfolio doctor` does.
+//! Small processes have no engine, and those that grow get one in time. Each case runs `tests/c/grow.c`, which says by
+//! its exit status whether all that it wrote is there. They need the right to userfaultfd, as `zfolio doctor` does.
 
 use serde_json::Value;
 use std::fs;
@@ -8,8 +8,8 @@ use std::process::Command;
 
 const ZFOLIO: &str = env!("CARGO_BIN_EXE_zfolio");
 
-/// Half of what is too much for the limit, in pages. On a busy machine the limit itself is exceeded for a moment: so small a one is full
-/// before the engine has looked twice.
+/// Half of what is too much for the limit, in pages. On a busy machine the limit itself is exceeded for a moment: so
+/// small a one is full before the engine has looked twice.
 const ENOUGH_PAGES: u64 = (16 << 20) / 4096;
 
 fn scratch(name: &str) -> PathBuf {
@@ -33,12 +33,14 @@ fn figures(name: &str, options: &[&str], command: &[&str]) -> Value {
     serde_json::from_str(&text).unwrap()
 }
 
-/// Runs the test program, built with `flags`, in each of these ways, in 32 MiB; the engines that each had, and how many pages went out.
+/// Runs the test program, built with `flags`, in each of these ways, in 32 MiB; the engines that each had, and how many
+/// pages went out.
 fn grow(test: &str, flags: &[&str], ways: &[&str]) -> Vec<(u64, u64)> {
     grow_in("32M", test, flags, ways)
 }
 
-/// The same with another limit. What is small is so by the limit: up to 8 MiB, and 1 MiB where that is as small as here.
+/// The same with another limit. What is small is so by the limit: up to 8 MiB, and 1 MiB where that is as small as
+/// here.
 fn grow_in(memory: &str, test: &str, flags: &[&str], ways: &[&str]) -> Vec<(u64, u64)> {
     let program = scratch(test);
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/c/grow.c");

@@ -1,7 +1,7 @@
 //! The machine's own swap beneath: what the kernel has swapped of a run counts against its limit, and is as it was.
 //!
-//! The program has the kernel swap all that there is in its address space, to a file of the test's own. That needs root, and a
-//! file system that can be swapped to.
+//! The program has the kernel swap all that there is in its address space, to a file of the test's own. That needs
+//! root, and a file system that can be swapped to.
 
 mod compile;
 mod machine_swap;
@@ -16,7 +16,8 @@ const MIB: u64 = 1 << 20;
 
 const LIMIT: u64 = 64 * MIB;
 
-/// Runs the test program within `LIMIT`, beneath which the machine swaps to so many MiB; how much of the program's was there and swapped at most.
+/// Runs the test program within `LIMIT`, beneath which the machine swaps to so many MiB; how much of the program's was
+/// there and swapped at most.
 fn held_and_swapped(swap_mib: u64, arguments: &[&str]) -> Option<(u64, u64)> {
     let _swap = match Swap::on(swap_mib) {
         Ok(swap) => swap,
@@ -43,10 +44,11 @@ fn what_the_kernel_swaps_counts_against_the_limit_and_is_as_it_was() {
     assert!(held <= LIMIT / 10 * 11, "{} MiB, {} of them swapped", held / MIB, swapped / MIB);
 }
 
-/// A swap entry is moved with its protection against writes, which a fork has given it. Where one had come to the stage, the engine's own write there waited for
-/// the engine.
+/// A swap entry is moved with its protection against writes, which a fork has given it. Where one had come to the
+/// stage, the engine's own write there waited for the engine.
 ///
-/// Only a page that is its process's alone is moved. It becomes that again when it is read while more than half of the machine's swap is used: so there is little.
+/// Only a page that is its process's alone is moved. It becomes that again when it is read while more than half of the
+/// machine's swap is used: so there is little.
 #[test]
 fn what_a_fork_has_protected_and_the_kernel_has_swapped_goes_out_and_comes_in() {
     held_and_swapped(62, &["96", "2"]);

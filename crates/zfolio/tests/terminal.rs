@@ -39,7 +39,8 @@ fn ctrl_c_and_ctrl_backslash_and_a_resize_come_once() {
 fn a_shell_sees_the_job_stopped_and_brings_it_back() {
     let mut terminal =
         Terminal::with(Command::new("bash").args(["--norc", "--noprofile", "-i"]).env("PS1", "$ "));
-    // Without a loop that starts programs: a shell that is stopped in the middle of vfork() is not seen as stopped, by nobody.
+    // Without a loop that starts programs: a shell that is stopped in the middle of vfork() is not seen as stopped, by
+    // nobody.
     terminal.types(&format!(
         "{ZFOLIO} run -q -- sh -c \"trap 'expr 41 + 1; exit 3' INT; echo re''ady; read line\"\n"
     ));
@@ -55,7 +56,8 @@ fn a_shell_sees_the_job_stopped_and_brings_it_back() {
     terminal.shows("status=3");
 }
 
-/// The same inside: the shell itself is under zfolio, and what it starts is stopped, sent to the background and brought back.
+/// The same inside: the shell itself is under zfolio, and what it starts is stopped, sent to the background and brought
+/// back.
 #[test]
 fn a_shell_under_zfolio_controls_its_jobs() {
     let mut terminal = Terminal::with(

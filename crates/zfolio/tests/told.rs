@@ -1,8 +1,9 @@
-//! What cannot go out counts against the limit, is told while the program runs, and is in the summary: shared memory, processes that cannot be managed, and
-//! memory of managed ones that stays. They need the right to userfaultfd, as `zfolio doctor` does.
+//! What cannot go out counts against the limit, is told while the program runs, and is in the summary: shared memory,
+//! processes that cannot be managed, and memory of managed ones that stays. They need the right to userfaultfd, as
+//! `zfolio doctor` does.
 //!
-//! Each runs `tests/c/stays.c`, which holds memory of some kind until its standard input ends, or a program like it of another language: what is told is read while
-//! it runs.
+//! Each runs `tests/c/stays.c`, which holds memory of some kind until its standard input ends, or a program like it of
+//! another language: what is told is read while it runs.
 
 mod skip;
 

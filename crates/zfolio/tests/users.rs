@@ -1,4 +1,5 @@
-//! Whose the run's page is: processes of the run that have another user have it, and are managed; strangers have nothing. They need root, and /dev/userfaultfd.
+//! Whose the run's page is: processes of the run that have another user have it, and are managed; strangers have
+//! nothing. They need root, and /dev/userfaultfd.
 
 mod skip;
 
@@ -69,7 +70,8 @@ fn a_stranger_opens_neither_the_page_nor_its_settings_and_is_handed_nothing() {
     assert!(!Path::new(dir).exists(), "the socket goes with the directory");
 }
 
-/// Runs a program as nobody under this limit, by way of a shell that has prepared something and executes `zfolio run`; its figures.
+/// Runs a program as nobody under this limit, by way of a shell that has prepared something and executes `zfolio run`;
+/// its figures.
 fn as_nobody(test: &str, memory: &str, before: &str, program: &str) -> (Output, Value) {
     run(test, memory, before, &SETPRIV, program)
 }
@@ -119,7 +121,8 @@ fn who_has_given_up_root_is_managed_and_so_are_its_children() {
     assert!(figures["counters"]["pgdeactivate"].as_u64().unwrap() > 1000, "{err}");
 }
 
-/// The kernel keeps the page tables of such a process and of its children from them: they are `zfolio run`'s to hand over.
+/// The kernel keeps the page tables of such a process and of its children from them: they are `zfolio run`'s to hand
+/// over.
 #[test]
 fn who_gives_up_root_by_itself_has_children_that_are_managed() {
     if !can_be_tried() {
@@ -135,7 +138,8 @@ fn who_gives_up_root_by_itself_has_children_that_are_managed() {
     assert!(figures["counters"]["pgdeactivate"].as_u64().unwrap() > 1000, "{err}");
 }
 
-/// What comes with page and settings: what a process is handed that gives up root, what its child is, and what the child's page tables say of a page that is there.
+/// What comes with page and settings: what a process is handed that gives up root, what its child is, and what the
+/// child's page tables say of a page that is there.
 const ASKS: &str = "
 import ctypes, os, socket, struct
 def ask():
@@ -188,7 +192,8 @@ fn where_nothing_can_be_handed_over_the_user_is_told_what_helps() {
     assert!(figures["tree"]["unmanaged"].as_u64().unwrap() > 0, "{figures}");
 }
 
-/// The page tables of a process that has given up root are root's, and to open them takes CAP_SYS_PTRACE, which containers do not have.
+/// The page tables of a process that has given up root are root's, and to open them takes CAP_SYS_PTRACE, which
+/// containers do not have.
 #[test]
 fn where_page_tables_cannot_be_handed_over_the_user_is_told_what_helps() {
     if !can_be_tried() {

@@ -1,5 +1,5 @@
-//! `--visible`: programs that ask how much memory there is are told what the user says, in whatever way they ask; without it nothing is another than it
-//! was. They need the right to userfaultfd, as `zfolio doctor` does.
+//! `--visible`: programs that ask how much memory there is are told what the user says, in whatever way they ask;
+//! without it nothing is another than it was. They need the right to userfaultfd, as `zfolio doctor` does.
 
 mod compile;
 mod skip;
@@ -88,7 +88,8 @@ fn every_question_has_the_same_answer_in_children_too() {
     }
 }
 
-/// While all that the threads have goes out all the time: their stacks, on which files are looked at, and the names of files.
+/// While all that the threads have goes out all the time: their stacks, on which files are looked at, and the names of
+/// files.
 #[test]
 fn threads_handlers_and_children_have_it_while_memory_is_out() {
     let on = answers(&["--memory", "64M", "--visible", "limit", "--evict-all"], &["threads"], false);

@@ -2,8 +2,8 @@
 //!
 //! `cargo run --release -p zsmalloc --example fill -- [MEGABYTES]`
 //!
-//! The lengths are those of compressed folios of 64 KiB (2 to 40 KiB) and, in a second run, of single pages (100 to 4096 bytes).
-//! The last column is what the kernel says of the process's resident memory, as a check on `pool_bytes`.
+//! The lengths are those of compressed folios of 64 KiB (2 to 40 KiB) and, in a second run, of single pages (100 to
+//! 4096 bytes). The last column is what the kernel says of the process's resident memory, as a check on `pool_bytes`.
 
 use base::Random;
 use std::env;
@@ -28,7 +28,8 @@ const CLOCK_THREAD_CPUTIME_ID: i32 = 3;
 /// Private anonymous memory in base pages.
 struct Pages;
 
-// SAFETY: a mapping is zeroed and nobody else's; what lies around the aligned part is given back; MADV_DONTNEED leaves zeros.
+// SAFETY: a mapping is zeroed and nobody else's; what lies around the aligned part is given back; MADV_DONTNEED leaves
+// zeros.
 unsafe impl Backing for Pages {
     fn map(&self, bytes: usize) -> Option<NonNull<u8>> {
         const ALIGN: usize = 64 << 10;

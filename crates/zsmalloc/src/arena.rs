@@ -1,9 +1,10 @@
 //! The address space that zspages lie in: arenas of 2 MiB from the backing, cut into units of 64 KiB.
 //!
-//! Reserved address space costs nothing until it is touched. A zspage takes 1, 2, 4 or 8 neighbouring units (a span), touches them from
-//! the first byte on, and remembers how far: its committed part. When it is given back, this part goes back to the kernel, except that up
-//! to `SPARE_MAX_BYTES` of spans stay committed for the next zspages of the same length, so that a pool that empties and fills
-//! a zspage over and over makes no system calls and takes no page faults.
+//! Reserved address space costs nothing until it is touched. A zspage takes 1, 2, 4 or 8 neighbouring units (a span),
+//! touches them from the first byte on, and remembers how far: its committed part. When it is given back, this part
+//! goes back to the kernel, except that up to `SPARE_MAX_BYTES` of spans stay committed for the next zspages of the
+//! same length, so that a pool that empties and fills a zspage over and over makes no system calls and takes no page
+//! faults.
 //!
 //! Invariants, checked by `check.rs`:
 //! - each unit that is used belongs to exactly one zspage or spare span
@@ -67,7 +68,8 @@ impl Arenas {
         Arenas { table: Vec::new(), first: [0; LENGTHS], spare, spare_bytes: 0 }
     }
 
-    /// A span of `units` units. `None` when the backing has nothing more; spare spans of other lengths are the caller's last resort.
+    /// A span of `units` units. `None` when the backing has nothing more; spare spans of other lengths are the caller's
+    /// last resort.
     pub fn take(&mut self, units: usize, backing: &impl Backing) -> Option<Span> {
         let length = units.ilog2() as usize;
         let (spans, count) = &mut self.spare[length];

@@ -5,7 +5,8 @@
 pub struct Backoff(u32);
 
 impl Backoff {
-    /// A microsecond or two: as long as most holders take. On a machine with fewer processors than threads, more is lost.
+    /// A microsecond or two: as long as most holders take. On a machine with fewer processors than threads, more is
+    /// lost.
     const SPINS: u32 = 64;
 
     /// Waits a moment.

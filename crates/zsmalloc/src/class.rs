@@ -64,8 +64,9 @@ impl Class {
     }
 }
 
-/// Units and slots of a zspage for slots of `size` bytes. Small zspages are emptied sooner, and so the fewest units in which the waste
-/// at the end is below 1/256 are best; if there are none, those with least waste. At least half of the address space is used.
+/// Units and slots of a zspage for slots of `size` bytes. Small zspages are emptied sooner, and so the fewest units in
+/// which the waste at the end is below 1/256 are best; if there are none, those with least waste. At least half of the
+/// address space is used.
 fn cut(size: usize) -> (usize, usize) {
     let mut best = (usize::MAX, 0, 0);
     for units in [1, 2, 4, 8] {

@@ -1,4 +1,5 @@
-//! Compaction: objects of the emptiest zspages fill the holes of the fullest, and what becomes empty goes back to the kernel.
+//! Compaction: objects of the emptiest zspages fill the holes of the fullest, and what becomes empty goes back to the
+//! kernel.
 //!
 //! ```text
 //!   before   src |a . . b . .|     dst |c d . e f .|        . = a hole
@@ -6,9 +7,10 @@
 //!   the last     |g . h . . i|  ->     |g i h|              its end is given back
 //! ```
 //!
-//! A class ends up with full zspages and one that has no holes. The lock of the class is taken anew for each object, so that others
-//! wait for one copy at most. Moving is safe because
-//! 1. source and destination belong to this class, whose lock is held: neither can go away, and the free slot stays free;
+//! A class ends up with full zspages and one that has no holes. The lock of the class is taken anew for each object, so
+//! that others wait for one copy at most. Moving is safe because
+//! 1. source and destination belong to this class, whose lock is held: neither can go away, and the free slot stays
+//!    free;
 //! 2. the object is EXCLUSIVE: nobody reads it where it was, and the next reader finds it where it is;
 //! 3. an object that is pinned, being written or being freed cannot be made EXCLUSIVE, and is passed over.
 
@@ -33,11 +35,12 @@ pub struct Compacted {
 }
 
 impl<B: Backing> Pool<B> {
-    /// Moves objects until no memory is to be gained, or until `budget_bytes` were moved; the next call goes on where this one stopped.
-    /// Also gives back the memory kept for the next zspages.
+    /// Moves objects until no memory is to be gained, or until `budget_bytes` were moved; the next call goes on where
+    /// this one stopped. Also gives back the memory kept for the next zspages.
     ///
-    /// A pool whose objects come and go at random leaves a tenth of itself idle, a small one more. If this is called for a MiB whenever
-    /// `pool_bytes` is more than `stored_bytes`, 5 % and a MiB, it stays there (`examples/fill.rs` measures what that costs).
+    /// A pool whose objects come and go at random leaves a tenth of itself idle, a small one more. If this is called
+    /// for a MiB whenever `pool_bytes` is more than `stored_bytes`, 5 % and a MiB, it stays there (`examples/fill.rs`
+    /// measures what that costs).
     pub fn compact(&self, budget_bytes: usize) -> Compacted {
         let mut done = Compacted::default();
         while let Some(span) = { self.arenas.lock().take_spare() } {
@@ -68,8 +71,8 @@ impl<B: Backing> Pool<B> {
             return false;
         }
         let to = zspages.get(dst).span.at + hole * class.size;
-        // SAFETY: two slots of one class, both committed or about to be, of at least `len` bytes; they differ, because one is free.
-        // The object is ours alone, and so is the hole while the class is locked.
+        // SAFETY: two slots of one class, both committed or about to be, of at least `len` bytes; they differ, because
+        // one is free. The object is ours alone, and so is the hole while the class is locked.
         unsafe { ptr::copy_nonoverlapping(exclusive.at().as_ptr(), pointer(to).as_ptr(), exclusive.len()) };
         exclusive.relocate(to, dst);
         done.objects_moved += 1;

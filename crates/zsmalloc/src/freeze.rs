@@ -1,8 +1,10 @@
-//! A pool that two processes have after a fork, each as a copy that the kernel makes page by page as one of the two writes.
+//! A pool that two processes have after a fork, each as a copy that the kernel makes page by page as one of the two
+//! writes.
 //!
-//! Objects are only read, and their zspages' tables lie apart. So a copy is made of nothing but what is written to, and nothing is written to
-//! what is frozen: no object is put into its holes, none is moved there or from there, and what becomes empty goes back to the kernel at once, which
-//! takes it from this process alone. New objects get zspages of their own.
+//! Objects are only read, and their zspages' tables lie apart. So a copy is made of nothing but what is written to, and
+//! nothing is written to what is frozen: no object is put into its holes, none is moved there or from there, and what
+//! becomes empty goes back to the kernel at once, which takes it from this process alone. New objects get zspages of
+//! their own.
 
 use crate::backing::Backing;
 use crate::pool::Pool;

@@ -6,8 +6,8 @@
 //!                   '---- linked lists -----'    in no list
 //! ```
 //!
-//! Objects are allocated from the fullest zspage that has room, and compaction empties the emptiest one: with time, zspages are either
-//! full or gone. A zspage that becomes empty leaves the class at once, and so group 0 has none.
+//! Objects are allocated from the fullest zspage that has room, and compaction empties the emptiest one: with time,
+//! zspages are either full or gone. A zspage that becomes empty leaves the class at once, and so group 0 has none.
 //!
 //! Invariants, checked by `check.rs`:
 //! - a zspage is in the list of its group, if the group has one, and in no other; one that is frozen is in none
@@ -51,7 +51,8 @@ impl Default for Zspages {
 }
 
 impl Zspages {
-    /// Enters a new, empty zspage, and returns its number; it is in no list before its first object. `None` without memory for it.
+    /// Enters a new, empty zspage, and returns its number; it is in no list before its first object. `None` without
+    /// memory for it.
     pub fn insert(&mut self, zspage: Zspage) -> Option<u32> {
         let owners_bytes = size_of_val(&zspage.owners[..]);
         let id = if self.dead != NONE {

@@ -11,9 +11,10 @@
 //! Reading takes no lock. It is safe because
 //! 1. an object is moved, written or freed only under EXCLUSIVE, and that is taken only at 0 pins;
 //! 2. a pin is taken only without EXCLUSIVE, in the same atomic step that reads the address;
-//! 3. taking EXCLUSIVE acquires what the last pins released, and taking a pin what the last holder of EXCLUSIVE released;
-//! 4. entries never move and are never unmapped, so a stale handle finds a free entry (a panic) or another object, and never
-//!    memory that is not an object's.
+//! 3. taking EXCLUSIVE acquires what the last pins released, and taking a pin what the last holder of EXCLUSIVE
+//!    released;
+//! 4. entries never move and are never unmapped, so a stale handle finds a free entry (a panic) or another object, and
+//!    never memory that is not an object's.
 //!
 //! Free handles are a stack (Treiber 1986). Popping is safe although other threads pop and push meanwhile, because
 //! 1. the entry that the next one is read from stays mapped, whatever it is by then;
@@ -59,8 +60,8 @@ fn address(word: u64) -> usize {
 
 /// What the table has for each handle.
 ///
-/// `len` and `zspage` are those of the object while it is LIVE. They are written before the word that publishes them, `zspage` again
-/// under EXCLUSIVE when the object moves.
+/// `len` and `zspage` are those of the object while it is LIVE. They are written before the word that publishes them,
+/// `zspage` again under EXCLUSIVE when the object moves.
 pub struct Entry {
     word: AtomicU64,
     len: AtomicU32,
@@ -183,7 +184,8 @@ const FIRST: usize = UNIT / size_of::<Entry>();
 /// 2^28 handles.
 const CHUNKS: usize = 16;
 
-/// The table. It grows by chunks from the backing, each twice as long as the one before; untouched pages of a chunk cost nothing.
+/// The table. It grows by chunks from the backing, each twice as long as the one before; untouched pages of a chunk
+/// cost nothing.
 pub struct Handles {
     chunks: [AtomicPtr<Entry>; CHUNKS],
     /// Handles from this number on were never used. Number 0 never is.

@@ -12,11 +12,11 @@
 //! ```
 //!
 //! Where the memory goes, and what is done about it:
-//! - *Rounding up to a class*: 511 classes, every 16 bytes up to 1 KiB and 64 to the octave from there to 128 KiB: 0.6 % on
-//!   average, 1.6 % at most from 1 KiB on. Above 128 KiB an object has a mapping of its own, rounded up to a page.
+//! - *Rounding up to a class*: 511 classes, every 16 bytes up to 1 KiB and 64 to the octave from there to 128 KiB: 0.6
+//!   % on average, 1.6 % at most from 1 KiB on. Above 128 KiB an object has a mapping of its own, rounded up to a page.
 //! - *The end of a zspage*: each class has the number of slots that leaves least of its last page: 0.5 % at most.
-//! - *Zspages that are not full yet*: the lowest free slot is taken first, and pages that no slot has reached are not committed.
-//!   So a class with few objects costs what they need and half a page, and there can be many classes.
+//! - *Zspages that are not full yet*: the lowest free slot is taken first, and pages that no slot has reached are not
+//!   committed. So a class with few objects costs what they need and half a page, and there can be many classes.
 //! - *Holes*: filled by the next objects (the fullest zspage first), or by compaction.
 //! - *Metadata* lies apart from the objects: 16 bytes a handle, 4 a slot, 56 a zspage.
 //!

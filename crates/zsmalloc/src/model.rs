@@ -1,7 +1,7 @@
 //! The naive model of a pool, and a backing that can be watched.
 //!
-//! Random operations, compared call by call with the model: a map from handle to contents. What the pool has to do beyond it (few bytes,
-//! memory given back) is what the tests of compaction and of waste measure.
+//! Random operations, compared call by call with the model: a map from handle to contents. What the pool has to do
+//! beyond it (few bytes, memory given back) is what the tests of compaction and of waste measure.
 
 use crate::PAGE;
 use crate::backing::Backing;
@@ -86,8 +86,8 @@ pub fn fill(bytes: &mut [u8], seed: u64) {
     }
 }
 
-/// Lengths as they come: mostly compressed folios, some pages, few longer ones, and the ends of the range. Under Miri, where
-/// a byte costs a microsecond, short ones of few classes.
+/// Lengths as they come: mostly compressed folios, some pages, few longer ones, and the ends of the range. Under Miri,
+/// where a byte costs a microsecond, short ones of few classes.
 pub fn some_len(random: &mut Random) -> usize {
     if cfg!(miri) {
         return [1, 17, 33, 500][random.below(4)];
@@ -146,7 +146,8 @@ fn compare_with_model(seed: u64, operations: usize, limit: usize) {
                 let (held, budget) = (pool.pool_bytes(), random.below(1 << 20));
                 let done = pool.compact(budget);
                 assert!(done.bytes_moved < budget.max(1) + CLASS_MAX_BYTES, "{context}: {done:?}, {budget}");
-                // Where the budget ends, a page may have been begun at the destination before one is free at the source.
+                // Where the budget ends, a page may have been begun at the destination before one is free at the
+                // source.
                 let now = pool.pool_bytes();
                 assert!(!pinned.is_empty() || now <= held + PAGE, "{context}: {held} to {now}: {done:?}");
                 assert_eq!(

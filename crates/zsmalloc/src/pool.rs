@@ -1,10 +1,11 @@
 //! A pool: alloc, write, read, free.
 //!
-//! Lock order: EXCLUSIVE of a handle, the lock of a class, the lock of the arenas. Compaction goes the other way, from a class to
-//! its objects, and therefore only tries EXCLUSIVE. Nothing is locked for reading.
+//! Lock order: EXCLUSIVE of a handle, the lock of a class, the lock of the arenas. Compaction goes the other way, from
+//! a class to its objects, and therefore only tries EXCLUSIVE. Nothing is locked for reading.
 //!
 //! Invariants, checked by `check.rs`:
-//! - `held` = committed bytes of zspages and spare spans + owners and tables of zspages + huge objects in pages + `classes`
+//! - `held` = committed bytes of zspages and spare spans + owners and tables of zspages + huge objects in pages +
+//!   `classes`
 //! - `stored` = sum of the lengths of all objects
 //! - each LIVE handle is the owner of the slot that it points to, and each owner is LIVE
 
@@ -133,11 +134,12 @@ impl<B: Backing> Pool<B> {
         Some(())
     }
 
-    /// Gives `f` the object to write. Waits for readers of this object, and keeps new ones waiting: `f` must not use its handle.
+    /// Gives `f` the object to write. Waits for readers of this object, and keeps new ones waiting: `f` must not use
+    /// its handle.
     pub fn write(&self, handle: Handle, f: impl FnOnce(&mut [u8])) {
         let exclusive = self.handles.entry(handle).exclude();
-        // SAFETY: the object lies there, has this length, is initialised (the backing's promise), and nobody else may look at it
-        // while `exclusive` lives.
+        // SAFETY: the object lies there, has this length, is initialised (the backing's promise), and nobody else may
+        // look at it while `exclusive` lives.
         f(unsafe { slice::from_raw_parts_mut(exclusive.at().as_ptr(), exclusive.len()) });
         drop(exclusive);
     }
@@ -148,8 +150,8 @@ impl<B: Backing> Pool<B> {
         Object { pool: self, handle, at, len }
     }
 
-    /// Pins the object, and says where it is and how long: for readers that no guard can go along with. It stays there until `unpin` was called
-    /// as often.
+    /// Pins the object, and says where it is and how long: for readers that no guard can go along with. It stays there
+    /// until `unpin` was called as often.
     pub fn pin(&self, handle: Handle) -> (NonNull<u8>, usize) {
         self.handles.entry(handle).pin()
     }
@@ -164,7 +166,8 @@ impl<B: Backing> Pool<B> {
         self.handles.entry(handle).len()
     }
 
-    /// Frees the object. The caller sees to it that nobody uses the handle any more; if a reader is left all the same, waits for it.
+    /// Frees the object. The caller sees to it that nobody uses the handle any more; if a reader is left all the same,
+    /// waits for it.
     pub fn free(&self, handle: Handle) {
         let entry = self.handles.entry(handle);
         debug_assert!(!entry.is_pinned(), "zsmalloc: an object is freed while somebody reads it");
@@ -183,7 +186,8 @@ impl<B: Backing> Pool<B> {
         }
     }
 
-    /// Removes an object from its zspage; returns the memory of the zspage if it was the last, and whether it may be used again as it is.
+    /// Removes an object from its zspage; returns the memory of the zspage if it was the last, and whether it may be
+    /// used again as it is.
     fn remove(&self, at: usize, len: usize, id: u32) -> Option<(Span, bool)> {
         let class = &self.classes[class_of(len)];
         let mut zspages = class.zspages.lock();
@@ -255,7 +259,8 @@ impl<B: Backing> Drop for Pool<B> {
 pub struct Object<'a, B: Backing> {
     pool: &'a Pool<B>,
     handle: Handle,
-    // No slice: a reference must not outlive the pin, and a guard that is moved into `drop` would hold one until `drop` returns.
+    // No slice: a reference must not outlive the pin, and a guard that is moved into `drop` would hold one until `drop`
+    // returns.
     at: NonNull<u8>,
     len: usize,
 }
@@ -263,7 +268,8 @@ pub struct Object<'a, B: Backing> {
 impl<B: Backing> Deref for Object<'_, B> {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        // SAFETY: the object lies there, has this length, is initialised, and is neither moved, written nor freed while pinned.
+        // SAFETY: the object lies there, has this length, is initialised, and is neither moved, written nor freed while
+        // pinned.
         unsafe { slice::from_raw_parts(self.at.as_ptr(), self.len) }
     }
 }

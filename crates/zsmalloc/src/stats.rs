@@ -8,7 +8,8 @@ use core::sync::atomic::Ordering::*;
 /// One size class at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClassStat {
-    /// Bytes of a slot. [`LEN_MAX_BYTES`] for the objects that have a mapping of their own, which are counted as zspages of one slot.
+    /// Bytes of a slot. [`LEN_MAX_BYTES`] for the objects that have a mapping of their own, which are counted as
+    /// zspages of one slot.
     pub size: usize,
     /// Objects.
     pub objects: usize,
@@ -41,8 +42,8 @@ impl ClassStat {
 }
 
 impl<B: Backing> Pool<B> {
-    /// Every class from the smallest to the largest, then the objects that have a mapping of their own. Each is looked at for itself:
-    /// while other threads allocate and free, the sum is of no single moment.
+    /// Every class from the smallest to the largest, then the objects that have a mapping of their own. Each is looked
+    /// at for itself: while other threads allocate and free, the sum is of no single moment.
     pub fn class_stats(&self) -> impl Iterator<Item = ClassStat> {
         let small = self.classes.iter().map(|class| {
             let zspages = class.zspages.lock();

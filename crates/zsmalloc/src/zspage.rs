@@ -29,7 +29,8 @@ pub struct Zspage {
     pub inuse: u16,
     lowest: u16,
     top: u16,
-    /// Another process has it too, as a copy that is made by the page when one of the two writes: nothing is put into it, and it is in no list.
+    /// Another process has it too, as a copy that is made by the page when one of the two writes: nothing is put into
+    /// it, and it is in no list.
     pub frozen: bool,
     /// Neighbours in the list of its fullness group.
     pub prev: u32,
@@ -105,7 +106,8 @@ impl Zspage {
         self.lowest = self.lowest.min(slot as u16);
     }
 
-    /// Cuts off the committed pages past the last taken slot: returns their address and length for the caller to decommit.
+    /// Cuts off the committed pages past the last taken slot: returns their address and length for the caller to
+    /// decommit.
     pub fn trim(&mut self, size: usize) -> (usize, usize) {
         let last = self.taken_from_top().next();
         self.top = last.map_or(0, |(slot, _)| slot as u16 + 1);

@@ -1,9 +1,11 @@
-//! The way of objects back to pages, one at a time against eight: decompressed and compared with their hashes. By software on the CPU, and by deflate-iaa on a
-//! model of the device with eight engines, as `store_path` has it: it shows what batches do to waiting, not how fast the device is.
+//! The way of objects back to pages, one at a time against eight: decompressed and compared with their hashes. By
+//! software on the CPU, and by deflate-iaa on a model of the device with eight engines, as `store_path` has it: it
+//! shows what batches do to waiting, not how fast the device is.
 //!
 //! `cargo run --release --package zswap --example load_path [LATENCY_OBJECTS]`
 //!
-//! The model takes so many times what software takes for an object. Both ways take turns; medians of a batch of eight objects.
+//! The model takes so many times what software takes for an object. Both ways take turns; medians of a batch of eight
+//! objects.
 
 use acomp::{Compressor, Context};
 use iaa::topology::Topology;

@@ -1,10 +1,12 @@
-//! What it costs to look whether a unit is noise, beside compressing it: `zswap::noise`, zstd:1 and lz4 on the same units, in turns.
+//! What it costs to look whether a unit is noise, beside compressing it: `zswap::noise`, zstd:1 and lz4 on the same
+//! units, in turns.
 //!
 //! `cargo run --release --package zswap --example noise -- FILE...`
 //!
-//! Each file by itself, and noise that is made up: 8 MiB spread over it. Processor time for a unit, the least of five rounds. The look's share is of what compressing the same units
-//! takes, where it is not left out: on noise that is the short time in which the compressor gives up. *Wrong* are units that look like noise and
-//! shrink by a thirty-second with zstd:1, *missed* those that do not look so and do not shrink.
+//! Each file by itself, and noise that is made up: 8 MiB spread over it. Processor time for a unit, the least of five
+//! rounds. The look's share is of what compressing the same units takes, where it is not left out: on noise that is the
+//! short time in which the compressor gives up. *Wrong* are units that look like noise and shrink by a thirty-second
+//! with zstd:1, *missed* those that do not look so and do not shrink.
 
 use acomp::{CompressRequest, Compressor, Context, Outcome};
 use base::Random;

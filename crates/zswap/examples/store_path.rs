@@ -1,11 +1,14 @@
-//! The way of a folio into the pool, one window after the other against batches of eight: looked at, hashed, compressed, put into the pool. By software on the CPU, and by
-//! deflate-iaa on a model of the device with eight engines. The tables have the form of those of the kernel's series "zswap compression batching" and "mm: ZSWAP swap-out of mTHP folios".
+//! The way of a folio into the pool, one window after the other against batches of eight: looked at, hashed,
+//! compressed, put into the pool. By software on the CPU, and by deflate-iaa on a model of the device with eight
+//! engines. The tables have the form of those of the kernel's series "zswap compression batching" and "mm: ZSWAP
+//! swap-out of mTHP folios".
 //!
 //! `cargo run --release --package zswap --example store_path [FILE [LATENCY_PAGES [COMPRESSOR...]]]`
 //!
-//! FILE is memory to store (a dump; made up without it, or for `-`). Both ways take turns; medians of turns, and of the ratios of turns side by side, with an interval. The objects are the
-//! same both ways. Processor time is that of the thread that stores. The model's latency is given as so many times what software takes for a page, and it has computed all before
-//! (`recall`): what it shows is what batches do to waiting.
+//! FILE is memory to store (a dump; made up without it, or for `-`). Both ways take turns; medians of turns, and of the
+//! ratios of turns side by side, with an interval. The objects are the same both ways. Processor time is that of the
+//! thread that stores. The model's latency is given as so many times what software takes for a page, and it has
+//! computed all before (`recall`): what it shows is what batches do to waiting.
 
 use acomp::{Compressor, Context};
 use iaa::topology::Topology;
@@ -99,7 +102,8 @@ struct Variant {
     codec: Codec,
     cache: Cache<Heap>,
     parcels: Vec<u8>,
-    /// One window after the other, and 8 at a time. By the same codec: where in memory another one's tables lie can make 4 per cent.
+    /// One window after the other, and 8 at a time. By the same codec: where in memory another one's tables lie can
+    /// make 4 per cent.
     turns: [Vec<Turn>; 2],
     device: Option<(Model, Arc<Driver>)>,
 }
@@ -219,7 +223,8 @@ fn median(all: Vec<f64>) -> f64 {
     all[all.len() / 2]
 }
 
-/// What batches change, of turns side by side: the median of their ratios, in per cent, and where it lies at 95 %, by the order of these alone.
+/// What batches change, of turns side by side: the median of their ratios, in per cent, and where it lies at 95 %, by
+/// the order of these alone.
 fn change(one: &[Turn], eight: &[Turn], of: fn(&Turn) -> f64) -> [f64; 3] {
     let pairs = one.iter().zip(eight);
     let ratios = sorted(pairs.map(|(one, eight)| 100.0 * (of(eight) / of(one) - 1.0)).collect());

@@ -17,7 +17,8 @@ pub struct Choice {
 pub struct Auto {
     /// What objects are made with where the dense one is not worth its time.
     pub fast: Compressor,
-    /// How much of it that may take beyond what the fast one would: so many hundredths of a CPU, in all processes of the run together.
+    /// How much of it that may take beyond what the fast one would: so many hundredths of a CPU, in all processes of
+    /// the run together.
     pub percent: u32,
 }
 

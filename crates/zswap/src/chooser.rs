@@ -9,11 +9,13 @@
 //!               └── spent: what it took beyond ── Tried <──┘ (codec.rs)
 //! ```
 //!
-//! The *purse* fills as time passes, by the share of a CPU that the user gives, and holds a second's. What the dense one takes beyond the fast one is paid from
-//! it, samples included. The emptier it is the dearer is a nanosecond: at half a purse it costs [`PRICE`], nothing at a full one, and more than anybody
-//! has at an empty one. So all that goes out is dense while little does; while much does the purse falls to where just as much is spent as comes in, on the
-//! regions that are worth most; and no more than the budget is ever spent: what a job is likely to take is taken out before it begins, and what it took put right afterwards. Nothing else is controlled. All processes
-//! of a run pay from the same purse, and so have the same price.
+//! The *purse* fills as time passes, by the share of a CPU that the user gives, and holds a second's. What the dense
+//! one takes beyond the fast one is paid from it, samples included. The emptier it is the dearer is a nanosecond: at
+//! half a purse it costs [`PRICE`], nothing at a full one, and more than anybody has at an empty one. So all that goes
+//! out is dense while little does; while much does the purse falls to where just as much is spent as comes in, on the
+//! regions that are worth most; and no more than the budget is ever spent: what a job is likely to take is taken out
+//! before it begins, and what it took put right afterwards. Nothing else is controlled. All processes of a run pay from
+//! the same purse, and so have the same price.
 //!
 //! Single pages and windows are known apart, since both cost and gain are others.
 
@@ -78,7 +80,8 @@ pub struct Chosen {
 /// How long a purse takes to fill.
 const FULL_NS: u64 = 1_000_000_000;
 
-/// Bytes that a nanosecond must save at half a purse, as one by so many: what zstd:1 saves over lz4 on heaps is worth a few times as much.
+/// Bytes that a nanosecond must save at half a purse, as one by so many: what zstd:1 saves over lz4 on heaps is worth a
+/// few times as much.
 pub const PRICE: u128 = 10;
 
 /// So many times as dear is it while a thread waits for room.
@@ -253,7 +256,8 @@ impl<'a> Chooser<'a> {
         self.purse.put_back(chosen.held_ns);
     }
 
-    /// Hears what came of a job, of which so many pages were compressed; how much of the budget it took, in nanoseconds of a CPU.
+    /// Hears what came of a job, of which so many pages were compressed; how much of the budget it took, in nanoseconds
+    /// of a CPU.
     pub fn learn(&mut self, now_ns: u64, chosen: &Chosen, pages: usize, tried: &Tried) -> u64 {
         if chosen.held_ns > 0 {
             self.purse.put_back(chosen.held_ns);

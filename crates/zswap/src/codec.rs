@@ -52,7 +52,8 @@ impl Priors {
         self.hashes[page] = hash;
     }
 
-    /// Fewer unchanged pages than these are made new objects of all the same: what they came from would be kept for them alone.
+    /// Fewer unchanged pages than these are made new objects of all the same: what they came from would be kept for
+    /// them alone.
     pub fn want(&mut self, fewest: u32) {
         self.fewest = fewest;
     }
@@ -104,8 +105,8 @@ impl Packed {
 }
 
 impl Codec {
-    /// A codec for one compressor or two; allocates all that it will ever need. `seed` keys the hashes: objects are read by codecs of the same seed. `file` is the
-    /// dictionary of a compressor that has one from a file.
+    /// A codec for one compressor or two; allocates all that it will ever need. `seed` keys the hashes: objects are
+    /// read by codecs of the same seed. `file` is the dictionary of a compressor that has one from a file.
     pub fn new(choice: impl Into<Choice>, seed: u64, file: &[u8]) -> Result<Codec, acomp::Error> {
         let window = WINDOW_PAGES * PAGE;
         let Choice { compressor, auto } = choice.into();
@@ -120,8 +121,8 @@ impl Codec {
         Codec { clock, ..self }
     }
 
-    /// Has a device do the work that `attach` comes by ([`Context::attach`]); false if it does not. Only where the calling process has an address space of its own, which
-    /// no child takes over: the device works in it.
+    /// Has a device do the work that `attach` comes by ([`Context::attach`]); false if it does not. Only where the
+    /// calling process has an address space of its own, which no child takes over: the device works in it.
     pub fn attach(&mut self, attach: impl FnOnce(&mut Context) -> bool) -> bool {
         let attached = attach(&mut self.context);
         if attached {
@@ -140,8 +141,8 @@ impl Codec {
         self.context.look();
     }
 
-    /// How many windows are best packed together. One at a time where the CPU does the work: to have begun more than one gains nothing then, and
-    /// who wants a page of the last one waits for all.
+    /// How many windows are best packed together. One at a time where the CPU does the work: to have begun more than
+    /// one gains nothing then, and who wants a page of the last one waits for all.
     pub fn batch_size(&self) -> usize {
         self.batch
     }

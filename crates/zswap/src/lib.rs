@@ -10,8 +10,8 @@
 //!   object: [ header | 128-bit hash of each page | compressed pages ]   (object.rs)
 //! ```
 //!
-//! The hashes are keyed with a seed of the process, and serve twice: what is loaded is checked against them, and a page that
-//! goes out again is recognised by them as unchanged, so that it need not be compressed again.
+//! The hashes are keyed with a seed of the process, and serve twice: what is loaded is checked against them, and a page
+//! that goes out again is recognised by them as unchanged, so that it need not be compressed again.
 //!
 //! - [`codec`]: [`Codec`], pages to objects and back, for those who have the bytes and not the pool: `pack`, `unpack`
 //! - [`cache`]: [`Cache`], the objects in the pool

@@ -1,9 +1,11 @@
-//! Memory that looks like noise, and is better kept as it is than compressed in vain: random, encrypted or compressed already.
+//! Memory that looks like noise, and is better kept as it is than compressed in vain: random, encrypted or compressed
+//! already.
 //!
-//! The look is at bytes alone, 2 KiB of 64: how evenly the 256 values come. In noise all come alike, and in whatever an entropy coder could shorten
-//! by a thirty-second some come more often: text, numbers, pointers, and also base64, which has 64 values only. What it cannot see is
-//! noise that comes twice. Pages that do are known by their hashes; for the rest one of [`TRY_EVERY`] guesses is tried all the same, and
-//! after one that was wrong all are, until [`TRUST_AFTER`] in a row were right.
+//! The look is at bytes alone, 2 KiB of 64: how evenly the 256 values come. In noise all come alike, and in whatever an
+//! entropy coder could shorten by a thirty-second some come more often: text, numbers, pointers, and also base64, which
+//! has 64 values only. What it cannot see is noise that comes twice. Pages that do are known by their hashes; for the
+//! rest one of [`TRY_EVERY`] guesses is tried all the same, and after one that was wrong all are, until [`TRUST_AFTER`]
+//! in a row were right.
 
 use crate::PAGE;
 use crate::page::Hash;
@@ -17,14 +19,16 @@ pub const TRUST_AFTER: u32 = 8;
 /// Bytes that are looked at together.
 const STRETCH: usize = 32;
 
-/// Stretches for each page, and the fewest and the most of a unit: of fewer bytes the values of noise do not come evenly yet.
+/// Stretches for each page, and the fewest and the most of a unit: of fewer bytes the values of noise do not come
+/// evenly yet.
 const STRETCHES_A_PAGE: usize = 4;
 const STRETCHES: [usize; 2] = [16, 64];
 
 /// True when the bytes look like noise. `bytes` is whole pages.
 ///
-/// Of n bytes of noise, n(n-1)/512 pairs are alike, give or take a share of 23/n: a 90th for the 2 KiB of 64, a 22nd for the 512 bytes of a page. What saves a
-/// thirty-second by its values alone has a third more (a quarter of a bit of 8), and most memory so many more that 64 bytes tell.
+/// Of n bytes of noise, n(n-1)/512 pairs are alike, give or take a share of 23/n: a 90th for the 2 KiB of 64, a 22nd
+/// for the 512 bytes of a page. What saves a thirty-second by its values alone has a third more (a quarter of a bit of
+/// 8), and most memory so many more that 64 bytes tell.
 pub fn looks_like_noise(bytes: &[u8]) -> bool {
     let stretches = (bytes.len() / PAGE * STRETCHES_A_PAGE).clamp(STRETCHES[0], STRETCHES[1]);
     let step = bytes.len() / stretches;

@@ -5,7 +5,8 @@
 //!   [ n  | format | zeros, 6 | hash of each page | payload ]
 //! ```
 //!
-//! `n` is the number of pages, 1 to 16; format 0 is the pages as they are, 1 the compressor's output, or the dense one's of two, and 2 the fast one's.
+//! `n` is the number of pages, 1 to 16; format 0 is the pages as they are, 1 the compressor's output, or the dense
+//! one's of two, and 2 the fast one's.
 
 use crate::page::Hash;
 use crate::{PAGE, WINDOW_PAGES};

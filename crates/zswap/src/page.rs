@@ -5,7 +5,8 @@ use crate::PAGE;
 /// The keyed 128-bit hash of a page.
 pub type Hash = u128;
 
-/// Hashes a page. With a seed that the program does not know, two different pages have the same hash with probability 2^-128.
+/// Hashes a page. With a seed that the program does not know, two different pages have the same hash with probability
+/// 2^-128.
 pub fn hash(page: &[u8], seed: u64) -> Hash {
     xxhash_rust::xxh3::xxh3_128_with_seed(page, seed)
 }

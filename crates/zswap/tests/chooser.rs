@@ -1,4 +1,5 @@
-//! Which of two compressors makes an object: streams of jobs from a seed, their true costs, and the best that could have been chosen.
+//! Which of two compressors makes an object: streams of jobs from a seed, their true costs, and the best that could
+//! have been chosen.
 
 use base::Random;
 use std::collections::VecDeque;
@@ -137,7 +138,8 @@ fn what_is_spent_stays_within_the_budget_and_what_is_saved_is_near_the_best() {
                     sum.spent_ns as f64 / budget_ns as f64,
                     sum.saved as f64 / best as f64
                 );
-                // A purse is full at the start. Each measurement is off by up to 20 %, and those that look good are chosen: some hundredths.
+                // A purse is full at the start. Each measurement is off by up to 20 %, and those that look good are
+                // chosen: some hundredths.
                 let most_ns = budget_ns + SECOND * u64::from(percent) / 100;
                 assert!(sum.spent_ns <= most_ns + most_ns / 20, "{case}");
                 assert!(sum.said_ns.abs_diff(sum.spent_ns) <= sum.spent_ns / 10, "{case}");

@@ -87,8 +87,9 @@ fn it_makes_no_difference_whether_windows_are_packed_together() {
     }
 }
 
-/// Has a codec work with a driver of the model's, as its compressor wants that, if it is for a device. What a device that is taken away had is waited for
-/// that long; what is late on a busy machine is done in software, and must be as good.
+/// Has a codec work with a driver of the model's, as its compressor wants that, if it is for a device. What a device
+/// that is taken away had is waited for that long; what is late on a busy machine is done in software, and must be as
+/// good.
 fn attach(codec: &mut Codec, model: &Model) -> Option<Arc<Driver>> {
     let mut driver = None;
     let open = |config| {
@@ -160,7 +161,8 @@ struct Wanted {
     pages: usize,
 }
 
-/// What is unpacked together is what each comes to alone, by a device and in software, whatever goes wrong and whichever are damaged.
+/// What is unpacked together is what each comes to alone, by a device and in software, whatever goes wrong and
+/// whichever are damaged.
 #[test]
 fn objects_are_unpacked_together_as_each_alone() {
     let plans: [fn(u64) -> Option<Fault>; 4] = [
@@ -244,7 +246,8 @@ fn objects_are_unpacked_together_as_each_alone() {
     }
 }
 
-/// What is urgent does not wait for a batch that a device has: 50 ms of latency here, and as much again for each further pass.
+/// What is urgent does not wait for a batch that a device has: 50 ms of latency here, and as much again for each
+/// further pass.
 #[test]
 fn a_load_is_back_before_the_batch_that_is_under_way() {
     let compressor = Compressor::parse("deflate-iaa").unwrap();

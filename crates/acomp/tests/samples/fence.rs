@@ -25,7 +25,8 @@ mod sys {
     }
 }
 
-/// Told of each part of a buffer that nobody is to touch from now on (true), or may again: by a sanitizer, where there is one.
+/// Told of each part of a buffer that nobody is to touch from now on (true), or may again: by a sanitizer, where there
+/// is one.
 pub static HIDE: OnceLock<fn(&[u8], bool)> = OnceLock::new();
 
 /// Memory between two inaccessible pages, kept until the test ends.

@@ -104,7 +104,8 @@ pub fn compress(context: &mut Context, src: &[u8], dst: &mut [u8]) -> Result<Out
     batch[0].result
 }
 
-/// The most that a unit of these many bytes becomes: 842 makes 69 bits of 64, and deflate-iaa's canned codes 10 of 8, behind a header.
+/// The most that a unit of these many bytes becomes: 842 makes 69 bits of 64, and deflate-iaa's canned codes 10 of 8,
+/// behind a header.
 pub fn grown_bytes(bytes: usize) -> usize {
     bytes + bytes / 4 + 128
 }

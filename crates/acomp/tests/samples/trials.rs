@@ -4,9 +4,9 @@
 //!   [ level | kind | length, 2 | part, 2 | body ]
 //! ```
 //!
-//! The body is an object that is to come to so many bytes, of which a prefix is asked for too; or, where the kind's highest bit
-//! is set, what a unit of that length repeats, which is compressed at the level into room for a part of it. The kind's lowest bits make the length
-//! shorter: most are to be short, since long ones take long.
+//! The body is an object that is to come to so many bytes, of which a prefix is asked for too; or, where the kind's
+//! highest bit is set, what a unit of that length repeats, which is compressed at the level into room for a part of it.
+//! The kind's lowest bits make the length shorter: most are to be short, since long ones take long.
 
 use std::collections::BTreeMap;
 
@@ -21,8 +21,8 @@ const UNIT_MAX_BYTES: usize = 256 << 10;
 /// The kind that asks for a round trip.
 const ROUND_TRIP: u8 = 0x80;
 
-/// What is compressed is no longer than this, at a level that looks for the best way far shorter: else nearly all of the time goes into compressing, of
-/// which every input is harmless, and hostile objects have none.
+/// What is compressed is no longer than this, at a level that looks for the best way far shorter: else nearly all of
+/// the time goes into compressing, of which every input is harmless, and hostile objects have none.
 const COMPRESSED_MAX_BYTES: usize = 64 << 10;
 const SLOW_LEVEL: i32 = 10;
 const SLOW_MAX_BYTES: usize = 8 << 10;
@@ -60,7 +60,8 @@ impl Trials {
         Trials { usual: Compressor::parse(name).unwrap(), dictionary, benches: BTreeMap::new() }
     }
 
-    /// Tries one input. What the objects come to does not matter, only that nothing is touched that is nobody's business.
+    /// Tries one input. What the objects come to does not matter, only that nothing is touched that is nobody's
+    /// business.
     pub fn run(&mut self, input: &[u8]) {
         let Some((&[level, kind, l0, l1, p0, p1], body)) = input.split_first_chunk() else { return };
         let length = u16::from_le_bytes([l0, l1]) as usize;

@@ -61,7 +61,8 @@ pub fn is_writable(fd: &Fd) -> bool {
 
 fn ppoll(set: &mut [g::pollfd], timeout_ns: u64) -> Result<()> {
     let timeout = timespec(timeout_ns);
-    // SAFETY: the kernel writes `revents` of the entries, whose number it is told, and reads the time; there is no signal mask.
+    // SAFETY: the kernel writes `revents` of the entries, whose number it is told, and reads the time; there is no
+    // signal mask.
     unsafe { call!(__NR_ppoll, set.as_mut_ptr(), set.len(), &raw const timeout, 0, 8) }.map(drop)
 }
 

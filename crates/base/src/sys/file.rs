@@ -16,7 +16,8 @@ pub fn open(path: &[u8], flags: u32) -> Result<Fd> {
 
 /// As [`open`], with a path that is at `path`, or not: EFAULT.
 pub fn open_at_address(path: *const u8, flags: u32) -> Result<Fd> {
-    // SAFETY: the kernel reads at the address whatever it is, and says EFAULT where nothing can be read. It changes no memory.
+    // SAFETY: the kernel reads at the address whatever it is, and says EFAULT where nothing can be read. It changes no
+    // memory.
     unsafe { call!(__NR_openat, g::AT_FDCWD, path, flags | g::O_CLOEXEC, 0) }.map(Fd::own)
 }
 
@@ -37,7 +38,8 @@ pub fn links(path: &[u8]) -> Result<usize> {
 
 /// Where a symbolic link leads; the length. `path` must end with NUL.
 pub fn readlink(path: &[u8], to: &mut [u8]) -> Result<usize> {
-    // SAFETY: the kernel reads the path up to its NUL, which is there, and writes to the buffer, whose length it is told.
+    // SAFETY: the kernel reads the path up to its NUL, which is there, and writes to the buffer, whose length it is
+    // told.
     unsafe { call!(__NR_readlink, terminated(path), to.as_mut_ptr(), to.len()) }
 }
 
@@ -46,14 +48,15 @@ pub fn may_read(path: &[u8]) -> bool {
     access(terminated(path), g::R_OK).is_ok()
 }
 
-/// Says why the process's real user may not execute the file at `path`, where a string with NUL is, or anything: EFAULT.
+/// Says why the process's real user may not execute the file at `path`, where a string with NUL is, or anything:
+/// EFAULT.
 pub fn may_execute(path: *const u8) -> Result<()> {
     access(path, g::X_OK)
 }
 
 fn access(path: *const u8, mode: u32) -> Result<()> {
-    // The old call, which every loader makes: what lets a program be executed lets it through.
-    // SAFETY: the kernel reads at the address whatever it is, and says EFAULT where nothing can be read. It changes no memory.
+    // The old call, which every loader makes: what lets a program be executed lets it through. SAFETY: the kernel reads
+    // at the address whatever it is, and says EFAULT where nothing can be read. It changes no memory.
     unsafe { call!(__NR_access, path, mode) }.map(drop)
 }
 

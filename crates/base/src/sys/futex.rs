@@ -6,13 +6,14 @@ use core::arch::asm;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use linux_raw_sys::general as g;
 
-/// Sleeps while `*word == expected`, at most `timeout_ns`. `shared` for words that the kernel wakes across processes. `word` is an
-/// address that the kernel looks at, whosever it is: EFAULT where nothing can be read.
+/// Sleeps while `*word == expected`, at most `timeout_ns`. `shared` for words that the kernel wakes across processes.
+/// `word` is an address that the kernel looks at, whosever it is: EFAULT where nothing can be read.
 pub fn futex_wait(word: *const u32, expected: u32, timeout_ns: Option<u64>, shared: bool) -> Result<()> {
     let timeout = timeout_ns.map(timespec);
     let timeout = timeout.as_ref().map_or(core::ptr::null(), |t| t as *const Timespec);
     let op = g::FUTEX_WAIT | if shared { 0 } else { g::FUTEX_PRIVATE_FLAG };
-    // SAFETY: the kernel reads the word, at whatever address, and the time, which lives until the call returns. It changes neither.
+    // SAFETY: the kernel reads the word, at whatever address, and the time, which lives until the call returns. It
+    // changes neither.
     unsafe { call!(__NR_futex, word, op, expected, timeout) }.map(drop)
 }
 
@@ -23,15 +24,17 @@ pub fn futex_wake(word: *const u32, count: u32, shared: bool) {
     let _ = unsafe { call!(__NR_futex, word, op, count) };
 }
 
-/// Writes what it holds to the aligned word at `word`, as if the program had: the page is no longer shared since a fork, nor lazily
-/// freeable. Never waits for a fault on a missing page, as any other way to write would: that is EFAULT.
+/// Writes what it holds to the aligned word at `word`, as if the program had: the page is no longer shared since a
+/// fork, nor lazily freeable. Never waits for a fault on a missing page, as any other way to write would: that is
+/// EFAULT.
 pub fn futex_touch(word: usize) -> Result<()> {
     static NOBODY: AtomicU32 = AtomicU32::new(0);
-    // FUTEX_WAKE_OP changes a word on its way to wake sleepers of another. Adding 0 changes nothing; a sleeper on the word itself may be
-    // woken for no reason, which futex(2) allows.
+    // FUTEX_WAKE_OP changes a word on its way to wake sleepers of another. Adding 0 changes nothing; a sleeper on the
+    // word itself may be woken for no reason, which futex(2) allows.
     let add_zero = (g::FUTEX_OP_ADD << 28) | (g::FUTEX_OP_CMP_LT << 24);
     let op = g::FUTEX_WAKE_OP | g::FUTEX_PRIVATE_FLAG;
-    // SAFETY: the kernel adds 0 to the word in one step, at whatever address: who reads or writes it meanwhile sees no difference.
+    // SAFETY: the kernel adds 0 to the word in one step, at whatever address: who reads or writes it meanwhile sees no
+    // difference.
     unsafe { call!(__NR_futex, NOBODY.as_ptr(), op, 0, 0, word, add_zero) }.map(drop)
 }
 
@@ -43,8 +46,8 @@ pub fn write_faults(word: &AtomicU32) -> bool {
     let (mut before, mut after) = ([0u64; 18], [0u64; 18]);
     // What the kernel may have done to the page besides (looked whether it is used, moved it) is undone by a read.
     word.load(Relaxed);
-    // SAFETY: the kernel writes the two arrays, which have been written before, and the word is added 0 to. The code lies on
-    // one page: nothing in it can fault but that.
+    // SAFETY: the kernel writes the two arrays, which have been written before, and the word is added 0 to. The code
+    // lies on one page: nothing in it can fault but that.
     unsafe {
         asm!(
             ".balign 64",

@@ -3,7 +3,8 @@
 use super::{Errno, Fd, Result, consts};
 use linux_raw_sys::general as g;
 
-/// Maps `bytes` of private anonymous memory, or of the file in `fd` shared, at an address of the kernel's choice: `flags` have no MAP_FIXED.
+/// Maps `bytes` of private anonymous memory, or of the file in `fd` shared, at an address of the kernel's choice:
+/// `flags` have no MAP_FIXED.
 pub fn mmap(bytes: usize, prot: u32, flags: u32, fd: Option<&Fd>) -> Result<usize> {
     if flags & (g::MAP_FIXED | g::MAP_FIXED_NOREPLACE) != 0 {
         return Err(Errno::EINVAL);
@@ -99,9 +100,9 @@ pub fn madvise_keep(at: usize, bytes: usize, advice: u32) -> Result<()> {
     unsafe { madvise(at, bytes, advice) }
 }
 
-/// Has the kernel part the pages of the large folio that the one at `at` is in. UFFDIO_MOVE says EBUSY of all of them for
-/// as long as the first was shared and was not written to since (Linux 6.18 looks at that one's flag alone), whosever
-/// the one at `at` is. What memory holds stays as it is. EINVAL: the memory is locked.
+/// Has the kernel part the pages of the large folio that the one at `at` is in. UFFDIO_MOVE says EBUSY of all of them
+/// for as long as the first was shared and was not written to since (Linux 6.18 looks at that one's flag alone),
+/// whosever the one at `at` is. What memory holds stays as it is. EINVAL: the memory is locked.
 pub fn split_folio(at: usize) -> Result<()> {
     // Advice on less than a whole folio splits it; what is cold goes first where the machine has no memory left.
     madvise_keep(at, crate::PAGE, g::MADV_COLD)
@@ -124,8 +125,8 @@ pub fn disable_thp(yes: bool) -> Result<()> {
 pub fn peek(pid: u32, at: usize, buffer: &mut [u8]) -> Result<usize> {
     let local = [buffer.as_mut_ptr() as usize, buffer.len()];
     let remote = [at, buffer.len()];
-    // SAFETY: the kernel writes to the buffer, whose length it is told, and reads at `at` whatever that is: EFAULT where
-    // nothing can be read.
+    // SAFETY: the kernel writes to the buffer, whose length it is told, and reads at `at` whatever that is: EFAULT
+    // where nothing can be read.
     unsafe { call!(__NR_process_vm_readv, pid, local.as_ptr(), 1, remote.as_ptr(), 1, 0) }
 }
 

@@ -42,7 +42,8 @@ pub type SignalInfo = [u32; 32];
 /// Waits for children in the manner of waitid(2).
 pub fn waitid(kind: u32, id: u32, info: Option<&mut SignalInfo>, options: u32) -> Result<usize> {
     let info = info.map_or(core::ptr::null_mut(), |info| info.as_mut_ptr());
-    // SAFETY: the kernel writes the 128 bytes of the `siginfo_t`, if there is one, and no usage, since none is asked for.
+    // SAFETY: the kernel writes the 128 bytes of the `siginfo_t`, if there is one, and no usage, since none is asked
+    // for.
     unsafe { call!(__NR_waitid, kind, id, info, options, 0) }
 }
 
@@ -93,11 +94,12 @@ pub fn exit(code: u32) -> ! {
     unreachable!("exit returned")
 }
 
-/// Starts a thread of execution at `entry(argument)` on the stack that ends at `stack_top`, with clone's `flags`. The new
-/// one must not return from `entry`. Returns its id to the caller.
+/// Starts a thread of execution at `entry(argument)` on the stack that ends at `stack_top`, with clone's `flags`. The
+/// new one must not return from `entry`. Returns its id to the caller.
 ///
 /// # Safety
-/// `stack_top` must be 16-byte aligned and the stack unused; with CLONE_VM all that `entry` does is done to this process.
+/// `stack_top` must be 16-byte aligned and the stack unused; with CLONE_VM all that `entry` does is done to this
+/// process.
 pub unsafe fn clone(
     flags: u32,
     stack_top: usize,

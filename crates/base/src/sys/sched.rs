@@ -58,8 +58,8 @@ pub fn sched_setscheduler(tid: u32, policy: u32) -> Result<()> {
     unsafe { call!(__NR_sched_setscheduler, tid, policy, &raw const priority) }.map(drop)
 }
 
-/// True when a thread like the calling one may become SCHED_IDLE and leave that again. It is tried out, and where it may
-/// not the caller stays SCHED_IDLE: a thread that ends soon.
+/// True when a thread like the calling one may become SCHED_IDLE and leave that again. It is tried out, and where it
+/// may not the caller stays SCHED_IDLE: a thread that ends soon.
 pub fn may_yield() -> bool {
     // SAFETY: the kernel answers by its result, and changes no memory.
     let policy = unsafe { call!(__NR_sched_getscheduler, 0) };

@@ -265,8 +265,8 @@ fn a_page_of_a_shared_folio_is_moved_once_that_is_split() {
     assert_eq!(unsafe { *(stage as *const u8) }, 7);
 }
 
-/// A thread writes to pages all the while, each of which MADV_FREE has just marked as not written: what the processor notes in the page
-/// tables disturbs the move.
+/// A thread writes to pages all the while, each of which MADV_FREE has just marked as not written: what the processor
+/// notes in the page tables disturbs the move.
 #[test]
 fn a_move_that_is_disturbed_says_all_that_it_moved() {
     // Without events: MADV_FREE would wait until somebody has read of it.
@@ -312,7 +312,8 @@ fn a_move_that_is_disturbed_says_all_that_it_moved() {
                 // SAFETY: as above.
                 let moved =
                     unsafe { u.move_pages(&pagemap, program + back * PAGE, stage + back * PAGE, PAGE) };
-                // ENOENT: still there, or given up and taken back by the kernel. EBUSY: not this process's alone, and that may stay so.
+                // ENOENT: still there, or given up and taken back by the kernel. EBUSY: not this process's alone, and
+                // that may stay so.
                 let is_given_up = matches!(moved.stop, Some(Errno::ENOENT | Errno::EBUSY));
                 if is_given_up {
                     // SAFETY: as above.

@@ -1,5 +1,5 @@
-//! Processes that come and go and use memory in different ways, from a seed, under the policy: engines that follow their shares as fast as a real
-//! one can, and take from the pot as they grow.
+//! Processes that come and go and use memory in different ways, from a seed, under the policy: engines that follow
+//! their shares as fast as a real one can, and take from the pot as they grow.
 
 use super::*;
 use base::Random;
@@ -267,7 +267,8 @@ fn who_wants_little_has_all_of_it_at_once() {
     assert_eq!(run.processes[2].stored, 0);
 }
 
-/// A browser's processes at two thirds of what they hold: most of them wait for something, and each of these has less than its equal part.
+/// A browser's processes at two thirds of what they hold: most of them wait for something, and each of these has less
+/// than its equal part.
 #[test]
 fn what_many_small_processes_leave_idle_goes_to_who_works() {
     let mut all: Vec<Process> = (0..9).map(|n| Process::new(Habit::Idle, (8 + n) * MIB)).collect();

@@ -2,7 +2,8 @@
 
 use crate::ptrace::Registers;
 
-/// The kernel's, which no program sees: a call that was interrupted is to be made again, if no handler is called before, or whatever its flags; and with what is left of its time.
+/// The kernel's, which no program sees: a call that was interrupted is to be made again, if no handler is called
+/// before, or whatever its flags; and with what is left of its time.
 const ERESTARTSYS: i64 = -512;
 const ERESTARTNOINTR: i64 = -513;
 const ERESTARTNOHAND: i64 = -514;
@@ -20,7 +21,8 @@ fn interrupted(registers: &Registers) -> Option<u64> {
     (registers.orig_rax as i64 >= 0).then_some(registers.orig_rax)
 }
 
-/// Sees to it that a system call that the stop has ended is made again. False where a signal has come that it is to end by.
+/// Sees to it that a system call that the stop has ended is made again. False where a signal has come that it is to end
+/// by.
 pub(super) fn make_again(registers: &mut Registers, has_pending: impl FnOnce() -> bool) -> bool {
     let is_ended = registers.rax as i64 == -i64::from(libc::EINTR);
     match interrupted(registers) {

@@ -4,7 +4,8 @@ use crate::ptrace::{self, Tracee};
 use crate::sys::Pid;
 use std::fs;
 
-/// Calls that say how much they have written, sent, received or done when they are interrupted; those that receive do where all is asked for ([`is_partial`]).
+/// Calls that say how much they have written, sent, received or done when they are interrupted; those that receive do
+/// where all is asked for ([`is_partial`]).
 const PARTIAL: [i64; 13] = [
     libc::SYS_write,
     libc::SYS_writev,
@@ -21,7 +22,8 @@ const PARTIAL: [i64; 13] = [
     libc::SYS_io_uring_enter,
 ];
 
-/// True where a thread is in a restartable sequence: the kernel ends one when it goes on elsewhere meanwhile, and it would not notice.
+/// True where a thread is in a restartable sequence: the kernel ends one when it goes on elsewhere meanwhile, and it
+/// would not notice.
 pub(super) fn is_in_sequence(tracee: Tracee, rip: u64) -> bool {
     /// `rseq_cs` in `struct rseq`.
     const SEQUENCE: u64 = 8;

@@ -32,8 +32,8 @@ pub fn units(text: &str) -> Result<Vec<usize>, String> {
     Ok(units)
 }
 
-/// Reads `lz4,zstd:3,zstd:1,dict=FILE`, or without a text names all algorithms. A dictionary, like any parameter, belongs to what stands before it, and is read here.
-/// Each comes once; an error is one line for the user.
+/// Reads `lz4,zstd:3,zstd:1,dict=FILE`, or without a text names all algorithms. A dictionary, like any parameter,
+/// belongs to what stands before it, and is read here. Each comes once; an error is one line for the user.
 pub fn compressors(text: Option<&str>) -> Result<Vec<Candidate>, String> {
     let mut words: Vec<String> = Vec::new();
     match text {

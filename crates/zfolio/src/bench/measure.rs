@@ -1,9 +1,9 @@
 //! The measuring: every compressor takes the sample out and back at every unit, in turn, several times over.
 //!
-//! Time is this process's processor time, so that who else uses the machine matters little; of several rounds the middle one counts. A round goes
-//! through all compressors before the next begins: what changes meanwhile (the clock of the processor, its neighbours) changes for all.
-//! Within a round memory goes in steps, as large as the longest unit: out, back, compared. So the plain bytes come from memory
-//! and the objects from a near cache.
+//! Time is this process's processor time, so that who else uses the machine matters little; of several rounds the
+//! middle one counts. A round goes through all compressors before the next begins: what changes meanwhile (the clock of
+//! the processor, its neighbours) changes for all. Within a round memory goes in steps, as large as the longest unit:
+//! out, back, compared. So the plain bytes come from memory and the objects from a near cache.
 
 use super::candidate::Candidate;
 use crate::sys;
@@ -82,7 +82,8 @@ pub struct Step<'a> {
     pub percent: usize,
 }
 
-/// Tries every compressor at every unit on the pieces, and tells before each what comes. The rows are in the order of units, then of compressors.
+/// Tries every compressor at every unit on the pieces, and tells before each what comes. The rows are in the order of
+/// units, then of compressors.
 pub fn measure(
     pieces: &[Vec<u8>],
     units: &[usize],

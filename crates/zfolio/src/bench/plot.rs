@@ -5,7 +5,8 @@
 use super::table::{Report, by_unit, point, unit_name};
 use std::fmt::{self, Write};
 
-/// A panel's area for points, in pixels, and what is around it: room for the scale to the left and below, for the title above.
+/// A panel's area for points, in pixels, and what is around it: room for the scale to the left and below, for the title
+/// above.
 const WIDTH: f64 = 380.0;
 const HEIGHT: f64 = 240.0;
 const LEFT: f64 = 52.0;
@@ -112,7 +113,8 @@ fn write_dots(dots: &[Dot], out: &mut String) -> fmt::Result {
     Ok(())
 }
 
-/// Where the names go: beside their dots, and clear of dots, of the front and of the names before them, as far as there is a place.
+/// Where the names go: beside their dots, and clear of dots, of the front and of the names before them, as far as there
+/// is a place.
 fn places(dots: &[Dot], front: &[&Dot]) -> Vec<(f64, f64)> {
     let mut taken: Vec<[f64; 4]> =
         dots.iter().map(|dot| [dot.x - 5.0, dot.y - 5.0, dot.x + 5.0, dot.y + 5.0]).collect();

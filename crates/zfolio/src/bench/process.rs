@@ -1,7 +1,7 @@
 //! A process's memory, read from outside as it runs: what of its private anonymous mappings is present.
 //!
-//! Those are what `zfolio run` can take out. What is not present is not touched: memory in swap, and memory that zfolio has out, which no other
-//! process can see.
+//! Those are what `zfolio run` can take out. What is not present is not touched: memory in swap, and memory that zfolio
+//! has out, which no other process can see.
 
 use super::sample::{PAGE, Sample, spread};
 use crate::smaps::{self, Mapping};
@@ -135,9 +135,9 @@ impl std::fmt::Display for Process {
     }
 }
 
-/// The addresses of a mapping whose memory can go out: private, readable, writable, not executable, without a file, and not the main
-/// thread's stack; nor what no core dump would have (`dd`): an engine's memory is all so, and holds what is compressed already. (What no
-/// child would get is the program's own where it is managed.)
+/// The addresses of a mapping whose memory can go out: private, readable, writable, not executable, without a file, and
+/// not the main thread's stack; nor what no core dump would have (`dd`): an engine's memory is all so, and holds what
+/// is compressed already. (What no child would get is the program's own where it is managed.)
 fn can_go_out(mapping: &Mapping) -> Option<Range<u64>> {
     let name = mapping.name();
     let is_programs = name.is_empty() || name == b"[heap]" || name.starts_with(b"[anon:");

@@ -7,7 +7,8 @@
 //!   pieces             [unit|unit|un]      [unit|unit|unit]    [unit|unit|unit]    [unit|uni]
 //! ```
 //!
-//! Only neighbours in address share a unit, as in an engine: what lies in one block. So a block is as long as the longest unit.
+//! Only neighbours in address share a unit, as in an engine: what lies in one block. So a block is as long as the
+//! longest unit.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -51,8 +52,8 @@ impl Sample {
         }
     }
 
-    /// Takes part of a file in, at most so many bytes: spread over it where it has a length, else as [`Sample::add_stream`] does. Of a device,
-    /// which has no end, the beginning.
+    /// Takes part of a file in, at most so many bytes: spread over it where it has a length, else as
+    /// [`Sample::add_stream`] does. Of a device, which has no end, the beginning.
     pub fn add_file(&mut self, file: &File, most_bytes: u64) -> io::Result<()> {
         let meta = file.metadata()?;
         if meta.file_type().is_char_device() {
@@ -71,7 +72,8 @@ impl Sample {
         Ok(())
     }
 
-    /// Takes part of what a pipe brings in, which is read to its end: every block, from when those are too many every second one, and so on.
+    /// Takes part of what a pipe brings in, which is read to its end: every block, from when those are too many every
+    /// second one, and so on.
     pub fn add_stream(&mut self, stream: impl Read, most_bytes: u64) -> io::Result<()> {
         self.add_blocks(stream, most_bytes, BLOCK_BYTES)
     }
@@ -120,8 +122,8 @@ impl Read for ReadAt<'_> {
     }
 }
 
-/// The ranges of `total` bytes that a sample of at most `most` takes: all, or blocks at equal distances, the first at the beginning and the last at the
-/// end.
+/// The ranges of `total` bytes that a sample of at most `most` takes: all, or blocks at equal distances, the first at
+/// the beginning and the last at the end.
 pub fn spread(total: u64, most: u64) -> Vec<Range<u64>> {
     if total <= most {
         return vec![Range { start: 0, end: total }];
@@ -139,8 +141,8 @@ pub fn spread(total: u64, most: u64) -> Vec<Range<u64>> {
     (0..count).map(|index| start(index) / PAGE * PAGE).map(|start| start..start + block).collect()
 }
 
-/// How many bytes each of several sources gives of `most`: the same, and what the smaller ones have not is the larger ones'. `None` is a source whose
-/// length is not known.
+/// How many bytes each of several sources gives of `most`: the same, and what the smaller ones have not is the larger
+/// ones'. `None` is a source whose length is not known.
 pub fn divide(lengths: &[Option<u64>], most: u64) -> Vec<u64> {
     let mut order: Vec<usize> = (0..lengths.len()).collect();
     order.sort_by_key(|&index| lengths[index].unwrap_or(u64::MAX));

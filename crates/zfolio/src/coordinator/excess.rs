@@ -1,4 +1,5 @@
-//! What processes have in common since a fork, and is to be counted once; and what those that have ended leave, until it is known.
+//! What processes have in common since a fork, and is to be counted once; and what those that have ended leave, until
+//! it is known.
 
 use super::{Coordinator, MOST, PRESSED, Publisher, Tenant};
 use crate::descendants::{self, Process};
@@ -28,8 +29,8 @@ pub(super) struct Found {
 }
 
 impl Coordinator {
-    /// Takes note of who has ended. All that it had is there until its engine, which has it too, is gone; and what it shared with relatives they have to
-    /// themselves now: that is not to be given away before it is known.
+    /// Takes note of who has ended. All that it had is there until its engine, which has it too, is gone; and what it
+    /// shared with relatives they have to themselves now: that is not to be given away before it is known.
     pub(super) fn note_departed(&mut self) {
         let tenant = |(index, slot): (usize, &Slot)| Tenant {
             index,
@@ -53,7 +54,8 @@ impl Coordinator {
         self.large_bytes() / SLIGHT_PART
     }
 
-    /// How much of the private memory of forked processes is counted with their relatives: asks about one after the other, at a bounded pace.
+    /// How much of the private memory of forked processes is counted with their relatives: asks about one after the
+    /// other, at a bounded pace.
     pub(super) fn learn_excess(&mut self, now: Instant) {
         let shares = |slot: &Slot| slot.share.excess_bytes.load(Relaxed) > 0;
         let gone = self.departed.extract_if(.., |tenant| !descendants::is_engine(tenant.engine));
@@ -94,9 +96,10 @@ impl Coordinator {
         self.walk = now + PRESSED.max((sys::cpu_time() - began) * WALK_PART);
     }
 
-    /// Takes note of what is shared. Memory that is counted elsewhere from now on takes its part of the share with it: an engine's limit, which is
-    /// share and excess, is the same before and after. Those that hold less than they knew publish that first, so that the sum of all is never
-    /// too high because of it; those that hold more do in the meantime only here.
+    /// Takes note of what is shared. Memory that is counted elsewhere from now on takes its part of the share with it:
+    /// an engine's limit, which is share and excess, is the same before and after. Those that hold less than they knew
+    /// publish that first, so that the sum of all is never too high because of it; those that hold more do in the
+    /// meantime only here.
     pub(super) fn recount(&mut self, found: &[Found], now: Instant) {
         let mut publishers = Vec::new();
         for &Found { index, slot, excess, copied } in found {

@@ -13,7 +13,8 @@ fn memcg() -> &'static Memcg {
     Box::leak(memcg)
 }
 
-/// A parent of 200 MiB whose child has just been forked off, as their engines have published them: the child's is all counted with the parent.
+/// A parent of 200 MiB whose child has just been forked off, as their engines have published them: the child's is all
+/// counted with the parent.
 fn family(memcg: &'static Memcg) -> (Coordinator, &'static Slot, &'static Slot) {
     let coordinator = Coordinator::new(memcg, "/no/such/library.so".into(), None);
     let (parent, child) = (memcg.claim(u32::MAX - 1).unwrap(), memcg.claim(u32::MAX).unwrap());

@@ -82,7 +82,8 @@ pub(super) fn processes() -> Check {
     }
 }
 
-/// The engine runs on the CPU of a thread that misses often, as SCHED_IDLE, and must be able to leave that again (preload's seat.rs).
+/// The engine runs on the CPU of a thread that misses often, as SCHED_IDLE, and must be able to leave that again
+/// (the engine's placement.rs).
 pub(super) fn scheduling() -> Check {
     let (found, verdict) = match std::thread::spawn(uffd::sys::may_yield).join() {
         Ok(true) => ("SCHED_IDLE can be left again".into(), Verdict::Ok),

@@ -85,8 +85,8 @@ impl Figures {
         Ok(())
     }
 
-    /// A limit with which nothing would have gone out, in bytes; none where it is larger than this one by more than a part in
-    /// [`LITTLE`].
+    /// A limit with which nothing would have gone out, in bytes; none where it is larger than this one by more than a
+    /// part in [`LITTLE`].
     pub(super) fn enough_bytes(&self) -> Option<u64> {
         let wanted = self.wanted_peak_bytes;
         let enough = wanted + wanted / RESERVE + Watermarks::kept_free(wanted as usize, 1) as u64;
@@ -145,7 +145,8 @@ impl Figures {
     }
 }
 
-/// Folios and their bytes, then how many there are of each size: `12, 6.2 MiB: 4K 2, 64K 7, 2M 3`. Wrapped at 80 columns.
+/// Folios and their bytes, then how many there are of each size: `12, 6.2 MiB: 4K 2, 64K 7, 2M 3`. Wrapped at 80
+/// columns.
 fn by_size(counts: &[u64; ORDERS]) -> String {
     let bytes: u64 = counts.iter().enumerate().map(|(order, count)| count << (12 + order)).sum();
     let total = format!("{}, {}", Count(counts.iter().sum()), Bytes(bytes));

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A swap file of this test's; the machine swaps to it until this is dropped. Tests take turns: of how much is used the kernel judges by all that there is.
+/// A swap file of this test's; the machine swaps to it until this is dropped. Tests take turns: of how much is used the
+/// kernel judges by all that there is.
 pub struct Swap {
     path: PathBuf,
     _turn: MutexGuard<'static, ()>,

@@ -1,8 +1,9 @@
-//! The footprint by the kernel's own account: `zfolio run` in a memory cgroup that only counts, or for trees ends at the limit and 10 %, without swap.
+//! The footprint by the kernel's own account: `zfolio run` in a memory cgroup that only counts, or for trees ends at
+//! the limit and 10 %, without swap.
 //!
 //! What is sampled is anonymous and shared memory of everything in the group, `zfolio` itself included. The page cache
-//! is not the program's footprint: the kernel takes it back when it needs it. It counts against the group's end all the same, and so does
-//! what the kernel needs for the group; where that does not do, the kernel kills.
+//! is not the program's footprint: the kernel takes it back when it needs it. It counts against the group's end all the
+//! same, and so does what the kernel needs for the group; where that does not do, the kernel kills.
 
 use crate::comparison::{SLACK, assert_within, one_at_a_time, run_alone, run_limited, skip, tell};
 use crate::process::{Output, field_kib};
@@ -16,7 +17,8 @@ pub struct Cgroup {
     /// The fields of `memory.stat` that are added up, and the file with the highest use, cache included.
     fields: [&'static str; 2],
     peak: &'static str,
-    /// The file with the group's end, the one with what keeps it from swap and what is written there, and the one that tells of kills.
+    /// The file with the group's end, the one with what keeps it from swap and what is written there, and the one that
+    /// tells of kills.
     end: &'static str,
     no_swap: (&'static str, &'static str),
     events: &'static str,
@@ -140,7 +142,8 @@ pub fn check() {
     assert_within("python3 in a cgroup", "the group's anonymous memory", got.peak_bytes, limit_bytes);
 }
 
-/// Thirty processes at once, under a limit of about a third of what they want: the group's memory stays within the limit and 10 %.
+/// Thirty processes at once, under a limit of about a third of what they want: the group's memory stays within the
+/// limit and 10 %.
 pub fn check_crowd() {
     let _alone = one_at_a_time();
     let size = Size::from_env();
@@ -168,7 +171,8 @@ pub fn check_crowd() {
     assert_within("thirty at once", "the summary's peak footprint", told, limit_bytes);
 }
 
-/// A program that reads a mapped file beside more memory than its limit, in a group that ends at the limit and 10 %: the file comes to stay in the page cache.
+/// A program that reads a mapped file beside more memory than its limit, in a group that ends at the limit and 10 %:
+/// the file comes to stay in the page cache.
 pub fn check_files() {
     let _alone = one_at_a_time();
     let size = Size::from_env();

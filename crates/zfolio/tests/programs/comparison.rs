@@ -39,8 +39,9 @@ pub fn assert_went_out(name: &str, summary: &Value, limit_bytes: u64) {
     );
 }
 
-/// Runs the workload alone and in a part of what it needs, but at least `least_bytes`; both are started by `launcher` and measured by `sample`. What
-/// they say must be the same, and the limit must hold; between the two `before` is told it. Returns the summary and the limit in bytes.
+/// Runs the workload alone and in a part of what it needs, but at least `least_bytes`; both are started by `launcher`
+/// and measured by `sample`. What they say must be the same, and the limit must hold; between the two `before` is told
+/// it. Returns the summary and the limit in bytes.
 pub fn compare(
     workload: &Workload,
     size: Size,

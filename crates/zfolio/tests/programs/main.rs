@@ -8,7 +8,9 @@
 //! ```
 //!
 //! `ZFOLIO_SIZE=full` takes the large sizes (1 GiB and more each, minutes), `ZFOLIO_BIN` another binary than the one
-//! just built, `ZFOLIO_SHARE=0.5` gives each that part of its footprint instead of its own, `ZFOLIO_HARD=1` writes all of redis-server's records again while they are saved (not done in two minutes at 0.7 yet), and `ZFOLIO_REQUIRE_ALL=1` makes a program that is not installed a failure instead of a skipped test.
+//! just built, `ZFOLIO_SHARE=0.5` gives each that part of its footprint instead of its own, `ZFOLIO_HARD=1` writes all
+//! of redis-server's records again while they are saved (not done in two minutes at 0.7 yet), and
+//! `ZFOLIO_REQUIRE_ALL=1` makes a program that is not installed a failure instead of a skipped test.
 //!
 //! - [`workload`]: what is run, at which size, under which limit
 //! - [`comparison`]: the two runs and what must hold

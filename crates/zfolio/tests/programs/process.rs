@@ -35,7 +35,8 @@ impl Output {
         output
     }
 
-    /// The same without what zfolio says of a program that is slow, as one at half of its memory may be, or of memory that cannot go out.
+    /// The same without what zfolio says of a program that is slow, as one at half of its memory may be, or of memory
+    /// that cannot go out.
     pub fn of_errors(source: impl Read) -> Output {
         let (mut hasher, mut output) = (DefaultHasher::new(), Output::default());
         let (mut source, mut line) = (BufReader::new(source), Vec::new());

@@ -112,7 +112,8 @@ pub fn converse(socket: &Path, records: u64) -> Result<String, String> {
     finish(&mut server, records, loaded).map_err(|error| format!("reading back: {error}"))
 }
 
-/// Saves and log rewrites by children of forks, while a client writes. What was saved is loaded by a second server, which must have the same.
+/// Saves and log rewrites by children of forks, while a client writes. What was saved is loaded by a second server,
+/// which must have the same.
 pub fn persist(socket: &Path, server: &Path, directory: &Path, records: u64) -> Result<String, String> {
     let error = |what: &str| {
         let what = what.to_string();
@@ -133,7 +134,8 @@ pub fn persist(socket: &Path, server: &Path, directory: &Path, records: u64) -> 
         .stderr(Stdio::null())
         .spawn()
         .map_err(error("redis-benchmark"))?;
-    // And, where it is asked for, what it has already once more, with equal values, so that what the children save is copied.
+    // And, where it is asked for, what it has already once more, with equal values, so that what the children save is
+    // copied.
     let is_saved = AtomicBool::new(false);
     let is_hard = std::env::var_os("ZFOLIO_HARD").is_some();
     let (saved, rewritten) = std::thread::scope(|scope| {

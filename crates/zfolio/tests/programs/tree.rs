@@ -1,5 +1,5 @@
-//! Trees of processes: they fork, share what they have, and start others. Alone and under `zfolio run`, both in a memory cgroup, since what the
-//! tree holds together is what counts.
+//! Trees of processes: they fork, share what they have, and start others. Alone and under `zfolio run`, both in a
+//! memory cgroup, since what the tree holds together is what counts.
 
 use crate::cgroup::Cgroup;
 use crate::comparison::{assert_went_out, compare, one_at_a_time, skip, tell};
@@ -19,7 +19,8 @@ const FAMILY_SLACK: f64 = 1.25;
 /// The smallest limit that is tried.
 const LEAST_BYTES: u64 = 32 * MIB;
 
-/// As `comparison::check`, with the group's memory instead of the largest process's. Returns the summary, unless the test is skipped.
+/// As `comparison::check`, with the group's memory instead of the largest process's. Returns the summary, unless the
+/// test is skipped.
 pub fn check(make: Make) -> Option<Value> {
     let _alone = one_at_a_time();
     let size = Size::from_env();
@@ -37,7 +38,8 @@ pub fn check(make: Make) -> Option<Value> {
             return None;
         }
     };
-    // It must come through within the limit and 10 %, with all that the kernel counts: files, the kernel's own and zfolio itself too, which wants no less than this.
+    // It must come through within the limit and 10 %, with all that the kernel counts: files, the kernel's own and
+    // zfolio itself too, which wants no less than this.
     let (summary, limit_bytes) = compare(
         &workload,
         size,
@@ -53,7 +55,8 @@ pub fn check(make: Make) -> Option<Value> {
     Some(summary)
 }
 
-/// Generations of a process, each a child of the one before, that have and write as much as their parents, and all live at once.
+/// Generations of a process, each a child of the one before, that have and write as much as their parents, and all live
+/// at once.
 pub fn chain(size: Size) -> Result<Workload, Missing> {
     let gcc = installed("gcc", "gcc")?;
     let mut workload = Workload { told_slack: FAMILY_SLACK, ..Workload::new("chain", 0.8, &[]) };
@@ -97,7 +100,8 @@ pub fn persistence(size: Size) -> Result<Workload, Missing> {
 const NOBODY: u32 = 65534;
 const AS_NOBODY: [&str; 4] = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
 
-/// A server that gives up root before it starts, as in the images of databases, and thirty connections that hold at the same time what each has sorted.
+/// A server that gives up root before it starts, as in the images of databases, and thirty connections that hold at the
+/// same time what each has sorted.
 pub fn postgres(size: Size) -> Result<Workload, Missing> {
     let bin = postgres_programs().ok_or(Missing("postgres", "postgresql"))?;
     installed("setpriv", "util-linux")?;

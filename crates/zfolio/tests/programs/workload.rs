@@ -45,8 +45,8 @@ pub struct Workload {
     pub options: Vec<&'static str>,
     /// The limit as a share of the footprint that the program has alone.
     pub share: f64,
-    /// How far the summary's peak may go past the limit: more where forks leave memory to several, which is counted with too many for some milliseconds. (What
-    /// the kernel counts may not.)
+    /// How far the summary's peak may go past the limit: more where forks leave memory to several, which is counted
+    /// with too many for some milliseconds. (What the kernel counts may not.)
     pub told_slack: f64,
     /// A file that the program writes and that is part of its answer.
     pub result: Option<PathBuf>,
@@ -236,7 +236,8 @@ pub fn go(size: Size) -> Result<Workload, Missing> {
     Ok(workload)
 }
 
-/// Thirty processes that start at once, fill 24 MiB each as fast as they can, and go through it for half a second; none of them waits until others are done.
+/// Thirty processes that start at once, fill 24 MiB each as fast as they can, and go through it for half a second; none
+/// of them waits until others are done.
 pub fn crowd(_: Size) -> Result<Workload, Missing> {
     let gcc = installed("gcc", "gcc")?;
     let script = "for i in $(seq 30); do \"$0\" 24 fill read 500 verify & done; wait";

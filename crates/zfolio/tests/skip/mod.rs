@@ -2,7 +2,8 @@
 
 use std::io::{self, Write};
 
-/// Says why, past the test harness, which holds back what a test that passes prints; fails where `ZFOLIO_REQUIRE_ALL` says that all can be made.
+/// Says why, past the test harness, which holds back what a test that passes prints; fails where `ZFOLIO_REQUIRE_ALL`
+/// says that all can be made.
 #[allow(dead_code, reason = "not every test can be left out")]
 pub fn skip(why: &str) {
     assert!(std::env::var_os("ZFOLIO_REQUIRE_ALL").is_none(), "skipped: {why}");

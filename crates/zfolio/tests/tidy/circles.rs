@@ -1,7 +1,8 @@
 //! Modules of a crate do not use each other in a circle.
 //!
-//! A module here is a file beside lib.rs or main.rs with the directory of its name: what is below it is its own affair. It uses
-//! another where its code names it behind `crate::`, or names what lib.rs shows of it. Tests may use what they like.
+//! A module here is a file beside lib.rs or main.rs with the directory of its name: what is below it is its own affair.
+//! It uses another where its code names it behind `crate::`, or names what lib.rs shows of it. Tests may use what they
+//! like.
 
 use super::product::{Source, crates, sources};
 use super::ratchet::{self, Found};
@@ -11,7 +12,8 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Which modules each module uses.
 type Uses = BTreeMap<String, BTreeSet<String>>;
 
-/// The paths in a `use` or in the code that begin with `crate::`, each by its first two names: `crate::{a::b, c}` is a and c.
+/// The paths in a `use` or in the code that begin with `crate::`, each by its first two names: `crate::{a::b, c}` is a
+/// and c.
 fn used(code: &str) -> BTreeSet<(String, Option<String>)> {
     let mut found = BTreeSet::new();
     for (at, _) in code.match_indices("crate::") {

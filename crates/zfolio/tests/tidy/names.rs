@@ -62,8 +62,8 @@ fn tree(files: &[(String, String)]) -> Tree {
     tree
 }
 
-/// What is defined of each type: `struct A { ... }`, `impl<T> B for A<T> { ... }`, and so on. What a macro makes has the words of the
-/// macro's file.
+/// What is defined of each type: `struct A { ... }`, `impl<T> B for A<T> { ... }`, and so on. What a macro makes has
+/// the words of the macro's file.
 fn members(code: &str, all: &mut BTreeMap<String, BTreeSet<String>>) {
     for (at, keyword) in rust::words(code) {
         let is_item = at == 0 || code[..at].ends_with(|c: char| c.is_whitespace() || c == ')');

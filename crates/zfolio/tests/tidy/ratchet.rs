@@ -1,7 +1,7 @@
 //! Exceptions that stand today, in tables beside the tests: a line for each, with how much it is.
 //!
-//! A table may only shrink: what is new or has grown fails, and so does a line that says more than there is. `ZFOLIO_TIDY=write`
-//! has the tables written as things are, for who has made them shorter or moved files.
+//! A table may only shrink: what is new or has grown fails, and so does a line that says more than there is.
+//! `ZFOLIO_TIDY=write` has the tables written as things are, for who has made them shorter or moved files.
 
 use super::{expect_none, root};
 use std::collections::BTreeMap;

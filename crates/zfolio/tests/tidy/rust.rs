@@ -1,7 +1,7 @@
 //! As much of the Rust language as the tests need: what is code, what is a comment, where an item ends.
 
-/// A Rust file in two: the code with its comments and the content of its literals blanked out, and the comments with all else
-/// blanked out. Both have the lines of the file.
+/// A Rust file in two: the code with its comments and the content of its literals blanked out, and the comments with
+/// all else blanked out. Both have the lines of the file.
 pub struct Parts {
     pub code: String,
     pub comments: String,

@@ -37,7 +37,7 @@ fn no_function_of_the_product_is_long() {
 /// The lines of a file that people read as sentences: comments, and all of a document but tables, figures and links.
 fn sentences(path: &str, text: &str) -> Vec<String> {
     let marks: &[&str] = match path.rsplit_once('.').map_or("", |(_, end)| end) {
-        "rs" => return rust::parts(text).comments.lines().map(str::to_string).collect(),
+        "rs" => return outside_of_figures(&rust::parts(text).comments).map(str::to_string).collect(),
         "md" => {
             return outside_of_figures(text)
                 .filter(|line| !line.starts_with('|'))

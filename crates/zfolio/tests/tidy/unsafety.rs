@@ -1,7 +1,7 @@
 //! What is unsafe says why it may be done, each time.
 //!
-//! Clippy asks each `unsafe` block for a comment (`undocumented_unsafe_blocks`). What it cannot see is one comment in a macro, which
-//! stands for every place where that is used, and a safe function that writes to wherever a caller points.
+//! Clippy asks each `unsafe` block for a comment (`undocumented_unsafe_blocks`). What it cannot see is one comment in a
+//! macro, which stands for every place where that is used, and a safe function that writes to wherever a caller points.
 
 use super::expect_none;
 use super::product::{crates, sources};

@@ -7,8 +7,9 @@
 //!                                                          └── one batch of requests ──> the compressor, or a device ── write ──> parcel
 //! ```
 //!
-//! One window at a time where the CPU does the work: to have begun more than one gains nothing there, and a thread that wants a page of the last one waits for all.
-//! A device gets as many windows as there are, since its engines work side by side.
+//! One window at a time where the CPU does the work: to have begun more than one gains nothing there, and a thread that
+//! wants a page of the last one waits for all. A device gets as many windows as there are, since its engines work side
+//! by side.
 
 use super::{BATCH_MAX, Codec, New, Packed, Priors};
 use crate::chooser::{Made, Tried, Way};
@@ -75,8 +76,9 @@ enum Plan {
 }
 
 impl Codec {
-    /// Makes objects of up to [`BATCH_MAX`] windows. Where a device does the work it has all of them at once, and guesses at noise do not know what came of those before them.
-    /// Calls `between` again and again meanwhile, for what is more urgent.
+    /// Makes objects of up to [`BATCH_MAX`] windows. Where a device does the work it has all of them at once, and
+    /// guesses at noise do not know what came of those before them. Calls `between` again and again meanwhile, for what
+    /// is more urgent.
     pub fn pack(&mut self, windows: &mut [Window<'_>], between: &mut dyn FnMut()) {
         if self.batch > 1 {
             return self.pack_batch::<BATCH_MAX>(windows, between);
@@ -195,8 +197,8 @@ impl Codec {
     }
 }
 
-/// Decides what each object of a window is to be, and writes a request for those that are to be compressed: the next of `requests`, of
-/// which `wanted` are taken.
+/// Decides what each object of a window is to be, and writes a request for those that are to be compressed: the next of
+/// `requests`, of which `wanted` are taken.
 fn plan<'a>(
     window: &'a mut Window<'_>,
     fresh: &Pages,
@@ -233,7 +235,8 @@ fn plan<'a>(
     }
 }
 
-/// Writes the objects of a window one after the other into its parcel. `shrunk` says to how many bytes a request has come.
+/// Writes the objects of a window one after the other into its parcel. `shrunk` says to how many bytes a request has
+/// come.
 fn write(
     window: &mut Window<'_>,
     fresh: &Pages,
@@ -288,8 +291,8 @@ fn write(
     }
 }
 
-/// Brings the pages of an object together behind its first one. They are in order, so that none is overwritten before it has moved, nor one of another
-/// object's.
+/// Brings the pages of an object together behind its first one. They are in order, so that none is overwritten before
+/// it has moved, nor one of another object's.
 fn gather(window: &mut [u8], pages: &[Fresh]) {
     for (page, place) in pages.iter().zip(pages[0].index..) {
         if page.index != place {

@@ -21,8 +21,8 @@ pub struct Load<'a> {
 }
 
 impl Codec {
-    /// Restores up to [`BATCH_MAX`] objects as [`unpack`](Codec::unpack) restores each: those of which all is wanted in one batch. Calls `between` again and again while
-    /// the compressor works: for loads that have come since.
+    /// Restores up to [`BATCH_MAX`] objects as [`unpack`](Codec::unpack) restores each: those of which all is wanted in
+    /// one batch. Calls `between` again and again while the compressor works: for loads that have come since.
     pub fn unpack_all(&mut self, loads: &mut [Load<'_>], between: &mut dyn FnMut()) {
         let mut requests: [DecompressRequest<'_>; BATCH_MAX] =
             core::array::from_fn(|_| DecompressRequest::new(&[], &mut []));
@@ -51,7 +51,8 @@ impl Codec {
         }
     }
 
-    /// Restores pages `first..` of an object, as many as `to` holds, and checks each, and that it is the object of this fingerprint.
+    /// Restores pages `first..` of an object, as many as `to` holds, and checks each, and that it is the object of this
+    /// fingerprint.
     pub fn unpack(
         &mut self,
         object: &[u8],

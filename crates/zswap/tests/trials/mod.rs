@@ -4,8 +4,9 @@
 //!   [ algorithm | what | first | count | place, 2 | body ]
 //! ```
 //!
-//! The body is an object, of which pages are asked for; or, where `what` is odd, what a window repeats, which is packed, damaged, and unpacked. Where `what` has the
-//! bit [`AUTO`] the algorithms are the two of `auto`, and what packs is the fast one if its bit [`FAST`] is set too.
+//! The body is an object, of which pages are asked for; or, where `what` is odd, what a window repeats, which is
+//! packed, damaged, and unpacked. Where `what` has the bit [`AUTO`] the algorithms are the two of `auto`, and what
+//! packs is the fast one if its bit [`FAST`] is set too.
 
 use crate::samples::fence::Fenced;
 use crate::samples::{Random, Samples};
@@ -85,7 +86,8 @@ impl Trials {
         )
     }
 
-    /// Pages of an object that may be anything. That it is another is said by its fingerprint, which is taken from itself here.
+    /// Pages of an object that may be anything. That it is another is said by its fingerprint, which is taken from
+    /// itself here.
     fn unpack(&mut self, algorithm: usize, object: &[u8], first: usize, count: usize) -> Option<&[u8]> {
         let fingerprint = View::read(object).map_or(0, |view| view.fingerprint());
         let at = self.object.back(object.len());
