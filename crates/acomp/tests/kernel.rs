@@ -10,8 +10,6 @@
 //! said so.
 
 mod samples;
-#[path = "../../zfolio/tests/skip/mod.rs"]
-mod skip;
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -24,7 +22,7 @@ use samples::{Random, Samples, context, decompress, object, scratch, seed};
 
 /// Says that a test cannot be made here. What a kernel has not got no installation gives it.
 fn skip(why: &str) {
-    skip::lacks(&format!("{why}: the kernel's streams were not compared"));
+    samples::skip::lacks(&format!("{why}: the kernel's streams were not compared"));
 }
 
 /// Whether images of this file system can be mounted. If not, that is said.

@@ -1,5 +1,5 @@
 //! Families: processes that have pages in common since a fork. Where one of them wants for memory, one engine is asked
-//! to store for all what they share: each for itself would store it once more. (heritage.rs and telling.rs of preload
+//! to store for all what they share: each for itself would store it once more. (shared_store.rs and sharing.rs of engine
 //! do it.)
 
 use memcg::{Slot, State};

@@ -4,7 +4,7 @@
 
 pub mod fence;
 #[path = "../../../zfolio/tests/skip/mod.rs"]
-mod skip;
+pub mod skip;
 pub mod trials;
 
 use std::io::Write;
