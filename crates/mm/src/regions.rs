@@ -7,9 +7,13 @@
 //! not (`doubted`), until none is under way. A limit: what else comes to be registered while events are under way is known only then.
 //!
 //! An UNMAP of such a place may be that former owner's, or of the one who has moved there since: it is his if nothing is mapped there any more, or what
-//! is there is not registered. A limit of that: a third one may have moved there by then.
+//! is there is not registered. Where yet another has moved there by then it is not known whose it was (`undecided`): if it was the new one's, the REMAP
+//! of the one who is there now is yet to be read, and finds nobody to be displaced.
 //!
-//! Invariants: `doubted` is part of `displaced`; each is a set of ranges.
+//! A limit: mremap may add memory where another has just left whose REMAP was not read yet. Of that it is not known that it is registered, until it is
+//! looked at again with no event under way (model.rs plays it).
+//!
+//! Invariants: `doubted` is part of `displaced`, `undecided` of `registered`; each is a set of ranges.
 
 use crate::kernel::Kernel;
 use crate::quarantine::Quarantine;
@@ -54,6 +58,9 @@ pub struct Regions {
     displaced: RangeSet,
     /// Those of them that may have had no former owner.
     doubted: RangeSet,
+    /// Ranges of which an UNMAP was taken for a former owner's that may have had none: if it was the new one's, yet another is there by now, whose REMAP
+    /// is due.
+    undecided: RangeSet,
     /// What a REMOVE covered.
     quarantine: Quarantine,
 }
@@ -67,6 +74,8 @@ pub struct Remapped {
     pub here: Vec<Range<usize>>,
     /// Parts of the new place where it is another owner's, and is to be put aside first.
     pub taken: Vec<Range<usize>>,
+    /// Where it is nobody's any more.
+    pub gone: Vec<Range<usize>>,
 }
 
 /// What an unmapping means for what is known of pages: it is nobody's any more.
@@ -118,16 +127,26 @@ impl Regions {
     pub fn unregister(&mut self, range: &Range<usize>) {
         self.registered.remove(range);
         self.remapped.remove(range);
+        self.undecided.remove(range);
     }
 
     /// An event says that a range has a new address. The old one's UNMAP follows, unless the program keeps the old mapping, empty
     /// (MREMAP_DONTUNMAP).
     pub fn remap(&mut self, from: &Range<usize>, to: usize, mappings: &mut impl Mappings) -> Remapped {
         let target = to..to + from.len();
-        let [aside, here] = [self.displaced.within(from), self.displaced.without(from)];
+        // Where it is in doubt whether there was a former owner the new one has moved away, if he has it no longer.
+        let mut left = RangeSet::default();
+        for range in self.doubted.within(from) {
+            unheld(&range, mappings).into_iter().for_each(|range| left.insert(range));
+        }
+        let aside: Vec<_> =
+            self.displaced.within(from).iter().flat_map(|range| left.without(range)).collect();
+        let mut here = self.displaced.without(from);
+        here.extend_from_slice(left.as_slice());
         for range in &here {
             self.quarantine.lift(range);
             self.remapped.remove(range);
+            self.undecided.remove(range);
             // Whether we knew or not, it was registered, and is until its UNMAP comes.
             self.registered.insert(range.clone());
         }
@@ -140,20 +159,27 @@ impl Regions {
                 taken.insert(range);
             }
         }
+        // And the event of the one who was there may have been read already.
+        self.undecided.within(&target).into_iter().for_each(|range| self.doubted.insert(range));
         self.unregister(&target);
-        // Where the old mapping is kept it does not grow, and its thread may be anywhere by now.
-        if mappings.mapping(from.start).is_none()
-            && let Some(mapping) = mappings.mapping(to)
+        // Where the old mapping is kept it does not grow, and its thread may be anywhere by now; but what is there may be another's as well.
+        let mut gone = Vec::new();
+        let has_left = mappings.mapping(from.start).is_none();
+        if let Some(mapping) = mappings.mapping(to)
+            && (has_left || mappings.is_ours(to))
         {
             self.remapped.insert(to..mapping.end);
+            // The UNMAP before this was of the one whose place this takes: all that has been added too.
+            gone = self.undecided.within(&(target.end..mapping.end));
         }
+        gone.iter().for_each(|range| self.undecided.remove(range));
         let taken = taken.as_slice().to_vec();
         for range in &taken {
             self.displaced.insert(range.clone());
         }
         self.quarantine.lift(&target);
         self.registered.insert(target);
-        Remapped { aside, here, taken }
+        Remapped { aside, here, taken, gone }
     }
 
     /// An event says that a range is gone. Where somebody else has moved to already, what was there before is aside.
@@ -162,7 +188,9 @@ impl Regions {
         for range in &aside {
             // There may have been no former owner, and this be the new one's: he has it no longer then.
             for range in self.doubted.within(range) {
-                here.extend(unheld(&range, mappings));
+                let unheld = unheld(&range, mappings);
+                self.undecided.insert(range);
+                here.extend(unheld);
             }
             self.no_longer_displaced(range);
         }
@@ -176,9 +204,12 @@ impl Regions {
     /// No event is under way: none is due of which that was in doubt. The next range of which what is aside is nobody's; `None` when there is none
     /// left.
     pub fn next_not_due(&mut self) -> Option<Range<usize>> {
-        let range = self.doubted.first()?;
-        self.no_longer_displaced(&range);
-        Some(range)
+        let range = self.doubted.first();
+        match &range {
+            Some(range) => self.no_longer_displaced(range),
+            None => self.undecided.clear(),
+        }
+        range
     }
 
     /// The event of a range's former owner has come, or was none.
@@ -199,14 +230,16 @@ impl Regions {
 
     /// What does not hold, in words.
     pub fn check(&self) -> Result<(), String> {
-        [&self.registered, &self.remapped, &self.displaced, &self.doubted]
+        [&self.registered, &self.remapped, &self.displaced, &self.doubted, &self.undecided]
             .into_iter()
             .try_for_each(RangeSet::check)?;
         self.quarantine.check()?;
-        match self.doubted.as_slice().iter().find(|range| !self.displaced.covers(range)) {
-            Some(range) => Err(alloc::format!("{range:x?} is doubted and not displaced: {self:x?}")),
-            None => Ok(()),
+        for (part, whole) in [(&self.doubted, &self.displaced), (&self.undecided, &self.registered)] {
+            if !part.as_slice().iter().all(|range| whole.covers(range)) {
+                return Err(alloc::format!("what is in doubt is not known: {self:x?}"));
+            }
         }
+        Ok(())
     }
 }
 
@@ -227,3 +260,6 @@ fn unheld(range: &Range<usize>, mappings: &mut impl Mappings) -> Vec<Range<usize
     }
     parts.as_slice().to_vec()
 }
+
+#[cfg(test)]
+mod model;

@@ -98,6 +98,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             self.index.take(range, |at, entry| old.push((at + ASIDE, entry)));
         }
         self.place(old);
+        found.gone.into_iter().for_each(|range| self.forget(range));
         self.forget(to..to + from.len());
         self.place(moving);
         self.ahead.forget(&from);
