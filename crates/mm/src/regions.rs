@@ -11,7 +11,7 @@
 //! of the one who is there now is yet to be read, and finds nobody to be displaced.
 //!
 //! A limit: mremap may add memory where another has just left whose REMAP was not read yet. Of that it is not known that it is registered, until it is
-//! looked at again with no event under way (model.rs plays it).
+//! looked at again with no event under way (scenes.rs plays it).
 //!
 //! Invariants: `doubted` is part of `displaced`, `undecided` of `registered`; each is a set of ranges.
 
@@ -263,3 +263,5 @@ fn unheld(range: &Range<usize>, mappings: &mut impl Mappings) -> Vec<Range<usize
 
 #[cfg(test)]
 mod model;
+#[cfg(test)]
+mod scenes;

@@ -17,11 +17,11 @@
 //!
 //! The range is as long as a large process may need it. The table of slots grows with what is used of it, so that a small process has a small one.
 
-use crate::index::{Entry, Kind};
+mod check;
+
+use crate::index::Entry;
 use crate::kernel::WINDOW_PAGES;
 use alloc::collections::VecDeque;
-use alloc::format;
-use alloc::string::String;
 use alloc::vec::Vec;
 use vmscan::{PAGE, WINDOW};
 
@@ -434,74 +434,6 @@ impl Stage {
             self.free += 1;
             s.used = Use::Free;
         }
-    }
-
-    /// What does not hold, in words.
-    pub fn check(&self) -> Result<(), String> {
-        for slot in 0..self.slots.len() as u32 {
-            self.check_slot(slot)?;
-        }
-        self.check_lists()?;
-        let of = |used: Use| self.slots.iter().filter(move |s| s.used == used);
-        let pages = |used: Use| of(used).map(|s| s.present.count_ones() as usize).sum::<usize>();
-        let sent = of(Use::InFlight).map(|s| s.sent.count_ones() as usize).sum::<usize>();
-        let free = of(Use::Free).count() + self.capacity - self.slots.len();
-        let found = [pages(Use::Inactive), of(Use::InFlight).count(), sent, free];
-        let counted = [self.inactive_pages, self.in_flight, self.in_flight_pages, self.free];
-        if found != counted {
-            return Err(format!(
-                "inactive pages, slots and pages in flight, free slots: {found:?}, counted {counted:?}"
-            ));
-        }
-        Ok(())
-    }
-
-    /// A slot has the pages that its use says.
-    fn check_slot(&self, slot: u32) -> Result<(), String> {
-        let s = self.slot(slot);
-        let is_right = match s.used {
-            Use::Free => s.present == 0,
-            Use::Inactive | Use::InFlight => true,
-            Use::Stock => s.present == u16::MAX && s.staged == 0,
-            Use::Opened => self.opened == Some(slot) && s.present != 0 && s.staged == 0,
-            Use::Waste => s.present != 0 && s.staged == 0,
-            Use::Fetching => s.staged == 0,
-        };
-        if !is_right || s.staged & !s.present != 0 {
-            return Err(format!("slot {slot} has pages that it should not have, or lacks some: {s:x?}"));
-        }
-        let is_prior = |page: &usize| match s.prior[*page].kind() {
-            Kind::None => true,
-            Kind::Clean => s.staged & 1 << page != 0,
-            _ => false,
-        };
-        match (0..WINDOW_PAGES).find(|page| !is_prior(page)) {
-            Some(page) => {
-                Err(format!("page {page} of slot {slot} has the prior {:?}: {s:x?}", s.prior[page]))
-            }
-            None => Ok(()),
-        }
-    }
-
-    /// Every inactive slot is in the list once, every slot of stock and of waste in its own.
-    fn check_lists(&self) -> Result<(), String> {
-        // In which lists each slot is, and how often.
-        let mut listed = alloc::vec![[0u8; 3]; self.slots.len()];
-        let is_meant = |&&(slot, seq): &&(u32, u32)| self.slot(slot).seq == seq;
-        self.inactive.iter().filter(is_meant).for_each(|&(slot, _)| listed[slot as usize][0] += 1);
-        self.stock.iter().for_each(|&slot| listed[slot as usize][1] += 1);
-        self.waste.iter().for_each(|&slot| listed[slot as usize][2] += 1);
-        for (slot, (s, [inactive, stock, waste])) in self.slots.iter().zip(listed).enumerate() {
-            let is_right = (s.used != Use::Inactive || inactive == 1)
-                && stock == (s.used == Use::Stock) as u8
-                && waste == (s.used == Use::Waste) as u8;
-            if !is_right {
-                return Err(format!(
-                    "slot {slot} is listed {inactive} times, as stock {stock}, as waste {waste} times: {s:x?}"
-                ));
-            }
-        }
-        Ok(())
     }
 
     /// Bytes on the stage that wait for a compressor, with what lies beside them that nobody needs any more and goes with them.

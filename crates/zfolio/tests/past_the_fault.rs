@@ -216,5 +216,5 @@ const OTHERS: [&str; 4] = [
     include_str!("engine.rs"),
     include_str!("descendants.rs"),
     include_str!("../../uffd/src/userfault.rs"),
-    include_str!("../../mm/src/pager/sim/scene.rs"),
+    include_str!("../../mm/src/pager/sim/waiting.rs"),
 ];

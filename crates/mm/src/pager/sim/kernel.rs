@@ -1,5 +1,6 @@
 //! The simulated kernel, as the pager calls it.
 
+use super::admission::stopped;
 use super::memory::{Marker, Page, Vma};
 use super::store::WORKERS;
 use super::{Shared, TICKS_PER_MS, World};
@@ -16,119 +17,6 @@ pub struct SimKernel(pub Shared);
 fn wait_for_readers(world: &mut World) {
     while world.memory.readers > 0 {
         world.run_on(1);
-    }
-}
-
-fn stopped(bytes: usize, stop: Errno) -> Moved {
-    // The kernel says EAGAIN for every move that ended early, and the true reason only to the next.
-    Moved { bytes, stop: Some(if bytes > 0 { Errno::EAGAIN } else { stop }) }
-}
-
-impl World {
-    /// The checks that every move, copy and fill begins with. The mappings are looked up between two looks at mmap_changing.
-    fn admit(&mut self, find: impl Fn(&World) -> Result<(), Errno>) -> Result<(), Errno> {
-        let blind = self.bugs.blind_moves;
-        if self.memory.changing > 0 && !blind {
-            return Err(Errno::EAGAIN);
-        }
-        if self.chance(16) {
-            self.run_on(1);
-        }
-        find(self)?;
-        if self.memory.changing > 0 && !blind || self.chance(100) {
-            return Err(Errno::EAGAIN);
-        }
-        Ok(())
-    }
-
-    /// Both mappings of a move.
-    fn movable(&self, dst: usize, src: usize, bytes: usize) -> Result<(), Errno> {
-        let find = |at| self.memory.vma(at).ok_or(Errno::ENOENT);
-        let ((d, to), (s, from)) = (find(dst)?, find(src)?);
-        let alike = to.writable && from.writable && to.locked == from.locked;
-        if dst + bytes > d.end || src + bytes > s.end || !alike || !to.registered {
-            return Err(Errno::EINVAL);
-        }
-        Ok(())
-    }
-
-    /// The mapping that a copy or fill goes to.
-    fn fillable(&self, dst: usize, bytes: usize) -> Result<(), Errno> {
-        match self.memory.vma(dst) {
-            Some((range, vma)) if vma.registered && dst + bytes <= range.end => Ok(()),
-            _ => Err(Errno::ENOENT),
-        }
-    }
-
-    /// Does `each` page of a range until one fails, and wakes those who wait for what was done.
-    fn pages(
-        &mut self,
-        dst: usize,
-        bytes: usize,
-        mut each: impl FnMut(&mut World, usize) -> Result<(), Errno>,
-    ) -> Moved {
-        for offset in (0..bytes).step_by(PAGE) {
-            let done = if offset > 0 && self.chance(150) { Err(Errno::EAGAIN) } else { each(self, offset) };
-            if let Err(errno) = done {
-                self.memory.wake(dst..dst + offset);
-                return stopped(offset, errno);
-            }
-        }
-        self.memory.wake(dst..dst + bytes);
-        Moved { bytes, stop: None }
-    }
-}
-
-impl SimKernel {
-    /// PAGEMAP_SCAN.
-    fn scan(
-        &mut self,
-        range: Range<usize>,
-        max_pages: usize,
-        wants_swapped: bool,
-        runs: &mut [Run],
-    ) -> (usize, usize) {
-        let mut world = self.0.borrow_mut();
-        world.enter();
-        let (mut found, mut pages) = (0, 0);
-        for (at, page) in world.memory.pages_in(range.clone()) {
-            if page.zero || !wants_swapped && page.swapped {
-                continue;
-            }
-            let joins = found > 0 && runs[found - 1].end == at;
-            if pages == max_pages || !joins && found == runs.len() {
-                return (found, runs[found - 1].end);
-            }
-            if joins {
-                runs[found - 1].end = at + PAGE;
-            } else {
-                runs[found] = Run { start: at, end: at + PAGE, huge: false };
-                found += 1;
-            }
-            pages += 1;
-        }
-        (found, range.end)
-    }
-
-    /// UFFDIO_WRITEPROTECT: how many pages of the range were shared.
-    fn set_protection(&mut self, range: Range<usize>, protected: bool) -> Result<usize, Errno> {
-        let mut world = self.0.borrow_mut();
-        world.enter();
-        world.trace("protect", [range.start as u64, range.end as u64, protected as u64]);
-        let fits = |w: &World| {
-            let all = w.memory.vmas_in(range.clone());
-            let is_whole = w.memory.gaps(range.clone()).is_empty();
-            (is_whole && all.iter().all(|(_, vma)| vma.registered)).then_some(()).ok_or(Errno::ENOENT)
-        };
-        world.admit(fits)?;
-        let pages: Vec<usize> = world.memory.pages_in(range).map(|(at, _)| at).collect();
-        let mut shared = 0;
-        for at in pages {
-            let page = world.memory.page_mut(at).expect("listed");
-            page.protected = protected;
-            shared += !page.exclusive as usize;
-        }
-        Ok(shared)
     }
 }
 

@@ -8,32 +8,38 @@
 //!                        world run on a while)              └── shadow    what a page may read
 //! ```
 //!
-//! - [`memory`], [`kernel`]: the simulated kernel; [`store`]: the simulated pool and its workers
+//! - [`memory`], [`kernel`], [`admission`], [`scan`]: the simulated kernel; [`store`]: the simulated pool and its workers
 //! - [`unwritable`]: how pages leave memory that cannot be written to
 //! - [`own`]: a userfaultfd of the program's own; [`swap`]: the machine's own swap
 //! - [`program`]: the threads, [`syscall`]: what they call; [`shadow`]: what they must read
-//! - [`run`]: one run from a seed, and what is checked; [`clean`]: runs that must pass
-//! - [`scene`]: short plays, one for each bug that was found
+//! - [`run`]: one run from a seed, and what is checked; [`fork`]: a child's; [`clean`]: runs that must pass
+//! - [`scene`]: how short plays are set, one for each bug that was found: [`incoming`], [`outgoing`], [`waiting`], [`moves`], [`look`], [`many`]
 //! - [`bugs`]: planted bugs, each of which a run must find
 
+mod admission;
 mod bugs;
 mod clean;
 mod counts;
+mod fork;
+mod incoming;
 mod kernel;
 mod look;
 mod many;
 mod memory;
 mod moves;
+mod outgoing;
 mod own;
 mod program;
 mod random;
 mod run;
+mod scan;
 mod scene;
 mod shadow;
 mod store;
 mod swap;
 mod syscall;
 mod unwritable;
+mod waiting;
 
 use crate::kernel::Message;
 use bugs::Bugs;

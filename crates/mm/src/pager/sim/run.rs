@@ -1,6 +1,7 @@
 //! One run from a seed: turns of the pager while the program lives, then everything is read, unmapped, and must be gone.
 
 use super::bugs::Bugs;
+use super::fork::fork;
 use super::kernel::SimKernel;
 use super::memory::{Content, Memory, Task, Vma};
 use super::own;
@@ -10,7 +11,7 @@ use super::shadow::Shadow;
 use super::store::{Record, Shelves, SimStore};
 use super::{Shared, World};
 use crate::kernel::WINDOW_PAGES;
-use crate::pager::fork::{Estate, Late, Misfit};
+
 use crate::pager::{Config, Pager};
 use crate::shared_store::Untold;
 use crate::stage::Use;
@@ -18,7 +19,6 @@ use memcg::{Counts, Stat};
 use std::any::Any;
 use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use vmscan::watermark::Watermarks;
@@ -172,7 +172,7 @@ pub fn world(seed: u64, plan: &Plan) -> World {
 }
 
 /// The engine's own mappings.
-fn map_engine(memory: &mut Memory, plan: &Plan) {
+pub fn map_engine(memory: &mut Memory, plan: &Plan) {
     let engine = |registered| Vma { engine: true, registered, ..program::fresh() };
     memory.map(STAGE..STAGE + plan.stage * WINDOW, Vma { silent: true, ..engine(true) });
     memory.map(NURSERY..NURSERY + WINDOW, engine(false));
@@ -200,7 +200,7 @@ fn marks(pages: usize) -> Watermarks {
 /// A pager in a simulated world.
 pub type Simulated<'a> = Pager<'a, SimKernel, SimStore>;
 
-fn config(plan: &Plan) -> Config {
+pub fn config(plan: &Plan) -> Config {
     Config {
         stage: (STAGE, plan.stage * WINDOW),
         nursery: NURSERY,
@@ -218,7 +218,7 @@ pub fn pager<'a>(world: &Shared, plan: &Plan, stat: &'a Stat) -> Simulated<'a> {
     pager
 }
 
-fn set_up(pager: &mut Simulated, world: &Shared, plan: &Plan) {
+pub fn set_up(pager: &mut Simulated, world: &Shared, plan: &Plan) {
     pager.set_alone(world.borrow().random.0.is_multiple_of(2));
     pager.set_limit(1 << 30, 1, vmscan::watermark::UNKNOWN);
     let marks = match plan.evict_all {
@@ -229,61 +229,6 @@ fn set_up(pager: &mut Simulated, world: &Shared, plan: &Plan) {
         false => marks(plan.pages),
     };
     *pager.limit.marks_mut() = marks;
-}
-
-/// The process forks: the parent goes on, and the child's run is played to its end. What has happened in the child.
-fn fork(world: &Shared, pager: &mut Simulated, plan: &Plan) -> Tally {
-    world.borrow_mut().calls = 0;
-    pager.calm();
-    let mark = || world.borrow_mut().memory.mark(|vma| vma.registered && !vma.engine);
-    mark();
-    if !pager.hush() {
-        return Tally::default();
-    }
-    assert!(!pager.stage.holds_any() && pager.stage.in_flight() == 0, "a calm pager has pages on the stage");
-    let estate = pager.estate();
-    // Other threads run on before the clone, and after it.
-    let between = || {
-        let mut world = world.borrow_mut();
-        let steps = world.random.below(30);
-        world.run_on(steps);
-    };
-    between();
-    let child = Rc::new(RefCell::new(world.borrow_mut().fork(plan)));
-    between();
-    world.borrow_mut().calls = 0;
-    let mut late = pager.late(true);
-    if plan.bugs.uninformed {
-        late.clear();
-    }
-    child.borrow_mut().trace("born", [late.len() as u64, 0, 0]);
-    match catch_unwind(AssertUnwindSafe(|| childhood(&child, plan, estate, &late))) {
-        Ok(tally) => tally,
-        Err(panic) => panic!("in a child, {late:x?}: {}\nits last events:\n{}", words(panic), child.borrow()),
-    }
-}
-
-fn childhood(world: &Shared, plan: &Plan, estate: Estate, late: &[Late]) -> Tally {
-    let stat = Stat::default();
-    let (kernel, store) = (SimKernel(world.clone()), SimStore(world.clone()));
-    // A child's own children come later, and are fewer.
-    let plan = Plan { steps: plan.steps / 4, fork: plan.fork * 2, ..plan.clone() };
-    // Its one thread waits for this.
-    world.borrow_mut().scripted = true;
-    let inherited = Pager::inherit(kernel, store, &stat, config(&plan), 1 << 30, estate, late);
-    world.borrow_mut().scripted = false;
-    world.borrow_mut().wiped.clear();
-    match inherited {
-        Ok(mut pager) => {
-            world.borrow_mut().memory.mark(|_| false);
-            set_up(&mut pager, world, &plan);
-            agrees(&world.borrow(), &pager);
-            let tally = live(world.clone(), &plan, &mut pager);
-            Tally { children: tally.children + 1, ..tally }
-        }
-        Err(Misfit::Unclear(_)) => Tally { children: 1, unclear: 1, ..Tally::default() },
-        Err(misfit) => panic!("a child does not fit: {misfit}"),
-    }
 }
 
 /// Some of what relatives have too is told to the family, which is not always right; some of what was told is heeded. With no relative left what is in the log comes
@@ -323,51 +268,14 @@ fn tell(world: &Shared, pager: &mut Simulated) {
     }
 }
 
-fn words(panic: Box<dyn Any + Send>) -> String {
+pub fn words(panic: Box<dyn Any + Send>) -> String {
     match panic.downcast::<String>() {
         Ok(words) => *words,
         Err(panic) => panic.downcast_ref::<&str>().map(|s| s.to_string()).unwrap_or_default(),
     }
 }
 
-impl World {
-    /// What a child of one of the threads finds.
-    fn fork(&mut self, plan: &Plan) -> World {
-        self.trace("clone", [0; 3]);
-        let (mut memory, mut shadow) = (self.memory.fork(), self.shadow.fork());
-        let mappings: Vec<Range<usize>> = memory.vmas().map(|(range, _)| range).collect();
-        let wiped: Vec<_> = mappings.into_iter().filter(|_| self.random.one_in(8)).collect();
-        for range in &wiped {
-            memory.wipe(range.clone());
-            shadow.forget(range.clone());
-        }
-        map_engine(&mut memory, plan);
-        let seed = self.random.below(1 << 40) as u64;
-        World {
-            random: Random(seed),
-            memory,
-            shadow,
-            program: self.program.fork(1 + self.random.below(plan.threads)),
-            shelves: self.shelves.fork(),
-            bugs: self.bugs.clone(),
-            scripted: false,
-            stubborn: false,
-            is_taking: false,
-            early: Default::default(),
-            wiped,
-            held: 0..0,
-            spared: 0..0,
-            bell: Default::default(),
-            clock: self.clock,
-            calls: 0,
-            asked: 0,
-            ask_ticks: 0,
-            trace: VecDeque::new(),
-        }
-    }
-}
-
-fn live(world: Shared, plan: &Plan, pager: &mut Simulated) -> Tally {
+pub fn live(world: Shared, plan: &Plan, pager: &mut Simulated) -> Tally {
     let stat = pager.stat;
     let mut born = Tally::default();
     let mut turns = 0;
@@ -465,7 +373,7 @@ fn take_turn(world: &Shared, pager: &mut Simulated, turn: usize) {
 }
 
 /// With no event under way, what the index says is out is a hole of a registered mapping.
-fn agrees(world: &World, pager: &Simulated) {
+pub fn agrees(world: &World, pager: &Simulated) {
     let mut at = 0;
     while let Some((page, entry)) = pager.index.next_used(at, 1 << 47) {
         at = page + PAGE;

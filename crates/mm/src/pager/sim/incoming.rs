@@ -1,0 +1,160 @@
+//! Scripted scenes of pages that come in, one for each bug that was found there.
+
+use super::memory::{Access, Marker};
+use super::program::BASE;
+use super::scene::{SOMEBODY, Scene, pages};
+use super::store::WORKERS;
+use crate::index::Kind;
+use crate::stage::Use;
+use vmscan::{PAGE, WINDOW};
+
+#[test]
+fn a_window_that_has_become_two_mappings_comes_in() {
+    let mut scene = Scene::new();
+    scene.write(pages(0..16));
+    scene.go_on();
+    assert_eq!(scene.kind(BASE), Kind::Stored);
+    scene.world.borrow_mut().memory.change(pages(7..128), |vma| vma.writable = false);
+    scene.reads_back(pages(0..16), 0);
+}
+
+#[test]
+fn fresh_memory_beside_another_mapping_is_filled() {
+    let mut scene = Scene::new();
+    scene.write(pages(0..2));
+    scene.go_on();
+    scene.world.borrow_mut().memory.change(pages(20..24), |vma| vma.locked = true);
+    for at in pages(16..32).step_by(PAGE) {
+        assert!(scene.touch(at, (at / PAGE).is_multiple_of(2).then_some(7)).is_done());
+    }
+}
+
+#[test]
+fn read_ahead_leaves_guards_where_they_are() {
+    let mut scene = Scene::new();
+    scene.write(pages(0..2));
+    scene.go_on();
+    let guards = [pages(37..38).start, pages(52..53).start, pages(70..71).start];
+    for guard in guards {
+        scene.world.borrow_mut().memory.markers.insert(guard, Marker::Guard);
+    }
+    for at in pages(16..96).step_by(PAGE).filter(|at| !guards.contains(at)) {
+        assert!(scene.touch(at, Some(7)).is_done());
+    }
+    for guard in guards {
+        assert_eq!(scene.touch(guard, None), Access::Segv);
+    }
+}
+
+#[test]
+fn a_page_that_the_kernel_took_back_from_the_stage_reads_as_zeros() {
+    let mut scene = Scene::new();
+    scene.write(pages(0..4));
+    scene.turn();
+    assert_eq!(scene.kind(BASE), Kind::Staged);
+    let slot = scene.pager.index.get(BASE).id() / 16;
+    let gone = scene.pager.stage.at(slot) + 2 * PAGE;
+    scene.world.borrow_mut().memory.remove(gone).expect("it was there");
+    scene.reads_back(pages(0..2), 0);
+    assert_eq!(scene.touch(pages(2..3).start, None), Access::Done(0));
+    scene.reads_back(pages(3..4), 0);
+}
+
+#[test]
+fn a_page_that_vanishes_under_a_worker_is_zeros() {
+    let mut scene = Scene::new();
+    scene.write(pages(0..16));
+    scene.turn();
+    scene.turn();
+    let slot = scene.pager.index.get(BASE).id() / 16;
+    assert_eq!(scene.pager.stage.slot(slot).used, Use::InFlight);
+    let gone = scene.pager.stage.at(slot) + 5 * PAGE;
+    scene.world.borrow_mut().memory.remove(gone).expect("it was there");
+    assert_eq!(scene.world.borrow_mut().memory.access(SOMEBODY, BASE, None), Access::Fault);
+    for worker in (0..WORKERS).cycle().take(20) {
+        scene.world.borrow_mut().step_worker(worker);
+    }
+    scene.turn();
+    assert!(!scene.world.borrow().memory.blocked.contains(&SOMEBODY));
+    scene.reads_back(pages(0..5), 0);
+    assert_eq!(scene.touch(pages(5..6).start, None), Access::Done(0));
+}
+
+#[test]
+fn who_misses_alone_gets_a_page_of_stock() {
+    let mut scene = Scene::new();
+    scene.write(pages(0..16));
+    scene.go_on();
+    let opened = |scene: &Scene| {
+        let slots = (0..scene.pager.stage.slots() as u32).map(|slot| scene.pager.stage.slot(slot));
+        slots.filter(|s| s.used == Use::Opened).map(|s| s.present.count_ones()).collect::<Vec<_>>()
+    };
+    scene.reads_back(pages(3..4), 0);
+    assert_eq!(opened(&scene), [], "others may run: a copy");
+    let mut scene = Scene::new();
+    scene.write(pages(0..16));
+    scene.go_on();
+    scene.pager.set_alone(true);
+    scene.reads_back(pages(3..4), 0);
+    assert_eq!(opened(&scene), [15]);
+    scene.reads_back(pages(0..16), 0);
+}
+
+/// Faults elsewhere until the last ones are forgotten, so that the next is alone in its window.
+fn wander(scene: &mut Scene) {
+    for window in 1..8 {
+        for page in 0..5 {
+            scene.pager.ahead.fault(BASE + (window * 64 + page * 1024) * PAGE);
+        }
+    }
+}
+
+#[test]
+fn an_object_whose_pages_are_picked_one_by_one_is_split() {
+    let mut scene = Scene::new();
+    scene.write(pages(0..16));
+    scene.go_on();
+    assert_eq!((scene.pager.stored_bytes(), scene.world.borrow().shelves.objects()), (16 * PAGE, 1));
+    for page in [3, 9] {
+        wander(&mut scene);
+        scene.reads_back(pages(page..page + 1), 0);
+    }
+    let kinds = |scene: &Scene, kind| (0..16).filter(|&p| scene.kind(BASE + p * PAGE) == kind).count();
+    // Those that were not asked for are on the stage, and the object that nobody depends on is gone.
+    assert_eq!((kinds(&scene, Kind::Staged), kinds(&scene, Kind::Stored)), (14, 0));
+    assert_eq!(scene.world.borrow().shelves.objects(), 0);
+    scene.go_on();
+    assert_eq!((scene.pager.stored_bytes(), scene.world.borrow().shelves.objects()), (16 * PAGE, 16));
+    scene.reads_back(pages(0..16), 0);
+}
+
+#[test]
+fn where_most_are_split_the_first_page_splits() {
+    let mut scene = Scene::new();
+    scene.write(pages(0..16));
+    scene.go_on();
+    scene.pager.swapin.loads_of_single_pages(10_000);
+    scene.reads_back(pages(3..4), 0);
+    scene.go_on();
+    assert_eq!((scene.pager.stored_bytes(), scene.world.borrow().shelves.objects()), (16 * PAGE, 16));
+    scene.reads_back(pages(0..16), 0);
+}
+
+/// What a reader has caught up with is taken back from the worker, and the slot is stock as before.
+#[test]
+fn a_fetch_that_is_overtaken_leaves_its_slot_as_stock() {
+    let mut scene = Scene::new();
+    scene.write(pages(0..128));
+    scene.go_on();
+    let stock = scene.pager.stage.stock_bytes();
+    assert!(stock >= 4 * WINDOW, "{stock}");
+    // The third fault brings the first window, the next one a stream, and no worker runs meanwhile.
+    for at in [0, 1, 2, 16] {
+        scene.reads_back(pages(at..at + 1), 0);
+    }
+    assert!(!scene.pager.ahead.under_way().is_empty());
+    let before = scene.pager.stage.stock_bytes();
+    scene.reads_back(pages(32..33), 0);
+    assert_eq!(scene.pager.stage.stock_bytes(), before, "one back, one used");
+    scene.reads_back(pages(0..128), 0);
+}
