@@ -4,14 +4,14 @@
 //!             events, faults                         jobs, results
 //!   Kernel ───────────────────> Pager <───────────────────────> Store
 //!   (userfaultfd, or simulated)   │                        (workers and pool, or simulated)
-//!                                 ├── Index    what is known of each page
+//!                                 ├── SwapMap    what is known of each page
 //!                                 ├── Stage    pages on their way out, still as they were
 //!                                 └── Objects  what went out together, and who needs it
 //! ```
 //!
 //! - [`kernel`]: the two traits, and what passes between
-//! - [`index`]: a page table of our own
-//! - [`stage`], [`object`]: what the index points to
+//! - [`swap_map`]: a page table of our own
+//! - [`stage`], [`object`]: what the swap map points to
 //! - `areas`: where there is something to take
 //! - [`pager`]: the state and its turn. `event`: unmap, remap, remove; `enroll`: what is registered; `evict`: out; `pack`: out once more, and smaller;
 //!   `fault`: in; `fetch`: in, ahead; [`fork`]: what a child takes over; `shared`: what it has in common with its parent afterwards,
@@ -28,7 +28,6 @@ mod cow;
 mod fault_queue;
 mod fetch_ahead;
 mod fresh;
-pub mod index;
 pub mod kernel;
 mod limit;
 mod mask;
@@ -41,6 +40,7 @@ mod recompression;
 mod regions;
 pub mod shared_store;
 pub mod stage;
+pub mod swap_map;
 mod swapin;
 
 pub use pager::{Config, Pager, fork, look};

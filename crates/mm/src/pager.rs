@@ -37,7 +37,6 @@ use crate::cow::CopyOnWrite;
 use crate::fault_queue::FaultQueue;
 use crate::fetch_ahead::FetchAhead;
 use crate::fresh::Fresh;
-use crate::index::Index;
 use crate::kernel::{Kernel, Store};
 use crate::limit::Limit;
 use crate::object::Objects;
@@ -46,6 +45,7 @@ use crate::recompression::Recompression;
 use crate::regions::Regions;
 use crate::shared_store::SharedStore;
 use crate::stage::Stage;
+use crate::swap_map::SwapMap;
 use crate::swapin::SwapIn;
 use core::ops::Range;
 use core::sync::atomic::Ordering::Relaxed;
@@ -75,7 +75,7 @@ pub struct Pager<'a, K, S> {
     /// Counters.
     stat: &'a Stat,
     limit: Limit,
-    index: Index,
+    map: SwapMap,
     objects: Objects<S>,
     stage: Stage,
     regions: Regions,
@@ -107,7 +107,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
             kernel,
             stat,
             limit: Limit::new(limit, config.evict_all),
-            index: Index::default(),
+            map: SwapMap::default(),
             objects: Objects::new(store),
             stage: Stage::new(base, bytes),
             regions: Regions::default(),
@@ -255,7 +255,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
 
     /// Bytes of the program that are out in the pool, uncompressed.
     pub fn stored_bytes(&self) -> usize {
-        self.index.stored() * PAGE
+        self.map.stored() * PAGE
     }
 
     /// Pages that have no other copy than a relative's record, in bytes: they count with the relative.
@@ -292,6 +292,6 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
 
     /// Nothing is out, staged or registered: the pager may sleep.
     pub fn is_idle(&self) -> bool {
-        self.index.stored() == 0 && self.regions().is_empty() && self.stage.in_flight() == 0
+        self.map.stored() == 0 && self.regions().is_empty() && self.stage.in_flight() == 0
     }
 }

@@ -5,9 +5,9 @@
 //! round behind the clock hand, and looks for such windows among those that nobody has asked for in a long time. zram's recompression of idle pages is
 //! the same idea.
 
-use crate::index::{Index, Kind};
 use crate::kernel::WINDOW_PAGES;
 use crate::object::Objects;
+use crate::swap_map::{Kind, SwapMap};
 use alloc::string::String;
 use vmscan::rest::Rest;
 use vmscan::{PAGE, WINDOW};
@@ -60,8 +60,8 @@ impl Recompression {
     }
 
     /// The next window of which something is known. `None` once round: from the beginning with the next call.
-    pub fn next(&mut self, index: &Index) -> Option<usize> {
-        let Some((page, _)) = index.next_used(self.hand, 1 << 47) else {
+    pub fn next(&mut self, map: &SwapMap) -> Option<usize> {
+        let Some((page, _)) = map.next_used(self.hand, 1 << 47) else {
             self.hand = 0;
             return None;
         };
@@ -81,12 +81,12 @@ impl Recompression {
 
 /// The pages of a window that are to be one object, by bit; 0 when it is well as it is, or, where only `cold` ones are meant, has pages that
 /// went out a short time ago.
-pub fn worth<S>(index: &Index, objects: &Objects<S>, window: usize, cold: bool) -> u16 {
+pub fn worth<S>(map: &SwapMap, objects: &Objects<S>, window: usize, cold: bool) -> u16 {
     let (mut mask, mut pieces, mut held, mut last) = (0u16, 0, 0, None);
     for page in 0..WINDOW_PAGES {
-        let entry = index.get(window + page * PAGE);
+        let entry = map.get(window + page * PAGE);
         match entry.kind() {
-            Kind::Stored if !cold || index.distance(entry) > index.stored() => {}
+            Kind::Stored if !cold || map.distance(entry) > map.stored() => {}
             // So lately out that it may soon be asked for again.
             Kind::Stored | Kind::Staged => return 0,
             Kind::None | Kind::Clean | Kind::Zero => continue,
@@ -113,28 +113,28 @@ pub fn worth<S>(index: &Index, objects: &Objects<S>, window: usize, cold: bool) 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::index::Entry;
     use crate::kernel::Body;
+    use crate::swap_map::Entry;
     use vmscan::heat::Heat;
 
     /// A window whose pages lie in objects of so many pages each, of which it still has so many; from an address on.
-    fn window(of: &[(usize, usize)]) -> (Index, Objects<()>) {
-        let (mut index, mut objects) = (Index::default(), Objects::default());
+    fn window(of: &[(usize, usize)]) -> (SwapMap, Objects<()>) {
+        let (mut map, mut objects) = (SwapMap::default(), Objects::default());
         let mut at = 0;
         for &(made_of, left) in of {
             let id = objects.insert(Body::Same(1), made_of, 0);
             for offset in 0..left {
                 objects.retain(id, true);
-                index.set(at, Entry::new(Kind::Stored, id, offset as u16, Heat::COLD));
+                map.set(at, Entry::new(Kind::Stored, id, offset as u16, Heat::COLD));
                 at += PAGE;
             }
         }
-        (index, objects)
+        (map, objects)
     }
 
     fn is_worth(of: &[(usize, usize)]) -> bool {
-        let (index, objects) = window(of);
-        worth(&index, &objects, 0, false) != 0
+        let (map, objects) = window(of);
+        worth(&map, &objects, 0, false) != 0
     }
 
     #[test]
@@ -149,22 +149,22 @@ mod tests {
 
     #[test]
     fn what_went_out_a_short_time_ago_is_not_cold() {
-        let (mut index, objects) = window(&[(1, 1); 16]);
-        assert_eq!(worth(&index, &objects, 0, true), 0);
-        index.evict(1 << 10);
-        assert_eq!(worth(&index, &objects, 0, true), u16::MAX);
-        index.set(3 * PAGE, Entry::new(Kind::Staged, 0, 0, Heat::COLD));
-        assert_eq!(worth(&index, &objects, 0, true), 0);
+        let (mut map, objects) = window(&[(1, 1); 16]);
+        assert_eq!(worth(&map, &objects, 0, true), 0);
+        map.evict(1 << 10);
+        assert_eq!(worth(&map, &objects, 0, true), u16::MAX);
+        map.set(3 * PAGE, Entry::new(Kind::Staged, 0, 0, Heat::COLD));
+        assert_eq!(worth(&map, &objects, 0, true), 0);
     }
 
     #[test]
     fn the_hand_goes_round_by_windows() {
-        let mut index = Index::default();
+        let mut map = SwapMap::default();
         for at in [3 * PAGE, 5 * PAGE, 4 * WINDOW + PAGE] {
-            index.set(at, Entry::new(Kind::Zero, 0, 0, Heat::COLD));
+            map.set(at, Entry::new(Kind::Zero, 0, 0, Heat::COLD));
         }
         let mut recompression = Recompression::default();
-        let found = [(); 4].map(|()| recompression.next(&index));
+        let found = [(); 4].map(|()| recompression.next(&map));
         assert_eq!(found, [Some(0), Some(4 * WINDOW), None, Some(0)]);
         assert_eq!(recompression.check(), Ok(()));
     }

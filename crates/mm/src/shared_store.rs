@@ -3,7 +3,7 @@
 //! This is where the pager stands in that: the search for pages that no log has yet, what was told and is to go out, and the way through what
 //! comes home when no relative is left.
 
-use crate::index::{Entry, Index};
+use crate::swap_map::{Entry, SwapMap};
 use alloc::collections::VecDeque;
 use alloc::string::String;
 use core::ops::Range;
@@ -63,8 +63,8 @@ impl SharedStore {
     }
 
     /// The next page of which something is known, on the way home. `None` once round.
-    pub fn next_home(&mut self, index: &Index) -> Option<(usize, Entry)> {
-        let found = index.next_used(self.home, 1 << 47);
+    pub fn next_home(&mut self, map: &SwapMap) -> Option<(usize, Entry)> {
+        let found = map.next_used(self.home, 1 << 47);
         self.home = found.map_or(0, |(page, _)| page + vmscan::PAGE);
         found
     }
@@ -86,7 +86,7 @@ impl SharedStore {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::index::Kind;
+    use crate::swap_map::Kind;
     use vmscan::PAGE;
     use vmscan::heat::Heat;
 
@@ -102,14 +102,14 @@ mod tests {
 
     #[test]
     fn the_way_home_goes_page_by_page_and_begins_anew() {
-        let mut index = Index::default();
+        let mut map = SwapMap::default();
         for page in [3, 4, 90] {
-            index.set(page * PAGE, Entry::new(Kind::Zero, 0, 0, Heat::COLD));
+            map.set(page * PAGE, Entry::new(Kind::Zero, 0, 0, Heat::COLD));
         }
         let mut shared = SharedStore::default();
-        let mut next = || shared.next_home(&index).map(|(page, _)| page / PAGE);
+        let mut next = || shared.next_home(&map).map(|(page, _)| page / PAGE);
         assert_eq!([(); 5].map(|()| next()), [Some(3), Some(4), Some(90), None, Some(3)]);
         shared.retry_home(3 * PAGE);
-        assert_eq!(shared.next_home(&index).map(|(page, _)| page / PAGE), Some(3));
+        assert_eq!(shared.next_home(&map).map(|(page, _)| page / PAGE), Some(3));
     }
 }

@@ -19,8 +19,8 @@
 
 mod check;
 
-use crate::index::Entry;
 use crate::kernel::WINDOW_PAGES;
+use crate::swap_map::Entry;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use vmscan::{PAGE, WINDOW};

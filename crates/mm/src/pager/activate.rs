@@ -1,10 +1,10 @@
 //! In, from the stage: a second chance.
 
-use crate::index::{Entry, Kind};
 use crate::kernel::{Errno, Kernel, Moved, Store, WINDOW_PAGES};
 use crate::pager::Pager;
 use crate::pager::serve::Outcome;
 use crate::stage::{Slot, Use};
+use crate::swap_map::{Entry, Kind};
 use core::sync::atomic::Ordering::Relaxed;
 use vmscan::PAGE;
 use vmscan::readahead::Extent;
@@ -16,7 +16,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         if self.stage.slot(slot).used == Use::InFlight {
             self.recall(slot);
             // Either it is inactive again, or it is stored: look again.
-            if self.index.get(at) != entry || self.stage.slot(slot).used == Use::InFlight {
+            if self.map.get(at) != entry || self.stage.slot(slot).used == Use::InFlight {
                 return Outcome::Again;
             }
         }
@@ -57,10 +57,10 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         }
         for page in first..first + pages {
             let owner = self.stage.slot(slot).owner[page];
-            let heat = self.index.get(owner).heat().touched();
+            let heat = self.map.get(owner).heat().touched();
             let prior = self.stage.take(slot, page, gone);
             // A page that nobody may write yet may be written later all the same: a prior is only a guess, checked by hash.
-            self.index.set(owner, prior.with_heat(heat));
+            self.map.set(owner, prior.with_heat(heat));
         }
         self.stat.pgactivate.fetch_add(pages as u64, Relaxed);
         self.discard_if_empty(slot);
@@ -70,7 +70,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     fn vanished(&mut self, owner: usize, slot: u32, page: usize) -> Outcome {
         let prior = self.stage.take(slot, page, true);
         self.drop_entry(prior);
-        self.index.set(owner, Entry::NONE);
+        self.map.set(owner, Entry::NONE);
         self.discard_if_empty(slot);
         Outcome::Again
     }
@@ -78,7 +78,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// Tries once to bring home whatever is on the stage.
     pub(super) fn unstage(&mut self) {
         for owner in self.stage.owners() {
-            let entry = self.index.get(owner);
+            let entry = self.map.get(owner);
             if entry.kind() == Kind::Staged {
                 self.activate(owner, entry, Extent::Window);
             }

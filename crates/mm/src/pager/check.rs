@@ -1,13 +1,13 @@
 //! Walks everything the pager holds and recomputes what its counters and lists say: in the simulator after each turn, in the real engine's test mode from
 //! time to time.
 //!
-//! Each part checks what it knows alone. Here is what holds between them: an entry of the index and the slot or the object that it names know each
+//! Each part checks what it knows alone. Here is what holds between them: an entry of the swap map and the slot or the object that it names know each
 //! other, and what is out is registered.
 
-use crate::index::{ASIDE, Kind};
 use crate::kernel::{Kernel, Store};
 use crate::pager::Pager;
 use crate::stage::Use;
+use crate::swap_map::{ASIDE, Kind};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -46,7 +46,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// that is out.
     pub fn check(&self) -> Result<(), String> {
         self.limit.check()?;
-        self.index.check()?;
+        self.map.check()?;
         self.objects.check()?;
         self.stage.check()?;
         self.regions.check()?;
@@ -68,7 +68,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
 
     fn check_index(&self, counts: &mut Counts) -> Result<(), String> {
         let (mut at, mut staged) = (0, 0);
-        while let Some((page, entry)) = self.index.next_used(at, 2 * ASIDE) {
+        while let Some((page, entry)) = self.map.next_used(at, 2 * ASIDE) {
             at = page + PAGE;
             match entry.kind() {
                 Kind::None | Kind::Zero => {}
@@ -81,7 +81,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                     let s = self.stage.slot(slot);
                     ensure!(
                         s.staged & 1 << index != 0 && s.owner[index] == page,
-                        "the index says that {page:#x} is {entry:?}, and slot {slot} does not: {s:x?}"
+                        "the swap map says that {page:#x} is {entry:?}, and slot {slot} does not: {s:x?}"
                     );
                 }
             }
@@ -90,7 +90,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             ensure!(!entry.kind().is_out() || registered, "{page:#x} is out ({entry:?}) and in no region");
         }
         let slots: u32 = (0..self.stage.slots() as u32).map(|s| self.stage.slot(s).staged.count_ones()).sum();
-        ensure!(staged == slots, "the index has {staged} pages on the stage, the slots have {slots}");
+        ensure!(staged == slots, "the swap map has {staged} pages on the stage, the slots have {slots}");
         Ok(())
     }
 

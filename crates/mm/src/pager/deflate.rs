@@ -1,10 +1,10 @@
 //! Out, from the stage to the compressors; and what they made of it becomes the pages' new place.
 
-use crate::index::{Entry, Kind};
 use crate::kernel::{Body, Done, Job, Kernel, Prior, Spare, Store, WINDOW_PAGES};
 use crate::mask::bits;
 use crate::pager::Pager;
 use crate::stage::Use;
+use crate::swap_map::{Entry, Kind};
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;
 use vmscan::PAGE;
@@ -119,7 +119,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         for page in (0..WINDOW_PAGES).filter(|p| staged & 1 << p != 0) {
             let bit = 1u16 << page;
             let owner = self.stage.slot(slot).owner[page];
-            let on_stage = self.index.get(owner);
+            let on_stage = self.map.get(owner);
             debug_assert_eq!(on_stage.stage_page(), (slot, page));
             let rank = (in_bodies & (bit - 1)).count_ones() as usize;
             let entry = if reused & bit != 0 {
@@ -144,7 +144,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 kept |= bit;
                 continue;
             };
-            self.index.set(owner, entry.with_heat(Heat::COLD).evicted_with(on_stage));
+            self.map.set(owner, entry.with_heat(Heat::COLD).evicted_with(on_stage));
         }
         for &id in objects.iter().flatten() {
             self.objects.release(id, false);

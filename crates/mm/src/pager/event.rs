@@ -13,9 +13,9 @@
 //! Events of different threads come in any order: what that means for what is known is regions.rs's.
 
 use crate::fault_queue::Fault;
-use crate::index::{ASIDE, Entry, Kind};
 use crate::kernel::{Kernel, Message, Store};
 use crate::pager::Pager;
+use crate::swap_map::{ASIDE, Entry, Kind};
 use alloc::vec::Vec;
 use core::ops::Range;
 use core::sync::atomic::Ordering::Relaxed;
@@ -71,7 +71,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// Contents of a range are nobody's any more.
     pub(super) fn forget(&mut self, range: Range<usize>) {
         let mut gone = Vec::new();
-        self.index.take(range, |_, entry| gone.push(entry));
+        self.map.take(range, |_, entry| gone.push(entry));
         for entry in gone {
             self.drop_entry(entry);
         }
@@ -89,13 +89,13 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         let found = self.regions.remap(&from, to, &mut self.kernel);
         let (mut moving, mut old) = (Vec::new(), Vec::new());
         for range in found.aside {
-            self.index.take(aside(&range), |at, entry| moving.push((at - ASIDE - from.start + to, entry)));
+            self.map.take(aside(&range), |at, entry| moving.push((at - ASIDE - from.start + to, entry)));
         }
         for range in found.here {
-            self.index.take(range, |at, entry| moving.push((at - from.start + to, entry)));
+            self.map.take(range, |at, entry| moving.push((at - from.start + to, entry)));
         }
         for range in found.taken {
-            self.index.take(range, |at, entry| old.push((at + ASIDE, entry)));
+            self.map.take(range, |at, entry| old.push((at + ASIDE, entry)));
         }
         self.place(old);
         found.gone.into_iter().for_each(|range| self.forget(range));
@@ -139,7 +139,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 let (slot, page) = entry.stage_page();
                 self.stage.rename(slot, page, at);
             }
-            self.index.set(at, entry);
+            self.map.set(at, entry);
         }
     }
 

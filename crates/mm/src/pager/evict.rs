@@ -1,9 +1,9 @@
 //! Out: what the watermarks ask for. The clock hand takes present pages to the stage (move_out.rs), the stage's oldest go to the compressors
 //! (deflate.rs), and what they made of them becomes the pages' new place.
 
-use crate::index::Kind;
 use crate::kernel::{Errno, Kernel, LOOK_PAGES, Run, Store};
 use crate::pager::Pager;
+use crate::swap_map::Kind;
 use core::ops::Range;
 use vmscan::heat::Heat;
 use vmscan::watermark::Actions;
@@ -174,7 +174,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             looks -= 1;
             // What came in with the stream has a copy in the pool. Fresh memory has none, and is left to the hand: it is what the program has made last.
             let is_due = |this: &Self, page: usize| {
-                let entry = this.index.get(page);
+                let entry = this.map.get(page);
                 entry.kind() == Kind::Clean && (entry.heat() <= Heat::WARM || this.limit.evicts_all())
             };
             let (mut at, end) = (window, window + WINDOW);
@@ -258,7 +258,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
 
     /// True when the page's heat saves it once more.
     pub(super) fn spare(&mut self, at: usize) -> bool {
-        let is_spared = self.index.cool(at, Heat::visited);
+        let is_spared = self.map.cool(at, Heat::visited);
         if is_spared {
             self.reclaim.found();
         }

@@ -6,10 +6,10 @@
 //! 3. what was loaded goes in only where every page of the window is still out, in the same place of the same object (`fetched`).
 
 use crate::fetch_ahead::Ahead;
-use crate::index::Kind;
 use crate::kernel::{Body, Errno, Fetch, Kernel, Store, WINDOW_PAGES};
 use crate::mask::bits;
 use crate::pager::Pager;
+use crate::swap_map::Kind;
 use core::sync::atomic::Ordering::Relaxed;
 use vmscan::heat::Heat;
 use vmscan::{PAGE, WINDOW};
@@ -18,7 +18,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// True when all pages of a window are out, and lie in a row in one object from page `first` on.
     fn is_whole(&self, window: usize, object: u32, first: u16) -> bool {
         (window..window + WINDOW).step_by(PAGE).zip(first..).all(|(page, offset)| {
-            let e = self.index.get(page);
+            let e = self.map.get(page);
             e.kind() == Kind::Stored && e.id() == object && e.offset() == offset
         })
     }
@@ -26,7 +26,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// Has the windows after a stream's position loaded by the workers, as long as there is stock to load them into.
     pub(super) fn fetch_ahead(&mut self, from: usize, bytes: usize) {
         for to in (from..from + bytes).step_by(WINDOW) {
-            let entry = self.index.get(to);
+            let entry = self.map.get(to);
             if entry.kind() != Kind::Stored || self.ahead.under_way().iter().any(|ahead| ahead.to == to) {
                 continue;
             }
@@ -75,7 +75,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         while sound && self.is_whole(ahead.to, ahead.object, ahead.first) {
             let moved = self.kernel.move_pages(ahead.to, self.stage.at(slot), WINDOW);
             self.stage.left(slot, bits(0, moved.bytes / PAGE));
-            let heat = self.refault(self.index.get(ahead.to), moved.bytes / PAGE).max(Heat::WARM);
+            let heat = self.refault(self.map.get(ahead.to), moved.bytes / PAGE).max(Heat::WARM);
             self.loaded(ahead.to, moved.bytes, Some(heat));
             self.stat.readahead.fetch_add((moved.bytes / PAGE) as u64, Relaxed);
             if moved.bytes > 0 || moved.stop != Some(Errno::EAGAIN) {

@@ -1,11 +1,11 @@
 //! In, out of nothing: fresh memory, and pages of zeros.
 
 use crate::fault_queue::Fault;
-use crate::index::{Entry, Kind};
 use crate::kernel::{Errno, Kernel, Moved, Store};
 use crate::mask::bits;
 use crate::pager::Pager;
 use crate::pager::serve::Outcome;
+use crate::swap_map::{Entry, Kind};
 use vmscan::readahead::Extent;
 use vmscan::{PAGE, WINDOW};
 
@@ -27,7 +27,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         }
         if entry.kind() == Kind::Clean {
             // Gone without an event (a guard was there): what it held is gone with it.
-            self.index.set(fault.at, Entry::NONE);
+            self.map.set(fault.at, Entry::NONE);
             self.drop_entry(entry);
         }
         let end = self.end_of_fill(fault.at, extent);
@@ -46,7 +46,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         let end = end.min(region_end).max(at + PAGE);
         // Memory that was filled at once and never written to (MAP_POPULATE) has gone out as pages of zeros.
         let mut known = at + PAGE;
-        while let Some((used, entry)) = self.index.next_used(known, end) {
+        while let Some((used, entry)) = self.map.next_used(known, end) {
             if entry.kind() != Kind::Zero {
                 return used;
             }
@@ -132,10 +132,10 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     fn filled(&mut self, at: usize, moved: Moved, new_bytes: usize) -> Outcome {
         self.limit.charge(new_bytes);
         for page in (at..at + moved.bytes).step_by(PAGE) {
-            let entry = self.index.get(page);
+            let entry = self.map.get(page);
             if entry != Entry::NONE {
                 self.drop_entry(entry);
-                self.index.set(page, Entry::NONE);
+                self.map.set(page, Entry::NONE);
             }
         }
         match moved.stop {

@@ -7,19 +7,19 @@
 //! ```
 //!
 //! This is safe because
-//! 1. from `calm` to the clone nothing is on the stage or with a worker: each page is in the program, in the pool, or nowhere, as the index says;
+//! 1. from `calm` to the clone nothing is on the stage or with a worker: each page is in the program, in the pool, or nowhere, as the swap map says;
 //! 2. the child runs not one instruction of the program's before it has registered what is out (`inherit`);
 //! 3. what the program's other threads do to mappings after `hush` is an event that the parent reads after the clone (`Late`), whenever it was. The child sees
 //!    which it was by what it has: a mapping that was there as the engine stood still bears a mark, also where it has been moved, and what has come
 //!    since bears none. Where that says nothing, and something is out there, it must not run;
 //! 4. what the program wants wiped in a child is forgotten (`adopt`), and a page that is said to be out must be a hole there (`verify`).
 
-use crate::index::Index;
 use crate::kernel::{Birthmarks, Errno, Kernel, Message, Run, Store};
 use crate::object::Objects;
 use crate::pager::{Config, Pager};
 use crate::ranges::RangeSet;
 use crate::stage::Stage;
+use crate::swap_map::SwapMap;
 use alloc::vec::Vec;
 use core::fmt;
 use core::ops::Range;
@@ -35,7 +35,7 @@ const TOP: usize = 1 << 47;
 /// What a child takes over.
 #[cfg_attr(test, derive(Clone))]
 pub struct Estate {
-    index: Index,
+    map: SwapMap,
     objects: Objects<()>,
     regions: RangeSet,
 }
@@ -175,7 +175,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
     pub fn bequeath(&mut self) -> Estate {
         self.stage = Stage::new(0, 0);
         Estate {
-            index: core::mem::take(&mut self.index),
+            map: core::mem::take(&mut self.map),
             objects: self.objects.take_table(),
             regions: core::mem::take(&mut self.regions).into_registered(),
         }
@@ -185,7 +185,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
     #[cfg(test)]
     pub fn estate(&self) -> Estate {
         Estate {
-            index: self.index.clone(),
+            map: self.map.clone(),
             objects: self.objects.clone_table(),
             regions: self.regions.registered().clone(),
         }
@@ -202,8 +202,8 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
         late: &[Late],
     ) -> Result<Self, Misfit> {
         let mut pager = Pager::new(kernel, store, stat, config, limit);
-        let Estate { index, objects, mut regions } = estate;
-        pager.index = index;
+        let Estate { map, objects, mut regions } = estate;
+        pager.map = map;
         pager.objects.adopt(objects);
         let mut seen = Seen::default();
         for event in late {
@@ -227,7 +227,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
     /// The first page of a range that is out.
     fn first_out(&self, range: &Range<usize>) -> Option<usize> {
         let mut at = range.start;
-        while let Some((page, entry)) = self.index.next_used(at, range.end) {
+        while let Some((page, entry)) = self.map.next_used(at, range.end) {
             if entry.kind().is_stored() {
                 return Some(page);
             }
@@ -292,17 +292,17 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
     /// What is known of a range is at another address now.
     fn relocate(&mut self, from: Range<usize>, target: Range<usize>) {
         let mut moving = Vec::new();
-        self.index.take(from.clone(), |at, entry| moving.push((at - from.start + target.start, entry)));
+        self.map.take(from.clone(), |at, entry| moving.push((at - from.start + target.start, entry)));
         self.forget(target);
         for (at, entry) in moving {
-            self.index.set(at, entry);
+            self.map.set(at, entry);
         }
     }
 
     /// Registers every mapping of which something is known, and forgets what is not mapped, or has been wiped.
     fn adopt(&mut self, seen: &mut Seen) -> Result<(), Misfit> {
         let mut at = 0;
-        while let Some((page, _)) = self.index.next_used(at, TOP) {
+        while let Some((page, _)) = self.map.next_used(at, TOP) {
             let Some(mapping) = self.kernel.mapping(page) else {
                 self.forget(page..page + PAGE);
                 at = page + PAGE;
@@ -331,7 +331,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
             }
         }
         // Beyond user space lies what no event has come for; of such there is none after `calm`.
-        debug_assert!(self.index.next_used(TOP, 2 * TOP).is_none());
+        debug_assert!(self.map.next_used(TOP, 2 * TOP).is_none());
         Ok(())
     }
 

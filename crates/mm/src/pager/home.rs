@@ -1,9 +1,9 @@
 //! Home: what is out comes back, because another is to have the memory, or all of it at once.
 
-use crate::index::{Entry, Kind};
 use crate::kernel::{Errno, Kernel, Store};
 use crate::pager::Pager;
 use crate::pager::serve::Outcome;
+use crate::swap_map::{Entry, Kind};
 use core::ops::Range;
 use vmscan::PAGE;
 use vmscan::readahead::Extent;
@@ -36,7 +36,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             self.settle();
             self.collect();
             let (mut at, mut home) = (0, true);
-            while let Some((page, entry)) = self.index.next_used(at, 1 << 47) {
+            while let Some((page, entry)) = self.map.next_used(at, 1 << 47) {
                 (at, home) = (page + PAGE, false);
                 self.bring_home(page, entry);
             }
@@ -56,10 +56,10 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         loop {
             self.settle();
             let mut at = range.start;
-            while let Some((page, entry)) = self.index.next_used(at, range.end) {
+            while let Some((page, entry)) = self.map.next_used(at, range.end) {
                 at = page + PAGE;
                 self.bring_contents(page, entry);
-                let entry = self.index.set(page, Entry::NONE);
+                let entry = self.map.set(page, Entry::NONE);
                 self.drop_entry(entry);
                 // To whoever has the range next a hole is not a page of zeros.
                 while entry.kind() == Kind::Zero && self.kernel.zero(page, PAGE).stop == Some(Errno::EAGAIN) {
@@ -83,7 +83,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     pub(super) fn bring_home(&mut self, at: usize, entry: Entry) {
         self.bring_contents(at, entry);
         // It is in place, or will be a hole of an unregistered range, which is zeros by itself.
-        let entry = self.index.set(at, Entry::NONE);
+        let entry = self.map.set(at, Entry::NONE);
         self.drop_entry(entry);
     }
 
@@ -100,7 +100,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             if let Outcome::Again = outcome {
                 self.wait_for_events(&mut pauses);
             }
-            entry = self.index.get(at);
+            entry = self.map.get(at);
         }
     }
 }

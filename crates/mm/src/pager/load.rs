@@ -1,11 +1,11 @@
 //! In, from an object: a page, or what is stored of its window.
 
-use crate::index::{Entry, Kind};
 use crate::kernel::{Body, Damaged, Kernel, Moved, Store, WINDOW_PAGES};
 use crate::mask::bits;
 use crate::pager::Pager;
 use crate::pager::activate::refused;
 use crate::pager::serve::Outcome;
+use crate::swap_map::{Entry, Kind};
 use vmscan::heat::Heat;
 use vmscan::readahead::Extent;
 use vmscan::{PAGE, WINDOW};
@@ -27,7 +27,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         if let Some(slot) = self.ahead.slot_of(at) {
             self.join_fetch(slot);
             // It is there, and whoever waited has been woken; or not.
-            let is_there = self.index.get(at).kind() == Kind::Clean;
+            let is_there = self.map.get(at).kind() == Kind::Clean;
             return if is_there { Outcome::Served } else { Outcome::Again };
         }
         let is_alone = extent == Extent::Page;
@@ -135,7 +135,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         // Named while it is asked for, so that it is not freed meanwhile.
         self.objects.retain(id, false);
         for page in (window..window + WINDOW).step_by(PAGE) {
-            let entry = self.index.get(page);
+            let entry = self.map.get(page);
             if entry.kind() == Kind::Stored && entry.id() == id {
                 self.restage(page, slot, entry.offset() as usize);
             }
@@ -149,27 +149,27 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
 
     /// A page that was `Stored` is on a slot of the stage now, and does not depend on its object any more.
     pub(super) fn restage(&mut self, page: usize, slot: u32, place: usize) {
-        let entry = self.index.get(page);
+        let entry = self.map.get(page);
         self.stage.put(slot, place, page, Entry::NONE);
         let staged = slot * WINDOW_PAGES as u32 + place as u32;
-        self.index.set(page, Entry::new(Kind::Staged, staged, 0, Heat::COLD).evicted_with(entry));
+        self.map.set(page, Entry::new(Kind::Staged, staged, 0, Heat::COLD).evicted_with(entry));
         self.objects.release(entry.id(), true);
     }
 
     /// Pages that were `Stored` are in the program now, and their object is a clean copy. Without a heat each has that of its own refault.
     pub(super) fn loaded(&mut self, to: usize, bytes: usize, heat: Option<Heat>) {
         for page in (to..to + bytes).step_by(PAGE) {
-            let entry = self.index.get(page);
+            let entry = self.map.get(page);
             debug_assert_eq!(entry.kind(), Kind::Stored);
             let heat = heat.unwrap_or_else(|| self.refault(entry, 1));
             let object = self.objects.get(entry.id());
             if object.pages == 1 && !object.is_shared() {
                 self.objects.release(entry.id(), true);
-                self.index.set(page, Entry::NONE.with_heat(heat));
+                self.map.set(page, Entry::NONE.with_heat(heat));
                 continue;
             }
             self.objects.clean(entry.id());
-            self.index.set(page, entry.with_kind(Kind::Clean).with_heat(heat));
+            self.map.set(page, entry.with_kind(Kind::Clean).with_heat(heat));
         }
         if bytes > 0 {
             self.stat.count_in(bits(to / PAGE % WINDOW_PAGES, bytes / PAGE));
@@ -180,7 +180,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// The run of stored pages around `at`, within its window, whatever objects they are in: address and count.
     fn stored_around(&self, at: usize) -> (usize, u16) {
         let window = at & !(WINDOW - 1);
-        let is_stored = |page: &usize| self.index.get(*page).kind() == Kind::Stored;
+        let is_stored = |page: &usize| self.map.get(*page).kind() == Kind::Stored;
         let start = (window..at).step_by(PAGE).rev().take_while(is_stored).last().unwrap_or(at);
         let end = (at..window + WINDOW).step_by(PAGE).take_while(is_stored).count() * PAGE + at;
         (start, ((end - start) / PAGE) as u16)
@@ -190,10 +190,10 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     pub(super) fn load_run(&mut self, from: usize, pages: u16, buffer: usize) -> Result<(), Damaged> {
         let (mut at, end) = (from, from + pages as usize * PAGE);
         while at < end {
-            let entry = self.index.get(at);
+            let entry = self.map.get(at);
             let mut same = 1;
             while at + same as usize * PAGE < end && {
-                let next = self.index.get(at + same as usize * PAGE);
+                let next = self.map.get(at + same as usize * PAGE);
                 next.id() == entry.id() && next.offset() == entry.offset() + same
             } {
                 same += 1;
@@ -223,7 +223,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         if !lost {
             return Outcome::Again;
         }
-        self.index.set(at, Entry::NONE);
+        self.map.set(at, Entry::NONE);
         self.drop_entry(entry);
         Outcome::Served
     }

@@ -2,7 +2,7 @@
 //! know nothing of what is out.
 //!
 //! An answer of `look` is right because
-//! 1. the pager alone moves pages, and moves none while it answers: the page tables are read and the index asked
+//! 1. the pager alone moves pages, and moves none while it answers: the page tables are read and the swap map asked
 //!    between two messages, when each page that is out is so in both;
 //! 2. an event that was read is applied. Who causes one that is not read yet is in his call still, and nobody can tell
 //!    on which side of that the answer lies.
@@ -11,9 +11,9 @@
 //! waits for the answer. What the hand takes in between comes home with the rest, since the pager does one after the
 //! other; later it finds the range held.
 
-use crate::index::{Entry, Kind};
 use crate::kernel::{Kernel, Store};
 use crate::pager::Pager;
+use crate::swap_map::{Entry, Kind};
 use core::ops::Range;
 use uffd::Errno;
 use uffd::pagemap::{PROTECTED_BIT, SOFT_DIRTY_BIT, SWAPPED_BIT};
@@ -29,7 +29,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         self.settle();
         self.kernel.entries(at, entries);
         for (at, entry) in (at..).step_by(PAGE).zip(entries) {
-            if self.index.get(at).kind().is_out() {
+            if self.map.get(at).kind().is_out() {
                 *entry = OUT;
             } else if *entry & PROTECTED_BIT != 0 && self.regions.registered().contains(at) {
                 *entry &= !PROTECTED_BIT;
@@ -50,7 +50,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             at = page;
             // As much may come with it.
             came += WINDOW;
-            self.bring_contents(page, self.index.get(page));
+            self.bring_contents(page, self.map.get(page));
             self.bring_zeros_home(page);
         }
         if self.cow.is_shared() {
@@ -62,7 +62,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// The first page of a range that is out.
     pub(super) fn first_away(&self, range: &Range<usize>) -> Option<usize> {
         let mut at = range.start;
-        while let Some((page, entry)) = self.index.next_used(at, range.end) {
+        while let Some((page, entry)) = self.map.next_used(at, range.end) {
             if entry.kind().is_out() {
                 return Some(page);
             }
@@ -75,7 +75,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// written to it.
     fn bring_zeros_home(&mut self, page: usize) {
         let (zeros, mut pauses) = (self.swapin.bounce(), 0);
-        while self.index.get(page).kind() == Kind::Zero {
+        while self.map.get(page).kind() == Kind::Zero {
             self.kernel.clear(zeros, PAGE);
             let moved = self.kernel.copy(page, zeros, PAGE);
             if moved.stop == Some(Errno::EAGAIN) {
@@ -83,7 +83,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 continue;
             }
             self.limit.charge(moved.bytes);
-            let entry = self.index.set(page, Entry::NONE);
+            let entry = self.map.set(page, Entry::NONE);
             self.drop_entry(entry);
         }
     }

@@ -2,15 +2,15 @@
 //!
 //! Evicting is safe because
 //! 1. the source is registered on the descriptor that moves it, and has been since the last event was applied (event.rs);
-//! 2. a page is `Staged` in the index before any message is read after its move, so its fault finds it;
+//! 2. a page is `Staged` in the swap map before any message is read after its move, so its fault finds it;
 //! 3. nothing is taken from a range that somebody may be discarding (the quarantine), also not after an event that came during the move: what is
 //!    left of the run is looked at again;
 //! 4. pages that the kernel writes without a fault are left where they are: they are listed before the move, and again after it,
 //!    and one that was moved in between goes back at once.
 
-use crate::index::{Entry, Kind};
 use crate::kernel::{Errno, Kernel, Moved, Store, WINDOW_PAGES};
 use crate::pager::Pager;
+use crate::swap_map::{Entry, Kind};
 use alloc::vec::Vec;
 use core::ops::Range;
 use core::sync::atomic::Ordering::Relaxed;
@@ -70,8 +70,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 Some(Errno::EBUSY) if self.can_be_helped(at, bytes, &mut helped) => {}
                 Some(Errno::EBUSY) => {
                     self.stat.busy.fetch_add(1, Relaxed);
-                    let entry = self.index.get(at);
-                    self.index.set(at, entry.with_heat(Heat::HOT));
+                    let entry = self.map.get(at);
+                    self.map.set(at, entry.with_heat(Heat::HOT));
                     at += PAGE;
                 }
                 // The page went meanwhile, or is a guard, which looks like a swapped one.
@@ -125,10 +125,10 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         self.nothing_is_due();
         debug_assert!(!self.regions.has_displaced(), "a move proves that no event is due");
         self.stat.pgdeactivate.fetch_add((bytes / PAGE) as u64, Relaxed);
-        let evictions = self.index.evict(bytes / PAGE);
+        let evictions = self.map.evict(bytes / PAGE);
         self.objects.set_clock(evictions);
         for (page, id) in (at..at + bytes).step_by(PAGE).zip(first..) {
-            let old = self.index.get(page);
+            let old = self.map.get(page);
             let prior = match old.kind() {
                 Kind::Clean if self.objects.get(old.id()).is_sound() => old,
                 // What the page tables say counts: a page that was present is what the program saw.
@@ -140,7 +140,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             let staged = Entry::new(Kind::Staged, id, 0, old.heat()).evicted_at(evictions);
             let (slot, index) = staged.stage_page();
             self.stage.put(slot, index, page, prior);
-            self.index.set(page, staged);
+            self.map.set(page, staged);
         }
     }
 
@@ -156,13 +156,13 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         // A list of locks is followed no further than to the first that is out: once that is home, the rest is seen.
         loop {
             self.list_pins();
-            let is_out = |pin: &usize| self.index.get(*pin).kind() == Kind::Staged;
+            let is_out = |pin: &usize| self.map.get(*pin).kind() == Kind::Staged;
             let out: Vec<usize> = self.reclaim.pins_in(&moved).iter().copied().filter(is_out).collect();
             if out.is_empty() {
                 return;
             }
             for pin in out {
-                let entry = self.index.get(pin);
+                let entry = self.map.get(pin);
                 self.bring_home(pin, entry);
             }
         }

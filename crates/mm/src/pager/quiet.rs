@@ -1,8 +1,8 @@
 //! Waiting for events: until none is under way, or until one is read that stops everything else.
 
-use crate::index::Kind;
 use crate::kernel::{Errno, Filled, Kernel, Store};
 use crate::pager::Pager;
+use crate::swap_map::Kind;
 use alloc::vec::Vec;
 use core::ops::Range;
 use vmscan::PAGE;
@@ -59,11 +59,11 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// 2. while it is not registered mremap has not returned, so that nobody can ask for the mapping as a whole, of which it is a part again
     ///    before its event is read (`Filled::Whole`). Left unregistered it would stay a mapping of its own, and the next mremap would say EFAULT.
     pub(super) fn fill_grown(&mut self, at: usize) -> bool {
-        if self.index.get(at).kind() != Kind::None {
+        if self.map.get(at).kind() != Kind::None {
             return false;
         }
         let end = at + (1 << 30);
-        let end = self.index.next_used(at, end).map_or(end, |(used, _)| used).max(at + PAGE);
+        let end = self.map.next_used(at, end).map_or(end, |(used, _)| used).max(at + PAGE);
         match self.kernel.fill_locked(at..end) {
             Filled::No => return false,
             Filled::Whole => {}

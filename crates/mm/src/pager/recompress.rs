@@ -44,8 +44,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             return false;
         }
         for _ in 0..looks {
-            let Some(window) = self.recompression.next(&self.index) else { break };
-            let mask = worth(&self.index, &self.objects, window, cold);
+            let Some(window) = self.recompression.next(&self.map) else { break };
+            let mask = worth(&self.map, &self.objects, window, cold);
             if mask != 0 && self.ahead.slot_of(window).is_none() {
                 return self.gather(window, mask);
             }

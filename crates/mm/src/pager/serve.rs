@@ -2,14 +2,14 @@
 //!
 //! Restoring is safe because
 //! 1. a page is put only where the kernel says there is a hole (EEXIST otherwise), and in a mapping registered with us;
-//! 2. the index is asked again after every EAGAIN, since the events that caused it may have changed the answer;
+//! 2. the swap map is asked again after every EAGAIN, since the events that caused it may have changed the answer;
 //! 3. the bytes are checked against the hash that was taken when they went out, before they are mapped.
 
 use crate::fault_queue::Fault;
-use crate::index::{Entry, Kind};
 use crate::kernel::{Errno, Kernel, Moved, Store};
 use crate::pager::Pager;
 use crate::pager::quiet::STUCK;
+use crate::swap_map::{Entry, Kind};
 use core::sync::atomic::Ordering::Relaxed;
 use vmscan::PAGE;
 use vmscan::heat::Heat;
@@ -41,13 +41,13 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         if fault.protected {
             return self.try_unprotect(fault, gate);
         }
-        let (began, mut pauses) = (self.index.get(fault.at).kind(), 0);
+        let (began, mut pauses) = (self.map.get(fault.at).kind(), 0);
         let extent = self.ahead.fault(fault.at);
         if self.cow.is_shared() && began == Kind::Stored && !fault.write && self.is_common(fault.at) {
             self.stat.common_read.fetch_add(1, Relaxed);
         }
         loop {
-            let entry = self.index.get(fault.at);
+            let entry = self.map.get(fault.at);
             let outcome = match entry.kind() {
                 Kind::Staged => self.activate(fault.at, entry, extent),
                 Kind::Stored => self.load(fault.at, entry, extent, pauses == 0),
@@ -92,14 +92,14 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             Some(Errno::EAGAIN) => Outcome::Again,
             // It is there: somebody was faster. What the page tables say counts.
             Some(Errno::EEXIST) if moved.bytes == 0 && to == at => {
-                let entry = self.index.set(at, Entry::NONE);
+                let entry = self.map.set(at, Entry::NONE);
                 self.drop_entry(entry);
                 self.kernel.wake(at..at + PAGE);
                 Outcome::Served
             }
             // Somewhere before `at` a page was in the way: the thread faults again if it must.
             Some(Errno::EEXIST) => {
-                let entry = self.index.set(to + moved.bytes, Entry::NONE);
+                let entry = self.map.set(to + moved.bytes, Entry::NONE);
                 self.drop_entry(entry);
                 Outcome::Again
             }
@@ -115,7 +115,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// How hot a page is that comes back from the pool. It and those that come with it, `pages` in all, are counted where more memory would have kept
     /// them in.
     pub(super) fn refault(&self, entry: Entry, pages: usize) -> Heat {
-        let distance = self.index.distance(entry);
+        let distance = self.map.distance(entry);
         let heat = Heat::refault(distance, self.resident_pages());
         if heat == Heat::HOT {
             self.stat.near_refaults.fetch_add(pages as u64, Relaxed);

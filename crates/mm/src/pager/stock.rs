@@ -1,17 +1,17 @@
 //! Slots that are emptied, loaded into, and given back; and entries that nobody needs any more.
 
-use crate::index::Entry;
 use crate::kernel::{Kernel, Store, WINDOW_PAGES};
 use crate::mask::{bits, runs};
 use crate::pager::Pager;
 use crate::stage::Use;
+use crate::swap_map::Entry;
 use core::sync::atomic::Ordering::Relaxed;
 use vmscan::{PAGE, WINDOW};
 
 impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// Forgets one entry: nobody will ask for what it names.
     pub(super) fn drop_entry(&mut self, entry: Entry) {
-        use crate::index::Kind::*;
+        use crate::swap_map::Kind::*;
         match entry.kind() {
             None | Zero => {}
             Stored => self.objects.release(entry.id(), true),

@@ -14,11 +14,11 @@
 //! 2. what is noted of a page goes wherever the page goes, or is forgotten with it, by the same events;
 //! 3. a record stays as it is as long as one of the family may depend on it (shared_store.rs of the engine), and is checked against its hashes as it is loaded.
 
-use crate::index::{Entry, Kind};
 use crate::kernel::{Body, Kernel, LOOK_PAGES, Run, Store, WINDOW_PAGES};
 use crate::mask::bits;
 use crate::pager::Pager;
 use crate::shared_store::Untold;
+use crate::swap_map::{Entry, Kind};
 use vmscan::{PAGE, WINDOW};
 
 /// Of so many pages at a time it is asked who has them, for one look for what to tell.
@@ -58,7 +58,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 let mut pages = 0;
                 for page in (at..end).step_by(PAGE) {
                     let is_shared = shared & 1 << ((page - from) / PAGE) != 0;
-                    if is_shared && self.index.get(page).kind() == Kind::None && !self.spare(page) {
+                    if is_shared && self.map.get(page).kind() == Kind::None && !self.spare(page) {
                         pages |= bits((page - window) / PAGE, 1);
                     }
                 }
@@ -78,7 +78,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         let mut id = None;
         for (rank, page) in (0..WINDOW_PAGES).filter(|page| pages & bits(*page, 1) != 0).enumerate() {
             let at = window + page * PAGE;
-            let entry = self.index.get(at);
+            let entry = self.map.get(at);
             if entry.kind() != Kind::None || !self.regions.registered().contains(at) || !self.is_there(at) {
                 continue;
             }
@@ -90,7 +90,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 }
             };
             self.objects.retain(id, false);
-            self.index.set(at, Entry::new(Kind::Clean, id, rank as u16, entry.heat()));
+            self.map.set(at, Entry::new(Kind::Clean, id, rank as u16, entry.heat()));
         }
         if id.is_some() {
             self.shared.tell(window);
@@ -103,15 +103,15 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
 
     /// True when a log has a page of the program's, in or out, as far as is known.
     pub(super) fn is_common(&self, at: usize) -> bool {
-        let entry = self.index.get(at);
+        let entry = self.map.get(at);
         let is_named = matches!(entry.kind(), Kind::Stored | Kind::Clean);
         is_named && matches!(self.objects.get(entry.id()).body, Body::Common { .. })
     }
 
     /// A page is about to be written to: what a log has of it is another.
     pub(super) fn unheed(&mut self, at: usize) {
-        if self.index.get(at).kind() == Kind::Clean && self.is_common(at) {
-            let entry = self.index.set(at, Entry::NONE);
+        if self.map.get(at).kind() == Kind::Clean && self.is_common(at) {
+            let entry = self.map.set(at, Entry::NONE);
             self.drop_entry(entry);
         }
     }
@@ -140,7 +140,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     pub fn take_home(&mut self) -> bool {
         self.shared.forget_told();
         for _ in 0..LOOKS * LOOK_PAGES {
-            let Some((page, entry)) = self.shared.next_home(&self.index) else {
+            let Some((page, entry)) = self.shared.next_home(&self.map) else {
                 return self.objects.has_common();
             };
             if !self.is_common(page) {
@@ -152,7 +152,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             }
             let window = page & !(WINDOW - 1);
             let is_out = |this: &Self, at: usize| {
-                let entry = this.index.get(at);
+                let entry = this.map.get(at);
                 entry.kind() == Kind::Stored
                     && matches!(this.objects.get(entry.id()).body, Body::Common { .. })
             };

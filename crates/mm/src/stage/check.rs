@@ -1,8 +1,8 @@
 //! What must hold of the stage: each slot has the pages that its use says, lies in the lists that it should, and is counted.
 
 use super::{Stage, Use};
-use crate::index::Kind;
 use crate::kernel::WINDOW_PAGES;
+use crate::swap_map::Kind;
 use alloc::format;
 use alloc::string::String;
 

@@ -4,8 +4,8 @@ use super::memory::{Access, Marker};
 use super::program::BASE;
 use super::scene::{SOMEBODY, Scene, pages};
 use super::store::WORKERS;
-use crate::index::Kind;
 use crate::stage::Use;
+use crate::swap_map::Kind;
 use vmscan::{PAGE, WINDOW};
 
 #[test]
@@ -52,7 +52,7 @@ fn a_page_that_the_kernel_took_back_from_the_stage_reads_as_zeros() {
     scene.write(pages(0..4));
     scene.turn();
     assert_eq!(scene.kind(BASE), Kind::Staged);
-    let slot = scene.pager.index.get(BASE).id() / 16;
+    let slot = scene.pager.map.get(BASE).id() / 16;
     let gone = scene.pager.stage.at(slot) + 2 * PAGE;
     scene.world.borrow_mut().memory.remove(gone).expect("it was there");
     scene.reads_back(pages(0..2), 0);
@@ -66,7 +66,7 @@ fn a_page_that_vanishes_under_a_worker_is_zeros() {
     scene.write(pages(0..16));
     scene.turn();
     scene.turn();
-    let slot = scene.pager.index.get(BASE).id() / 16;
+    let slot = scene.pager.map.get(BASE).id() / 16;
     assert_eq!(scene.pager.stage.slot(slot).used, Use::InFlight);
     let gone = scene.pager.stage.at(slot) + 5 * PAGE;
     scene.world.borrow_mut().memory.remove(gone).expect("it was there");

@@ -2,9 +2,9 @@
 
 use super::program::BASE;
 use super::scene::{Scene, pages};
-use crate::index::Kind;
 use crate::pager::look::OUT;
 use crate::stage::Use;
+use crate::swap_map::Kind;
 use uffd::pagemap::PRESENT_BIT;
 use vmscan::PAGE;
 
@@ -16,7 +16,7 @@ fn zeros_in_flight() -> Scene {
     }
     scene.turn();
     scene.turn();
-    let slot = scene.pager.index.get(BASE).id() / 16;
+    let slot = scene.pager.map.get(BASE).id() / 16;
     assert_eq!(scene.pager.stage.slot(slot).used, Use::InFlight);
     scene.world.borrow_mut().step_worker(0);
     scene

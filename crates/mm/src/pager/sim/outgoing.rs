@@ -3,9 +3,9 @@
 use super::memory::Content;
 use super::program::BASE;
 use super::scene::{Scene, pages};
-use crate::index::Kind;
 use crate::kernel::Kernel;
 use crate::stage::Use;
+use crate::swap_map::Kind;
 use vmscan::PAGE;
 use vmscan::heat::Heat;
 
@@ -58,7 +58,7 @@ fn pages_from_here_and_there_share_a_slot_and_become_objects_of_their_own() {
     scene.pager.pause(false);
     scene.turn();
     let slots: std::collections::BTreeSet<u32> =
-        [2, 21, 40, 41, 77].map(|p| scene.pager.index.get(BASE + p * PAGE).stage_page().0).into();
+        [2, 21, 40, 41, 77].map(|p| scene.pager.map.get(BASE + p * PAGE).stage_page().0).into();
     assert_eq!(slots.len(), 1, "{slots:?}");
     scene.go_on();
     assert_eq!((scene.pager.stored_bytes(), scene.world.borrow().shelves.objects()), (5 * PAGE, 5));
@@ -205,8 +205,8 @@ fn what_a_stream_has_passed_goes_out_first_and_what_is_hot_stays() {
     // As after a long time, but for one page.
     let hot = pages(21..22).start;
     for at in pages(0..64).step_by(PAGE) {
-        let (entry, heat) = (scene.pager.index.get(at), if at == hot { Heat::HOT } else { Heat::COLD });
-        scene.pager.index.set(at, entry.with_heat(heat));
+        let (entry, heat) = (scene.pager.map.get(at), if at == hot { Heat::HOT } else { Heat::COLD });
+        scene.pager.map.set(at, entry.with_heat(heat));
     }
     // Of the first window two pages: it was split before it was known for a stream's.
     assert_eq!(scene.pager.evict(32 * PAGE), (2 + 15 + 16) * PAGE);

@@ -372,16 +372,16 @@ fn take_turn(world: &Shared, pager: &mut Simulated, turn: usize) {
     world.run_on(steps);
 }
 
-/// With no event under way, what the index says is out is a hole of a registered mapping.
+/// With no event under way, what the swap map says is out is a hole of a registered mapping.
 pub fn agrees(world: &World, pager: &Simulated) {
     let mut at = 0;
-    while let Some((page, entry)) = pager.index.next_used(at, 1 << 47) {
+    while let Some((page, entry)) = pager.map.next_used(at, 1 << 47) {
         at = page + PAGE;
         if !entry.kind().is_out() {
             continue;
         }
         let Some((_, vma)) = world.memory.vma(page) else {
-            panic!("the index knows of {page:#x} ({entry:?}), which is not mapped");
+            panic!("the swap map knows of {page:#x} ({entry:?}), which is not mapped");
         };
         assert!(vma.registered, "{page:#x} is out ({entry:?}) and not registered");
         if let Some(found) = world.memory.page(page) {
@@ -408,7 +408,7 @@ fn retired(world: &Shared, pager: &Simulated) {
 
 /// The program has unmapped everything: nothing is left of it.
 fn ended(world: &Shared, pager: &Simulated) {
-    assert_eq!(pager.index.next_used(0, 1 << 48), None, "an entry is left");
+    assert_eq!(pager.map.next_used(0, 1 << 48), None, "an entry is left");
     assert_eq!(pager.objects.iter().count(), 0, "an object is left");
     assert_eq!(pager.stored_bytes(), 0, "stored pages are counted and not there");
     let busy = (0..pager.stage.slots() as u32)

@@ -5,8 +5,8 @@ use super::memory::{Access, Content, Task};
 use super::program::{BASE, Habit};
 use super::run::{self, Plan, Simulated};
 use super::store::WORKERS;
-use crate::index::Kind;
 use crate::kernel::Message;
+use crate::swap_map::Kind;
 use memcg::Stat;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -106,7 +106,7 @@ impl Scene {
     /// In how many objects a range lies that is out.
     pub fn objects_of(&self, range: Range<usize>) -> usize {
         let ids = range.step_by(PAGE).map(|at| {
-            let entry = self.pager.index.get(at);
+            let entry = self.pager.map.get(at);
             assert_eq!(entry.kind(), Kind::Stored, "{at:#x}");
             entry.id()
         });
@@ -114,6 +114,6 @@ impl Scene {
     }
 
     pub fn kind(&self, at: usize) -> Kind {
-        self.pager.index.get(at).kind()
+        self.pager.map.get(at).kind()
     }
 }

@@ -4,8 +4,8 @@ use super::memory::{Access, Content};
 use super::program::BASE;
 use super::run::DOORBELL;
 use super::scene::{SOMEBODY, Scene, pages};
-use crate::index::Kind;
 use crate::kernel::{Kernel, Message, WINDOW_PAGES};
+use crate::swap_map::Kind;
 use vmscan::PAGE;
 
 #[test]

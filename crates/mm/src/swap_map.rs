@@ -1,4 +1,4 @@
-//! The index: for each page of the program, what the engine knows about it. Leaves of 128 entries in a tree: programs spread their mappings
+//! The swap map: for each page of the program, what the engine knows about it. Leaves of 128 entries in a tree: programs spread their mappings
 //! over all of the address space (V8 does so on purpose), where a page table's upper levels would take more memory than the pages.
 //!
 //! ```text
@@ -152,7 +152,7 @@ struct Leaf {
 
 /// All entries.
 #[cfg_attr(test, derive(Clone))]
-pub struct Index {
+pub struct SwapMap {
     /// Where in `slab` a leaf is.
     leaves: BTreeMap<usize, usize>,
     slab: Vec<Option<Box<Leaf>>>,
@@ -181,14 +181,21 @@ fn split(at: usize) -> (usize, usize) {
     (at / LEAF_BYTES, at / PAGE % LEAF)
 }
 
-impl Default for Index {
+impl Default for SwapMap {
     fn default() -> Self {
         let found = vec![Cell::new(NO_LEAF); FOUND].into();
-        Index { leaves: BTreeMap::new(), slab: Vec::new(), free: Vec::new(), found, stored: 0, evictions: 0 }
+        SwapMap {
+            leaves: BTreeMap::new(),
+            slab: Vec::new(),
+            free: Vec::new(),
+            found,
+            stored: 0,
+            evictions: 0,
+        }
     }
 }
 
-impl Index {
+impl SwapMap {
     /// The place of a leaf in `slab`.
     fn find(&self, leaf: usize) -> Option<usize> {
         let found = &self.found[leaf % FOUND];
@@ -357,9 +364,9 @@ mod tests {
     }
 
     #[test]
-    fn the_index_is_a_map() {
+    fn the_swap_map_is_a_map() {
         for seed in 1..=10u64 {
-            let (mut index, mut model, mut random) = (Index::default(), BTreeMap::new(), seed);
+            let (mut map, mut model, mut random) = (SwapMap::default(), BTreeMap::new(), seed);
             let mut next = |n: u64| {
                 random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
                 (random >> 33) % n
@@ -371,37 +378,33 @@ mod tests {
                     0 => {
                         let end = at + next(40) as usize * PAGE;
                         let mut taken = Vec::new();
-                        index.take(at..end, |a, e| taken.push((a, e)));
+                        map.take(at..end, |a, e| taken.push((a, e)));
                         let expected: Vec<_> = model.range(at..end).map(|(a, e)| (*a, *e)).collect();
                         assert_eq!(taken, expected, "seed {seed}");
                         model.retain(|a, _| *a < at || *a >= end);
                     }
-                    1 => assert_eq!(index.get(at), *model.get(&at).unwrap_or(&Entry::NONE), "seed {seed}"),
+                    1 => assert_eq!(map.get(at), *model.get(&at).unwrap_or(&Entry::NONE), "seed {seed}"),
                     _ => {
                         let kind = [Kind::Stored, Kind::Clean, Kind::Zero, Kind::None][next(4) as usize];
                         let e = Entry::new(kind, next(9) as u32, 3, Heat::COLD);
-                        assert_eq!(
-                            index.set(at, e),
-                            model.insert(at, e).unwrap_or(Entry::NONE),
-                            "seed {seed}"
-                        );
+                        assert_eq!(map.set(at, e), model.insert(at, e).unwrap_or(Entry::NONE), "seed {seed}");
                     }
                 }
             }
             assert_eq!(
-                (index.check(), index.stored()),
+                (map.check(), map.stored()),
                 (Ok(()), model.values().filter(|e| e.kind().is_stored()).count())
             );
-            index.take(0..1 << 47, |_, _| ());
+            map.take(0..1 << 47, |_, _| ());
             // In places that others had: the last two bases share some of `found`.
             for base in bases {
-                assert_eq!(index.get(base), Entry::NONE, "seed {seed}");
-                index.set(base, Entry::new(Kind::Stored, base as u32 >> 12, 0, Heat::COLD));
+                assert_eq!(map.get(base), Entry::NONE, "seed {seed}");
+                map.set(base, Entry::new(Kind::Stored, base as u32 >> 12, 0, Heat::COLD));
             }
-            assert!(bases.iter().all(|&base| index.get(base).id() == base as u32 >> 12), "seed {seed}");
-            index.take(0..1 << 47, |_, _| ());
-            assert!(index.leaves.is_empty(), "empty leaves are freed");
-            assert!(index.slab.iter().all(Option::is_none), "and their memory is");
+            assert!(bases.iter().all(|&base| map.get(base).id() == base as u32 >> 12), "seed {seed}");
+            map.take(0..1 << 47, |_, _| ());
+            assert!(map.leaves.is_empty(), "empty leaves are freed");
+            assert!(map.slab.iter().all(Option::is_none), "and their memory is");
         }
     }
 }
