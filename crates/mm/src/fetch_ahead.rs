@@ -14,7 +14,7 @@ const FETCHES: usize = 2 * HUGE / WINDOW;
 /// As many pages as a window has, which a worker loads ahead of their fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ahead {
-    /// The slot of the stage that it is loaded onto.
+    /// The slot of the inactive list that it is loaded onto.
     pub slot: u32,
     /// The program's address.
     pub to: usize,

@@ -131,9 +131,9 @@ pub trait Kernel {
     fn wake(&mut self, range: Range<usize>);
     /// Makes a lost page raise SIGBUS, and says why. False, and nothing done: an event is under way, and the page may be another by now.
     fn lose(&mut self, at: usize, why: fmt::Arguments<'_>) -> bool;
-    /// Gives pages of the engine's own (stage, nursery) back to the kernel; false when they stay.
+    /// Gives pages of the engine's own (inactive list, bounce window) back to the kernel; false when they stay.
     fn discard(&mut self, at: usize, bytes: usize) -> bool;
-    /// Has zeroed pages of the engine's own (stage, fresh) made where there are none; false where there is no memory for all of them.
+    /// Has zeroed pages of the engine's own (inactive list, fresh) made where there are none; false where there is no memory for all of them.
     fn populate(&mut self, at: usize, bytes: usize) -> bool;
     /// Writes zeros to engine memory.
     fn clear(&mut self, at: usize, bytes: usize);
@@ -187,7 +187,7 @@ pub struct Prior {
     pub page: u16,
 }
 
-/// A slot of the stage to be stored.
+/// A slot of the inactive list to be stored.
 #[derive(Clone, Copy, Debug)]
 pub struct Job {
     /// The slot.
@@ -252,7 +252,7 @@ pub enum Done {
     },
 }
 
-/// Stage pages in a row whose contents nobody needs: the pool may grow into them instead of into new ones.
+/// Pages of the inactive list in a row whose contents nobody needs: the pool may grow into them instead of into new ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Spare {
     /// Where the first is.

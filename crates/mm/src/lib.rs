@@ -4,14 +4,14 @@
 //!             events, faults                         jobs, results
 //!   Kernel ───────────────────> Pager <───────────────────────> Store
 //!   (userfaultfd, or simulated)   │                        (workers and pool, or simulated)
-//!                                 ├── SwapMap    what is known of each page
-//!                                 ├── Stage    pages on their way out, still as they were
-//!                                 └── Objects  what went out together, and who needs it
+//!                                 ├── SwapMap       what is known of each page
+//!                                 ├── InactiveList    pages on their way out, still as they were
+//!                                 └── Objects       what went out together, and who needs it
 //! ```
 //!
 //! - [`kernel`]: the two traits, and what passes between
 //! - [`swap_map`]: a page table of our own
-//! - [`stage`], [`object`]: what the swap map points to
+//! - [`inactive`], [`object`]: what the swap map points to
 //! - `areas`: where there is something to take
 //! - [`pager`]: the state and its turn. `event`: unmap, remap, remove; `enroll`: what is registered; `evict`: out; `pack`: out once more, and smaller;
 //!   `fault`: in; `fetch`: in, ahead; [`fork`]: what a child takes over; `shared`: what it has in common with its parent afterwards,
@@ -28,6 +28,7 @@ mod cow;
 mod fault_queue;
 mod fetch_ahead;
 mod fresh;
+pub mod inactive;
 pub mod kernel;
 mod limit;
 mod mask;
@@ -39,7 +40,6 @@ mod reclaim;
 mod recompression;
 mod regions;
 pub mod shared_store;
-pub mod stage;
 pub mod swap_map;
 mod swapin;
 

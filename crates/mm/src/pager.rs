@@ -37,6 +37,7 @@ use crate::cow::CopyOnWrite;
 use crate::fault_queue::FaultQueue;
 use crate::fetch_ahead::FetchAhead;
 use crate::fresh::Fresh;
+use crate::inactive::InactiveList;
 use crate::kernel::{Kernel, Store};
 use crate::limit::Limit;
 use crate::object::Objects;
@@ -44,7 +45,6 @@ use crate::reclaim::Reclaim;
 use crate::recompression::Recompression;
 use crate::regions::Regions;
 use crate::shared_store::SharedStore;
-use crate::stage::Stage;
 use crate::swap_map::SwapMap;
 use crate::swapin::SwapIn;
 use core::ops::Range;
@@ -56,10 +56,10 @@ use vmscan::watermark::{Usage, Watermarks};
 /// What a pager is made with.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// The stage's range: engine memory registered for faults, no page present. Bytes are a multiple of the window.
-    pub stage: (usize, usize),
+    /// The inactive list's range: engine memory registered for faults, no page present. Bytes are a multiple of the window.
+    pub inactive: (usize, usize),
     /// A window of engine memory that is not registered: loads go through it when there is no stock.
-    pub nursery: usize,
+    pub bounce: usize,
     /// Engine memory that is not registered, for fresh memory on its way to the program: an address and bytes, zeros or no page.
     pub fresh: (usize, usize),
     /// A registered window of the engine's own, whose pages are bells: a touch of one by a thread of the program is a request (see `Pager::has_rung`).
@@ -77,7 +77,7 @@ pub struct Pager<'a, K, S> {
     limit: Limit,
     map: SwapMap,
     objects: Objects<S>,
-    stage: Stage,
+    inactive: InactiveList,
     regions: Regions,
     faults: FaultQueue,
     reclaim: Reclaim,
@@ -102,18 +102,18 @@ const STEP_BYTES: usize = 32 * PAGE;
 impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
     /// A pager that knows nothing yet.
     pub fn new(kernel: K, store: S, stat: &'a Stat, config: Config, limit: usize) -> Self {
-        let (base, bytes) = config.stage;
+        let (base, bytes) = config.inactive;
         Pager {
             kernel,
             stat,
             limit: Limit::new(limit, config.evict_all),
             map: SwapMap::default(),
             objects: Objects::new(store),
-            stage: Stage::new(base, bytes),
+            inactive: InactiveList::new(base, bytes),
             regions: Regions::default(),
             faults: FaultQueue::new(Bells::new(config.doorbell)),
             reclaim: Reclaim::default(),
-            swapin: SwapIn::new(config.nursery),
+            swapin: SwapIn::new(config.bounce),
             fresh: Fresh::new(config.fresh),
             ahead: FetchAhead::default(),
             recompression: Recompression::default(),
@@ -168,7 +168,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
             }
             if self.collect() {
                 self.reclaim(usize::MAX);
-            } else if self.stage.in_flight() == 0 && !self.reclaim(usize::MAX) {
+            } else if self.inactive.in_flight() == 0 && !self.reclaim(usize::MAX) {
                 return;
             } else {
                 self.kernel.pause();
@@ -238,9 +238,9 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
     pub fn usage(&self) -> Usage {
         Usage {
             footprint: self.limit.footprint(),
-            inactive: self.stage.inactive_bytes(),
-            in_flight: self.stage.in_flight_bytes(),
-            stock: self.stage.stock_bytes(),
+            inactive: self.inactive.inactive_bytes(),
+            in_flight: self.inactive.in_flight_bytes(),
+            stock: self.inactive.stock_bytes(),
             pool: self.objects.pool_bytes(),
             waiting: self.faults.has_waiting(),
         }
@@ -268,7 +268,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
     pub fn wants_results(&self) -> usize {
         let fetches = !self.ahead.under_way().is_empty();
         if !fetches && self.faults.has_waiting() {
-            (self.stage.in_flight() / 2).clamp(1, RESULTS)
+            (self.inactive.in_flight() / 2).clamp(1, RESULTS)
         } else {
             (fetches || self.limit.footprint() > self.marks().high) as usize
         }
@@ -290,8 +290,8 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
         self.faults.hungry_ns(now_ns)
     }
 
-    /// Nothing is out, staged or registered: the pager may sleep.
+    /// Nothing is out, inactive or registered: the pager may sleep.
     pub fn is_idle(&self) -> bool {
-        self.map.stored() == 0 && self.regions().is_empty() && self.stage.in_flight() == 0
+        self.map.stored() == 0 && self.regions().is_empty() && self.inactive.in_flight() == 0
     }
 }

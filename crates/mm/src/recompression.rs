@@ -88,7 +88,7 @@ pub fn worth<S>(map: &SwapMap, objects: &Objects<S>, window: usize, cold: bool) 
         match entry.kind() {
             Kind::Stored if !cold || map.distance(entry) > map.stored() => {}
             // So lately out that it may soon be asked for again.
-            Kind::Stored | Kind::Staged => return 0,
+            Kind::Stored | Kind::Inactive => return 0,
             Kind::None | Kind::Clean | Kind::Zero => continue,
         }
         let object = objects.get(entry.id());
@@ -153,7 +153,7 @@ mod tests {
         assert_eq!(worth(&map, &objects, 0, true), 0);
         map.evict(1 << 10);
         assert_eq!(worth(&map, &objects, 0, true), u16::MAX);
-        map.set(3 * PAGE, Entry::new(Kind::Staged, 0, 0, Heat::COLD));
+        map.set(3 * PAGE, Entry::new(Kind::Inactive, 0, 0, Heat::COLD));
         assert_eq!(worth(&map, &objects, 0, true), 0);
     }
 

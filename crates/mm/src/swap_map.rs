@@ -9,7 +9,7 @@
 //! | kind | the page's contents | id | offset |
 //! | --- | --- | --- | --- |
 //! | `None` | in the program, or nowhere yet: a hole reads as zeros | - | - |
-//! | `Staged` | on the inactive stage | stage page | - |
+//! | `Inactive` | on the inactive list | page of the list | - |
 //! | `Stored` | in an object | object | page within it |
 //! | `Clean` | in the program, and the same in an object when it came in | object | page within it |
 //! | `Zero` | known to be zeros, stored without data | - | - |
@@ -42,8 +42,8 @@ const EVICTED_STEP: usize = 64;
 pub enum Kind {
     /// In the program, or nowhere yet.
     None = 0,
-    /// On the stage.
-    Staged = 1,
+    /// On the inactive list.
+    Inactive = 1,
     /// In an object.
     Stored = 2,
     /// In the program, with a copy in an object.
@@ -60,7 +60,7 @@ impl Kind {
 
     /// The page's contents are with us alone.
     pub fn is_out(self) -> bool {
-        self == Kind::Staged || self.is_stored()
+        self == Kind::Inactive || self.is_stored()
     }
 }
 
@@ -88,14 +88,14 @@ impl Entry {
     pub fn kind(self) -> Kind {
         match self.0 & 7 {
             0 => Kind::None,
-            1 => Kind::Staged,
+            1 => Kind::Inactive,
             2 => Kind::Stored,
             3 => Kind::Clean,
             _ => Kind::Zero,
         }
     }
 
-    /// Object, or page of the stage.
+    /// Object, or page of the inactive list.
     pub fn id(self) -> u32 {
         (self.0 >> 14) as u32
     }
@@ -105,8 +105,8 @@ impl Entry {
         (self.0 >> 5) as u16 & ((1 << OFFSET_BITS) - 1)
     }
 
-    /// Of a `Staged` one: the slot of the stage, and its page there.
-    pub fn stage_page(self) -> (u32, usize) {
+    /// Of a `Inactive` one: the slot of the inactive list, and its page there.
+    pub fn inactive_page(self) -> (u32, usize) {
         (self.id() / WINDOW_PAGES as u32, self.id() as usize % WINDOW_PAGES)
     }
 
@@ -162,7 +162,7 @@ pub struct SwapMap {
     found: Box<[Cell<(u32, u32)>]>,
     /// How many entries are stored.
     stored: usize,
-    /// How many pages have gone to the stage, ever.
+    /// How many pages have gone to the inactive list, ever.
     evictions: usize,
 }
 
@@ -299,7 +299,7 @@ impl SwapMap {
         self.stored
     }
 
-    /// So many pages go to the stage now; how many have gone there, ever.
+    /// So many pages go to the inactive list now; how many have gone there, ever.
     pub fn evict(&mut self, pages: usize) -> usize {
         self.evictions += pages;
         self.evictions

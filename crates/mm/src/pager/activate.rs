@@ -1,9 +1,9 @@
-//! In, from the stage: a second chance.
+//! In, from the inactive list: a second chance.
 
+use crate::inactive::{Slot, Use};
 use crate::kernel::{Errno, Kernel, Moved, Store, WINDOW_PAGES};
 use crate::pager::Pager;
 use crate::pager::serve::Outcome;
-use crate::stage::{Slot, Use};
 use crate::swap_map::{Entry, Kind};
 use core::sync::atomic::Ordering::Relaxed;
 use vmscan::PAGE;
@@ -12,18 +12,18 @@ use vmscan::readahead::Extent;
 impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// A second-chance hit: the page, or all of its slot that belongs with it, goes back as it is.
     pub(super) fn activate(&mut self, at: usize, entry: Entry, extent: Extent) -> Outcome {
-        let (slot, page) = entry.stage_page();
-        if self.stage.slot(slot).used == Use::InFlight {
+        let (slot, page) = entry.inactive_page();
+        if self.inactive.slot(slot).used == Use::InFlight {
             self.recall(slot);
             // Either it is inactive again, or it is stored: look again.
-            if self.map.get(at) != entry || self.stage.slot(slot).used == Use::InFlight {
+            if self.map.get(at) != entry || self.inactive.slot(slot).used == Use::InFlight {
                 return Outcome::Again;
             }
         }
         let alone = (page, page);
         let (first, last) =
-            if extent == Extent::Page { alone } else { around(self.stage.slot(slot), at, page) };
-        let (to, from) = (at - (page - first) * PAGE, self.stage.at(slot) + first * PAGE);
+            if extent == Extent::Page { alone } else { around(self.inactive.slot(slot), at, page) };
+        let (to, from) = (at - (page - first) * PAGE, self.inactive.at(slot) + first * PAGE);
         let (mut first, mut pages) = (first, last - first + 1);
         // A move interrupts every CPU where the program runs; a copy of one page costs less, and what stays behind goes with its slot.
         let mut gone = pages > 1;
@@ -43,22 +43,22 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         if gone && refused(&moved) {
             // Read-only by now, or a page cannot be moved: copies are let in everywhere.
             (gone, pages, first) = (false, 1, page);
-            moved = self.kernel.copy(at, self.stage.at(slot) + page * PAGE, PAGE);
+            moved = self.kernel.copy(at, self.inactive.at(slot) + page * PAGE, PAGE);
         }
         self.activated(slot, first, moved.bytes / PAGE, gone);
         let covered = at < to + moved.bytes && at >= to;
         self.landed(at, if gone { to } else { at }, pages, moved, covered)
     }
 
-    /// Pages of a slot, from its page `first` on, are in the program; those that are `gone` no longer on the stage.
+    /// Pages of a slot, from its page `first` on, are in the program; those that are `gone` no longer on the inactive list.
     fn activated(&mut self, slot: u32, first: usize, pages: usize, gone: bool) {
         if !gone {
             self.limit.charge(pages * PAGE);
         }
         for page in first..first + pages {
-            let owner = self.stage.slot(slot).owner[page];
+            let owner = self.inactive.slot(slot).owner[page];
             let heat = self.map.get(owner).heat().touched();
-            let prior = self.stage.take(slot, page, gone);
+            let prior = self.inactive.take(slot, page, gone);
             // A page that nobody may write yet may be written later all the same: a prior is only a guess, checked by hash.
             self.map.set(owner, prior.with_heat(heat));
         }
@@ -66,20 +66,20 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         self.discard_if_empty(slot);
     }
 
-    /// A page was given up by MADV_FREE before it came to the stage, and the kernel has taken it back: zeros from now on.
+    /// A page was given up by MADV_FREE before it came to the inactive list, and the kernel has taken it back: zeros from now on.
     fn vanished(&mut self, owner: usize, slot: u32, page: usize) -> Outcome {
-        let prior = self.stage.take(slot, page, true);
+        let prior = self.inactive.take(slot, page, true);
         self.drop_entry(prior);
         self.map.set(owner, Entry::NONE);
         self.discard_if_empty(slot);
         Outcome::Again
     }
 
-    /// Tries once to bring home whatever is on the stage.
-    pub(super) fn unstage(&mut self) {
-        for owner in self.stage.owners() {
+    /// Tries once to bring home whatever is on the inactive list.
+    pub(super) fn activate_all(&mut self) {
+        for owner in self.inactive.owners() {
             let entry = self.map.get(owner);
-            if entry.kind() == Kind::Staged {
+            if entry.kind() == Kind::Inactive {
                 self.activate(owner, entry, Extent::Window);
             }
         }
@@ -89,10 +89,10 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     fn recall(&mut self, slot: u32) {
         if self.objects.store_mut().withdraw(slot) {
             self.job_over(slot);
-            self.stage.recall(slot);
+            self.inactive.recall(slot);
             return;
         }
-        while self.stage.slot(slot).used == Use::InFlight {
+        while self.inactive.slot(slot).used == Use::InFlight {
             self.await_workers();
         }
     }
@@ -100,7 +100,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
 
 /// The first and the last page of a slot that lie beside its page `page` as they did beside `at` in the program.
 fn around(slot: &Slot, at: usize, page: usize) -> (usize, usize) {
-    let follows = |p: usize| slot.staged & 1 << p != 0 && slot.owner[p] == at + p * PAGE - page * PAGE;
+    let follows = |p: usize| slot.owned & 1 << p != 0 && slot.owner[p] == at + p * PAGE - page * PAGE;
     let (mut first, mut last) = (page, page);
     while first > 0 && at >= (page - first + 1) * PAGE && follows(first - 1) {
         first -= 1;

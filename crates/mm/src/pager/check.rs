@@ -4,9 +4,9 @@
 //! Each part checks what it knows alone. Here is what holds between them: an entry of the swap map and the slot or the object that it names know each
 //! other, and what is out is registered.
 
+use crate::inactive::Use;
 use crate::kernel::{Kernel, Store};
 use crate::pager::Pager;
-use crate::stage::Use;
 use crate::swap_map::{ASIDE, Kind};
 use alloc::format;
 use alloc::string::String;
@@ -48,7 +48,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         self.limit.check()?;
         self.map.check()?;
         self.objects.check()?;
-        self.stage.check()?;
+        self.inactive.check()?;
         self.regions.check()?;
         self.faults.check()?;
         self.reclaim.check()?;
@@ -59,7 +59,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         self.shared.check()?;
         let mut counts = Counts::new();
         self.check_index(&mut counts)?;
-        self.check_stage(&mut counts)?;
+        self.check_inactive(&mut counts)?;
         for fetch in self.ahead.under_way() {
             name(&mut counts, fetch.object, true);
         }
@@ -67,20 +67,23 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     }
 
     fn check_index(&self, counts: &mut Counts) -> Result<(), String> {
-        let (mut at, mut staged) = (0, 0);
+        let (mut at, mut inactive) = (0, 0);
         while let Some((page, entry)) = self.map.next_used(at, 2 * ASIDE) {
             at = page + PAGE;
             match entry.kind() {
                 Kind::None | Kind::Zero => {}
                 Kind::Clean => name(counts, entry.id(), false),
                 Kind::Stored => name(counts, entry.id(), true),
-                Kind::Staged => {
-                    staged += 1;
-                    let (slot, index) = entry.stage_page();
-                    ensure!((slot as usize) < self.stage.slots(), "{page:#x} is {entry:?}, beyond the stage");
-                    let s = self.stage.slot(slot);
+                Kind::Inactive => {
+                    inactive += 1;
+                    let (slot, index) = entry.inactive_page();
                     ensure!(
-                        s.staged & 1 << index != 0 && s.owner[index] == page,
+                        (slot as usize) < self.inactive.slots(),
+                        "{page:#x} is {entry:?}, beyond the inactive list"
+                    );
+                    let s = self.inactive.slot(slot);
+                    ensure!(
+                        s.owned & 1 << index != 0 && s.owner[index] == page,
                         "the swap map says that {page:#x} is {entry:?}, and slot {slot} does not: {s:x?}"
                     );
                 }
@@ -89,14 +92,18 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 || self.regions.is_displaced(page.wrapping_sub(ASIDE));
             ensure!(!entry.kind().is_out() || registered, "{page:#x} is out ({entry:?}) and in no region");
         }
-        let slots: u32 = (0..self.stage.slots() as u32).map(|s| self.stage.slot(s).staged.count_ones()).sum();
-        ensure!(staged == slots, "the swap map has {staged} pages on the stage, the slots have {slots}");
+        let slots: u32 =
+            (0..self.inactive.slots() as u32).map(|s| self.inactive.slot(s).owned.count_ones()).sum();
+        ensure!(
+            inactive == slots,
+            "the swap map has {inactive} pages on the inactive list, the slots have {slots}"
+        );
         Ok(())
     }
 
-    fn check_stage(&self, counts: &mut Counts) -> Result<(), String> {
-        for slot in 0..self.stage.slots() as u32 {
-            let s = self.stage.slot(slot);
+    fn check_inactive(&self, counts: &mut Counts) -> Result<(), String> {
+        for slot in 0..self.inactive.slots() as u32 {
+            let s = self.inactive.slot(slot);
             let fetches = self.ahead.under_way().iter().filter(|f| f.slot == slot).count();
             ensure!(
                 fetches == (s.used == Use::Fetching) as usize,

@@ -1,9 +1,9 @@
-//! Out, from the stage to the compressors; and what they made of it becomes the pages' new place.
+//! Out, from the inactive list to the compressors; and what they made of it becomes the pages' new place.
 
+use crate::inactive::Use;
 use crate::kernel::{Body, Done, Job, Kernel, Prior, Spare, Store, WINDOW_PAGES};
 use crate::mask::bits;
 use crate::pager::Pager;
-use crate::stage::Use;
 use crate::swap_map::{Entry, Kind};
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;
@@ -11,19 +11,19 @@ use vmscan::PAGE;
 use vmscan::heat::Heat;
 
 impl<K: Kernel, S: Store> Pager<'_, K, S> {
-    /// Hands about `want` bytes of the stage's oldest to the compressors; how many it was.
+    /// Hands about `want` bytes of the inactive list's oldest to the compressors; how many it was.
     pub(super) fn deflate(&mut self, want: usize) -> usize {
         let mut got = 0;
         // While the pool is full one window at a time finds out whether it still is.
         let want =
-            if self.objects.is_full() { want.min((self.stage.in_flight() == 0) as usize) } else { want };
+            if self.objects.is_full() { want.min((self.inactive.in_flight() == 0) as usize) } else { want };
         while got < want {
-            let Some(slot) = self.stage.oldest() else { break };
-            let s = self.stage.slot(slot);
+            let Some(slot) = self.inactive.oldest() else { break };
+            let s = self.inactive.slot(slot);
             let (objects, mut fewest) = (&self.objects, 0);
             let priors = core::array::from_fn(|page| {
                 let prior = s.prior[page];
-                let object = (s.staged & 1 << page != 0 && prior.kind() == Kind::Clean)
+                let object = (s.owned & 1 << page != 0 && prior.kind() == Kind::Clean)
                     .then(|| objects.get(prior.id()))
                     .filter(|object| object.is_sound() && !object.is_forlorn())?;
                 // A window that has changed but for a page or two leaves them no object that is kept for them alone.
@@ -35,15 +35,15 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             let lent = (0..WINDOW_PAGES).filter(|p| priors[*p].is_some()).map(|p| s.prior[p].id());
             let lent: Vec<u32> = lent.collect();
             got += s.present.count_ones() as usize * PAGE;
-            let (at, unit, is_awaited) = (self.stage.at(slot), s.unit(), self.faults.has_waiting());
-            let from = s.owner[s.staged.trailing_zeros() as usize % WINDOW_PAGES];
-            let job = Job { slot, at, from, is_awaited, pages: s.staged, unit, priors, fewest };
+            let (at, unit, is_awaited) = (self.inactive.at(slot), s.unit(), self.faults.has_waiting());
+            let from = s.owner[s.owned.trailing_zeros() as usize % WINDOW_PAGES];
+            let job = Job { slot, at, from, is_awaited, pages: s.owned, unit, priors, fewest };
             for id in lent {
                 // The job reads the object, whatever becomes of the page meanwhile.
                 self.objects.retain(id, true);
-                self.stage.lend(slot, id);
+                self.inactive.lend(slot, id);
             }
-            self.stage.send(slot);
+            self.inactive.send(slot);
             self.objects.store_mut().submit(job);
         }
         got
@@ -71,13 +71,14 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
 
     /// The next result. What was stock becomes memory of the pool, which would else need new pages while stock is given back.
     fn next_done(&mut self) -> Option<Done> {
-        let opened = if self.stage.in_flight() > 0 { self.stage.stock_pages() } else { None };
+        let opened = if self.inactive.in_flight() > 0 { self.inactive.stock_pages() } else { None };
         let Some((page, pages)) = opened else {
             return self.objects.store_mut().complete(&mut Spare::default());
         };
-        let mut spare = Spare { at: self.stage.page_at(page), pages };
+        let mut spare = Spare { at: self.inactive.page_at(page), pages };
         let done = self.objects.store_mut().complete(&mut spare);
-        self.stage.left(page / WINDOW_PAGES as u32, bits(page as usize % WINDOW_PAGES, pages - spare.pages));
+        self.inactive
+            .left(page / WINDOW_PAGES as u32, bits(page as usize % WINDOW_PAGES, pages - spare.pages));
         done
     }
 
@@ -92,7 +93,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
 
     /// A slot's job is over, done or withdrawn.
     pub(super) fn job_over(&mut self, slot: u32) {
-        let (lent, len) = self.stage.job_over(slot);
+        let (lent, len) = self.inactive.job_over(slot);
         for id in &lent[..len] {
             self.objects.release(*id, true);
         }
@@ -106,7 +107,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         in_bodies: u16,
         bodies: [Option<Body>; WINDOW_PAGES],
     ) {
-        let (unit, pages) = (self.stage.slot(slot).unit(), in_bodies.count_ones() as usize);
+        let (unit, pages) = (self.inactive.slot(slot).unit(), in_bodies.count_ones() as usize);
         self.objects.set_full(bodies[..pages.div_ceil(unit)].contains(&None));
         let now = self.kernel.now_ms();
         let objects = bodies.map(|body| body.map(|body| self.objects.insert(body, pages.min(unit), now)));
@@ -114,24 +115,24 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         for &id in objects.iter().flatten() {
             self.objects.retain(id, false);
         }
-        let staged = self.stage.slot(slot).staged;
+        let owned = self.inactive.slot(slot).owned;
         let (mut kept, mut stored) = (0, [0; WINDOW_PAGES]);
-        for page in (0..WINDOW_PAGES).filter(|p| staged & 1 << p != 0) {
+        for page in (0..WINDOW_PAGES).filter(|p| owned & 1 << p != 0) {
             let bit = 1u16 << page;
-            let owner = self.stage.slot(slot).owner[page];
-            let on_stage = self.map.get(owner);
-            debug_assert_eq!(on_stage.stage_page(), (slot, page));
+            let owner = self.inactive.slot(slot).owner[page];
+            let inactive = self.map.get(owner);
+            debug_assert_eq!(inactive.inactive_page(), (slot, page));
             let rank = (in_bodies & (bit - 1)).count_ones() as usize;
             let entry = if reused & bit != 0 {
                 self.reused(slot, page)
             } else if zero & bit != 0 {
-                self.unstage_page(slot, page);
+                self.take_page(slot, page);
                 self.stat.same_filled.fetch_add(1, Relaxed);
                 Entry::new(Kind::Zero, 0, 0, Heat::COLD)
             } else if in_bodies & bit != 0
                 && let Some(id) = objects[rank / unit]
             {
-                self.unstage_page(slot, page);
+                self.take_page(slot, page);
                 self.objects.retain(id, true);
                 // What one word fills is no data in the pool, however many pages it fills.
                 if let Body::Same(_) = self.objects.get(id).body {
@@ -144,7 +145,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 kept |= bit;
                 continue;
             };
-            self.map.set(owner, entry.with_heat(Heat::COLD).evicted_with(on_stage));
+            self.map.set(owner, entry.with_heat(Heat::COLD).evicted_with(inactive));
         }
         for &id in objects.iter().flatten() {
             self.objects.release(id, false);
@@ -156,7 +157,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
 
     /// A page is as its prior: it depends on that object again.
     fn reused(&mut self, slot: u32, page: usize) -> Entry {
-        let prior = self.stage.take(slot, page, false);
+        let prior = self.inactive.take(slot, page, false);
         self.objects.depend(prior.id());
         self.stat.clean_reused.fetch_add(1, Relaxed);
         let is_common = matches!(self.objects.get(prior.id()).body, Body::Common { .. });
@@ -165,8 +166,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     }
 
     /// A page has another place now, and its prior is of no use any more.
-    fn unstage_page(&mut self, slot: u32, page: usize) {
-        let prior = self.stage.take(slot, page, false);
+    fn take_page(&mut self, slot: u32, page: usize) {
+        let prior = self.inactive.take(slot, page, false);
         self.drop_entry(prior);
     }
 
@@ -174,11 +175,11 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     fn slot_is_stored(&mut self, slot: u32, kept: u16) {
         if kept != 0 {
             // The pool has no memory: the pages stay where they are, and are the oldest again.
-            self.stage.recall(slot);
+            self.inactive.recall(slot);
             return;
         }
-        self.stage.emptied(slot);
-        if self.stage.slot(slot).used == Use::Waste {
+        self.inactive.emptied(slot);
+        if self.inactive.slot(slot).used == Use::Waste {
             self.discard_slot(slot);
         }
     }

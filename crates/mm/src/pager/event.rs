@@ -135,9 +135,9 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// Enters pages at other addresses than before.
     fn place(&mut self, pages: Vec<(usize, Entry)>) {
         for (at, entry) in pages {
-            if entry.kind() == Kind::Staged {
-                let (slot, page) = entry.stage_page();
-                self.stage.rename(slot, page, at);
+            if entry.kind() == Kind::Inactive {
+                let (slot, page) = entry.inactive_page();
+                self.inactive.rename(slot, page, at);
             }
             self.map.set(at, entry);
         }

@@ -1,4 +1,4 @@
-//! Out: what the watermarks ask for. The clock hand takes present pages to the stage (move_out.rs), the stage's oldest go to the compressors
+//! Out: what the watermarks ask for. The clock hand takes present pages to the inactive list (move_out.rs), the inactive list's oldest go to the compressors
 //! (deflate.rs), and what they made of them becomes the pages' new place.
 
 use crate::kernel::{Errno, Kernel, LOOK_PAGES, Run, Store};
@@ -13,7 +13,7 @@ use vmscan::{PAGE, WINDOW};
 /// written to each run can take as long as a fault.
 const LONG_NS: u64 = 500_000;
 
-/// How much of a crowded stage is sent to the compressors at a time.
+/// How much of a crowded inactive list is sent to the compressors at a time.
 const CROWDED_BYTES: usize = 64 * PAGE;
 
 /// How often a search looks which pages are there, and for how many wanted pages once more.
@@ -40,13 +40,13 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         let dropped = self.drop_spare(&actions);
         let told = self.evict_told(most);
         let evicted = if actions.evict > 0 { self.evict(actions.evict.min(most)) } else { 0 };
-        // What goes out in pieces leaves holes in its slots, and can use the stage up long before it is many bytes.
-        let crowded = self.stage.is_crowded() && actions.evict > 0;
+        // What goes out in pieces leaves holes in its slots, and can use the inactive list up long before it is many bytes.
+        let crowded = self.inactive.is_crowded() && actions.evict > 0;
         let deflate = if crowded { actions.deflate.max(CROWDED_BYTES) } else { actions.deflate };
         let deflated = self.deflate(deflate);
         let recompressed = actions.evict > 0 && self.recompress();
         if actions.evict > 0
-            && told + evicted + deflated + self.stage.in_flight() == 0
+            && told + evicted + deflated + self.inactive.in_flight() == 0
             && self.faults.is_empty()
             && self.limit.footprint() > self.marks().low
         {
@@ -60,14 +60,14 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
 
     /// Gives back what nobody needs: waste, stock beyond what is wanted, and clean copies. How many bytes of stock it was.
     fn drop_spare(&mut self, actions: &Actions) -> usize {
-        for _ in 0..self.stage.waste_len() {
-            if let Some(slot) = self.stage.take_waste() {
+        for _ in 0..self.inactive.waste_len() {
+            if let Some(slot) = self.inactive.take_waste() {
                 self.discard_slot(slot);
             }
         }
         let mut dropped = 0;
         while dropped < actions.drop {
-            let Some(slot) = self.stage.take_stock() else { break };
+            let Some(slot) = self.inactive.take_stock() else { break };
             self.discard_slot(slot);
             dropped += WINDOW;
         }
@@ -85,7 +85,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         self.objects.drop_clean(due)
     }
 
-    /// Moves about `want` bytes to the stage; how many it was.
+    /// Moves about `want` bytes to the inactive list; how many it was.
     pub(super) fn evict(&mut self, want: usize) -> usize {
         if self.rests() {
             return 0;
@@ -105,7 +105,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         let (mut rounds, mut looks) = (0, LOOKS + want / PAGE / PAGES_PER_LOOK);
         // Looking for cold pages may cost so much, and not more: where nearly all are warm, one is as good as another.
         let mut patience = PATIENCE + want / PAGE * PATIENCE_PER_PAGE;
-        while got < want && rounds < 2 && looks > 0 && !self.stage.is_full() {
+        while got < want && rounds < 2 && looks > 0 && !self.inactive.is_full() {
             looks -= 1;
             let mut runs = [Run::default(); 64];
             let Some((found, upto)) = self.reclaim.find(&mut self.kernel, &mut runs) else {
@@ -163,12 +163,12 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             && self.reclaim.rests(self.kernel.now_ns())
     }
 
-    /// Moves to the stage what streams have gone through, and nothing has made hot; how many bytes it was.
+    /// Moves to the inactive list what streams have gone through, and nothing has made hot; how many bytes it was.
     fn evict_passed(&mut self, want: usize) -> usize {
         let (mut got, mut moved, mut looks) = (0, 0..0, PASSED_LOOKS + want / WINDOW);
         while got < want
             && looks > 0
-            && !self.stage.is_full()
+            && !self.inactive.is_full()
             && let Some(window) = self.ahead.passed()
         {
             looks -= 1;
@@ -193,7 +193,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         got
     }
 
-    /// Moves what is there of a range to the stage, but for what stays for a reason: how many bytes it was, and whether anything is left. Adds the range to `moved`.
+    /// Moves what is there of a range to the inactive list, but for what stays for a reason: how many bytes it was, and whether anything is left. Adds the range to `moved`.
     pub(super) fn evict_range(&mut self, range: Range<usize>, moved: &mut Range<usize>) -> (usize, bool) {
         let (mut runs, mut patience) = ([Run::default(); 2 * WINDOW / PAGE], PATIENCE);
         let (found, upto) = self.kernel.present(range.clone(), usize::MAX, &mut runs);

@@ -40,11 +40,11 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             }
             // Room that is free is as good as stock: what is loaded ahead makes room again as it is passed.
             let has_room = self.limit.footprint() + WINDOW <= self.marks().low;
-            let slot = if has_room { self.slot_to_load() } else { self.stage.take_stock() };
+            let slot = if has_room { self.slot_to_load() } else { self.inactive.take_stock() };
             let Some(slot) = slot else { return };
             self.objects.retain(object, true);
             self.ahead.begin(Ahead { slot, to, object, first });
-            let (at, pages) = (self.stage.at(slot), WINDOW_PAGES as u16);
+            let (at, pages) = (self.inactive.at(slot), WINDOW_PAGES as u16);
             self.objects.store_mut().fetch(Fetch { slot, at, body, first, pages });
         }
     }
@@ -73,8 +73,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         // A damaged object is reported at the fault that needs it.
         let mut pauses = 0;
         while sound && self.is_whole(ahead.to, ahead.object, ahead.first) {
-            let moved = self.kernel.move_pages(ahead.to, self.stage.at(slot), WINDOW);
-            self.stage.left(slot, bits(0, moved.bytes / PAGE));
+            let moved = self.kernel.move_pages(ahead.to, self.inactive.at(slot), WINDOW);
+            self.inactive.left(slot, bits(0, moved.bytes / PAGE));
             let heat = self.refault(self.map.get(ahead.to), moved.bytes / PAGE).max(Heat::WARM);
             self.loaded(ahead.to, moved.bytes, Some(heat));
             self.stat.readahead.fetch_add((moved.bytes / PAGE) as u64, Relaxed);

@@ -88,10 +88,10 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// How much is filled at a time, with a slot of stock if there is one for it. The page that somebody waits for comes in any case.
     fn room_to_fill(&mut self, at: usize, end: usize, is_first: bool) -> Option<(usize, Option<u32>)> {
         let mut bytes = (WINDOW - at % WINDOW).min(end - at);
-        let stock = if bytes == WINDOW { self.stage.take_stock() } else { None };
+        let stock = if bytes == WINDOW { self.inactive.take_stock() } else { None };
         if stock.is_none() {
             // Each move costs something by itself, and interrupts whatever threads of the program run.
-            if self.stage.stock_bytes() == 0 {
+            if self.inactive.stock_bytes() == 0 {
                 bytes = (end - at).min(self.fresh.zeros().1);
             }
             let room = self.marks().high.saturating_sub(self.limit.footprint()) & !(PAGE - 1);
@@ -109,10 +109,10 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         let zeros = self.fresh.zeros().0;
         let moved = match stock {
             Some(slot) => {
-                let from = self.stage.at(slot);
+                let from = self.inactive.at(slot);
                 self.kernel.clear(from, WINDOW);
                 let moved = self.kernel.move_pages(at, from, WINDOW);
-                self.stage.left(slot, bits(0, moved.bytes / PAGE));
+                self.inactive.left(slot, bits(0, moved.bytes / PAGE));
                 self.put_back(slot);
                 moved
             }

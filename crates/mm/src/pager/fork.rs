@@ -7,18 +7,18 @@
 //! ```
 //!
 //! This is safe because
-//! 1. from `calm` to the clone nothing is on the stage or with a worker: each page is in the program, in the pool, or nowhere, as the swap map says;
+//! 1. from `calm` to the clone nothing is on the inactive list or with a worker: each page is in the program, in the pool, or nowhere, as the swap map says;
 //! 2. the child runs not one instruction of the program's before it has registered what is out (`inherit`);
 //! 3. what the program's other threads do to mappings after `hush` is an event that the parent reads after the clone (`Late`), whenever it was. The child sees
 //!    which it was by what it has: a mapping that was there as the engine stood still bears a mark, also where it has been moved, and what has come
 //!    since bears none. Where that says nothing, and something is out there, it must not run;
 //! 4. what the program wants wiped in a child is forgotten (`adopt`), and a page that is said to be out must be a hole there (`verify`).
 
+use crate::inactive::InactiveList;
 use crate::kernel::{Birthmarks, Errno, Kernel, Message, Run, Store};
 use crate::object::Objects;
 use crate::pager::{Config, Pager};
 use crate::ranges::RangeSet;
-use crate::stage::Stage;
 use crate::swap_map::SwapMap;
 use alloc::vec::Vec;
 use core::fmt;
@@ -92,7 +92,7 @@ impl fmt::Display for Misfit {
 }
 
 impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
-    /// Before a clone: all that lies on the stage goes home, and all jobs end. Until `late` nothing of this pager's may be called but `hush`.
+    /// Before a clone: all that lies on the inactive list goes home, and all jobs end. Until `late` nothing of this pager's may be called but `hush`.
     pub fn calm(&mut self) {
         let mut pauses = 0;
         loop {
@@ -101,12 +101,12 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
             while let Some(slot) = self.ahead.under_way().first().map(|ahead| ahead.slot) {
                 self.join_fetch(slot);
             }
-            self.unstage();
+            self.activate_all();
             self.learn_growth();
-            let is_done = self.stage.in_flight() == 0
+            let is_done = self.inactive.in_flight() == 0
                 && !self.regions.has_displaced()
                 && self.regions.grown().is_none();
-            if is_done && !self.stage.holds_any() {
+            if is_done && !self.inactive.holds_any() {
                 return;
             }
             self.wait_for_events(&mut pauses);
@@ -173,7 +173,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
 
     /// What a child of this pager takes over. In the child, where this pager is a copy of which nothing else is used.
     pub fn bequeath(&mut self) -> Estate {
-        self.stage = Stage::new(0, 0);
+        self.inactive = InactiveList::new(0, 0);
         Estate {
             map: core::mem::take(&mut self.map),
             objects: self.objects.take_table(),

@@ -44,7 +44,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 self.serve_now(fault);
             }
             // A result that came meanwhile may have put pages away again; look once more.
-            if self.stage.in_flight() == 0 && home && !self.regions.has_displaced() {
+            if self.inactive.in_flight() == 0 && home && !self.regions.has_displaced() {
                 return;
             }
         }
@@ -93,7 +93,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         let (mut entry, mut pauses) = (entry, 0);
         loop {
             let outcome = match entry.kind() {
-                Kind::Staged => self.activate(at, entry, Extent::Window),
+                Kind::Inactive => self.activate(at, entry, Extent::Window),
                 Kind::Stored => self.load(at, entry, Extent::Window, pauses == 0),
                 Kind::None | Kind::Clean | Kind::Zero => return,
             };

@@ -15,7 +15,7 @@ use vmscan::{PAGE, WINDOW};
 enum Buffer {
     /// A slot of stock, which a window is moved out of.
     Slot(u32),
-    /// A stage page of stock, which is moved.
+    /// A page of the list of stock, which is moved.
     Single(u32),
     /// The window that is not registered.
     Bounce,
@@ -67,9 +67,9 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
 
     /// Where so many pages are loaded to: stock is moved in whole, or page by page while one thread alone misses.
     fn buffer(&mut self, pages: u16) -> Buffer {
-        let slot = (pages as usize == WINDOW_PAGES).then(|| self.stage.take_stock()).flatten();
+        let slot = (pages as usize == WINDOW_PAGES).then(|| self.inactive.take_stock()).flatten();
         let is_single = pages == 1 && self.swapin.is_alone();
-        let single = is_single.then(|| self.stage.stock_pages()).flatten();
+        let single = is_single.then(|| self.inactive.stock_pages()).flatten();
         match (slot, single) {
             (Some(slot), _) => Buffer::Slot(slot),
             (None, Some((page, _))) => Buffer::Single(page),
@@ -79,8 +79,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
 
     fn buffer_at(&self, buffer: Buffer) -> usize {
         match buffer {
-            Buffer::Slot(slot) => self.stage.at(slot),
-            Buffer::Single(page) => self.stage.page_at(page),
+            Buffer::Slot(slot) => self.inactive.at(slot),
+            Buffer::Single(page) => self.inactive.page_at(page),
             Buffer::Bounce => self.swapin.bounce(),
         }
     }
@@ -100,9 +100,9 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             (to, pages) = (at, 1);
         } else {
             match buffer {
-                Buffer::Slot(slot) => self.stage.left(slot, bits(0, moved.bytes / PAGE)),
+                Buffer::Slot(slot) => self.inactive.left(slot, bits(0, moved.bytes / PAGE)),
                 Buffer::Single(page) if moved.bytes > 0 => {
-                    self.stage.left(page / WINDOW_PAGES as u32, bits(page as usize % WINDOW_PAGES, 1))
+                    self.inactive.left(page / WINDOW_PAGES as u32, bits(page as usize % WINDOW_PAGES, 1))
                 }
                 Buffer::Single(_) | Buffer::Bounce => {}
             }
@@ -113,11 +113,11 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         (to, pages, moved)
     }
 
-    /// Loads all of an object whose pages are asked for one by one: this page goes to the program, the others to the stage, from where
+    /// Loads all of an object whose pages are asked for one by one: this page goes to the program, the others to the inactive list, from where
     /// they go out again, each on its own.
     /// `None` where a page of it is damaged, which need not be this one.
     fn split(&mut self, at: usize, entry: Entry, slot: u32) -> Option<Outcome> {
-        let (id, to) = (entry.id(), self.stage.at(slot));
+        let (id, to) = (entry.id(), self.inactive.at(slot));
         let object = *self.objects.get(id);
         if self.objects.store_mut().load(object.body, 0, object.pages as u16, to).is_err() {
             self.put_back(slot);
@@ -125,34 +125,34 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         }
         let landed = self.kernel.copy(at, to + entry.offset() as usize * PAGE, PAGE);
         self.loaded(at, landed.bytes, None);
-        self.stage.hold(slot, true);
+        self.inactive.hold(slot, true);
         self.scatter(at & !(WINDOW - 1), id, slot);
         Some(self.landed(at, at, 1, landed, landed.bytes > 0))
     }
 
-    /// Those pages of a window that an object holds, and that are not elsewhere by now, are on a slot of the stage.
+    /// Those pages of a window that an object holds, and that are not elsewhere by now, are on a slot of the inactive list.
     fn scatter(&mut self, window: usize, id: u32, slot: u32) {
         // Named while it is asked for, so that it is not freed meanwhile.
         self.objects.retain(id, false);
         for page in (window..window + WINDOW).step_by(PAGE) {
             let entry = self.map.get(page);
             if entry.kind() == Kind::Stored && entry.id() == id {
-                self.restage(page, slot, entry.offset() as usize);
+                self.to_inactive(page, slot, entry.offset() as usize);
             }
         }
         self.objects.give_up(id);
         self.objects.release(id, false);
-        if self.stage.slot(slot).staged == 0 {
+        if self.inactive.slot(slot).owned == 0 {
             self.discard_slot(slot);
         }
     }
 
-    /// A page that was `Stored` is on a slot of the stage now, and does not depend on its object any more.
-    pub(super) fn restage(&mut self, page: usize, slot: u32, place: usize) {
+    /// A page that was `Stored` is on a slot of the inactive list now, and does not depend on its object any more.
+    pub(super) fn to_inactive(&mut self, page: usize, slot: u32, place: usize) {
         let entry = self.map.get(page);
-        self.stage.put(slot, place, page, Entry::NONE);
-        let staged = slot * WINDOW_PAGES as u32 + place as u32;
-        self.map.set(page, Entry::new(Kind::Staged, staged, 0, Heat::COLD).evicted_with(entry));
+        self.inactive.put(slot, place, page, Entry::NONE);
+        let id = slot * WINDOW_PAGES as u32 + place as u32;
+        self.map.set(page, Entry::new(Kind::Inactive, id, 0, Heat::COLD).evicted_with(entry));
         self.objects.release(entry.id(), true);
     }
 

@@ -1,8 +1,8 @@
-//! Out, from the program to the stage.
+//! Out, from the program to the inactive list.
 //!
 //! Evicting is safe because
 //! 1. the source is registered on the descriptor that moves it, and has been since the last event was applied (event.rs);
-//! 2. a page is `Staged` in the swap map before any message is read after its move, so its fault finds it;
+//! 2. a page is `Inactive` in the swap map before any message is read after its move, so its fault finds it;
 //! 3. nothing is taken from a range that somebody may be discarding (the quarantine), also not after an event that came during the move: what is
 //!    left of the run is looked at again;
 //! 4. pages that the kernel writes without a fault are left where they are: they are listed before the move, and again after it,
@@ -36,7 +36,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         self.reclaim.is_pinned(at) || self.regions.quarantine().holds(at) || self.kernel.is_held(at)
     }
 
-    /// Moves a run to the stage, as far as it goes; how many bytes it was. What may be moved is asked anew before each move, since the
+    /// Moves a run to the inactive list, as far as it goes; how many bytes it was. What may be moved is asked anew before each move, since the
     /// events that were applied meanwhile may have changed the answer.
     pub(super) fn move_out(&mut self, range: Range<usize>) -> usize {
         let (mut at, mut got, mut tries, mut helped) = (range.start, 0, 0, Helped::default());
@@ -47,12 +47,12 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             }
             let end = (at + PAGE..range.end).step_by(PAGE).find(|&next| self.must_stay(next));
             let wanted = (end.unwrap_or(range.end) - at) / PAGE;
-            let Some((first, room)) = self.room_on_stage(at, wanted) else { break };
+            let Some((first, room)) = self.room_on_list(at, wanted) else { break };
             let bytes = wanted.min(room) * PAGE;
-            let moved = self.move_unprotected(self.stage.page_at(first), at, bytes);
-            self.staged(at, moved.bytes, first);
+            let moved = self.move_unprotected(self.inactive.page_at(first), at, bytes);
+            self.enter(at, moved.bytes, first);
             if wanted < PACKED_BELOW && moved.bytes > 0 {
-                self.stage.packed(first + (moved.bytes / PAGE) as u32);
+                self.inactive.packed(first + (moved.bytes / PAGE) as u32);
             }
             at += moved.bytes;
             got += moved.bytes;
@@ -83,13 +83,13 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         got
     }
 
-    /// Where `wanted` pages from `at` on go: the stage page, and for how many there is room.
-    fn room_on_stage(&mut self, at: usize, wanted: usize) -> Option<(u32, usize)> {
+    /// Where `wanted` pages from `at` on go: the inactive list page, and for how many there is room.
+    fn room_on_list(&mut self, at: usize, wanted: usize) -> Option<(u32, usize)> {
         if wanted < PACKED_BELOW {
-            return self.stage.find_packed();
+            return self.inactive.find_packed();
         }
         let windows = (at + wanted * PAGE).div_ceil(WINDOW) - at / WINDOW;
-        self.stage.find_windows(windows.min(32), at / PAGE % WINDOW_PAGES)
+        self.inactive.find_windows(windows.min(32), at / PAGE % WINDOW_PAGES)
     }
 
     /// Pages that are refused are shared since a fork, in a folio whose first page is, or pinned by I/O in flight: all but the last can be helped, once.
@@ -105,10 +105,10 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         false
     }
 
-    /// Moves pages of the program's to the stage, without their protection.
+    /// Moves pages of the program's to the inactive list, without their protection.
     ///
     /// A swap entry would take it along, and so would a page on kernels since April 2026. Then the engine's own write to
-    /// the stage would wait for the engine. It is safe to take protection away first: a write to a page that nobody else
+    /// the inactive list would wait for the engine. It is safe to take protection away first: a write to a page that nobody else
     /// has copies nothing, and one that others have too stays, and what is copied there is counted late.
     fn move_unprotected(&mut self, dst: usize, src: usize, bytes: usize) -> Moved {
         match self.kernel.lift_protection(src..src + bytes) {
@@ -117,8 +117,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         }
     }
 
-    /// Enters pages that lie on the stage now, from its page `first` on.
-    fn staged(&mut self, at: usize, bytes: usize, first: u32) {
+    /// Enters pages that lie on the inactive list now, from its page `first` on.
+    fn enter(&mut self, at: usize, bytes: usize, first: u32) {
         if bytes == 0 {
             return;
         }
@@ -137,10 +137,10 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                     Entry::NONE
                 }
             };
-            let staged = Entry::new(Kind::Staged, id, 0, old.heat()).evicted_at(evictions);
-            let (slot, index) = staged.stage_page();
-            self.stage.put(slot, index, page, prior);
-            self.map.set(page, staged);
+            let entry = Entry::new(Kind::Inactive, id, 0, old.heat()).evicted_at(evictions);
+            let (slot, index) = entry.inactive_page();
+            self.inactive.put(slot, index, page, prior);
+            self.map.set(page, entry);
         }
     }
 
@@ -156,7 +156,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         // A list of locks is followed no further than to the first that is out: once that is home, the rest is seen.
         loop {
             self.list_pins();
-            let is_out = |pin: &usize| self.map.get(*pin).kind() == Kind::Staged;
+            let is_out = |pin: &usize| self.map.get(*pin).kind() == Kind::Inactive;
             let out: Vec<usize> = self.reclaim.pins_in(&moved).iter().copied().filter(is_out).collect();
             if out.is_empty() {
                 return;

@@ -1,4 +1,4 @@
-//! Out once more, and smaller: windows that are worth it are put on the stage, from where they go out as one object.
+//! Out once more, and smaller: windows that are worth it are put on the inactive list, from where they go out as one object.
 //!
 //! This is safe because
 //! 1. no message is read between the look at the entries and their change, so that they still say where the pages are;
@@ -38,9 +38,9 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         found
     }
 
-    /// Looks at the next windows for one that is worth it, and puts it on the stage.
+    /// Looks at the next windows for one that is worth it, and puts it on the inactive list.
     fn recompress_next(&mut self, looks: usize, cold: bool) -> bool {
-        if self.stage.is_crowded() || self.regions.has_displaced() {
+        if self.inactive.is_crowded() || self.regions.has_displaced() {
             return false;
         }
         for _ in 0..looks {
@@ -53,10 +53,10 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         false
     }
 
-    /// Loads the pages of `mask` and puts them on a slot of the stage, each in its place.
+    /// Loads the pages of `mask` and puts them on a slot of the inactive list, each in its place.
     pub(super) fn gather(&mut self, window: usize, mask: u16) -> bool {
         let Some(slot) = self.slot_to_load() else { return false };
-        let to = self.stage.at(slot);
+        let to = self.inactive.at(slot);
         for (start, count) in runs(mask) {
             let offset = start * PAGE;
             if self.load_run(window + offset, count as u16, to + offset).is_err() {
@@ -65,9 +65,9 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 return false;
             }
         }
-        self.stage.hold(slot, false);
+        self.inactive.hold(slot, false);
         for index in (0..WINDOW_PAGES).filter(|i| mask & 1 << i != 0) {
-            self.restage(window + index * PAGE, slot, index);
+            self.to_inactive(window + index * PAGE, slot, index);
         }
         self.stat.packed.fetch_add(mask.count_ones() as u64, Relaxed);
         true

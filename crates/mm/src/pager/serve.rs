@@ -1,4 +1,4 @@
-//! In: what a thread waits for is brought, from the stage (activate.rs), from an object (load.rs), or out of nothing (fill.rs).
+//! In: what a thread waits for is brought, from the inactive list (activate.rs), from an object (load.rs), or out of nothing (fill.rs).
 //!
 //! Restoring is safe because
 //! 1. a page is put only where the kernel says there is a hole (EEXIST otherwise), and in a mapping registered with us;
@@ -49,7 +49,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         loop {
             let entry = self.map.get(fault.at);
             let outcome = match entry.kind() {
-                Kind::Staged => self.activate(fault.at, entry, extent),
+                Kind::Inactive => self.activate(fault.at, entry, extent),
                 Kind::Stored => self.load(fault.at, entry, extent, pauses == 0),
                 Kind::Zero | Kind::None | Kind::Clean => self.fill(fault, entry, extent, gate),
             };

@@ -101,12 +101,12 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         pages.step_by(PAGE).take_while(|&at| kernel.unshare(at)).count() > 0
     }
 
-    /// While most of what is in the program is others' too: moves to the stage what is not, as far as it is known, and cold; how many bytes it was. The hand
+    /// While most of what is in the program is others' too: moves to the inactive list what is not, as far as it is known, and cold; how many bytes it was. The hand
     /// would pass thousands of pages for each of those.
     pub(super) fn evict_recent(&mut self, want: usize) -> usize {
         let (mut got, mut moved) = (0, 0..0);
         for _ in 0..self.cow.recent().min(RECENT_LOOKS + want / WINDOW) {
-            if got >= want || self.stage.is_full() {
+            if got >= want || self.inactive.is_full() {
                 break;
             }
             let Some(range) = self.cow.take_recent() else { break };

@@ -1,9 +1,9 @@
 //! Slots that are emptied, loaded into, and given back; and entries that nobody needs any more.
 
+use crate::inactive::Use;
 use crate::kernel::{Kernel, Store, WINDOW_PAGES};
 use crate::mask::{bits, runs};
 use crate::pager::Pager;
-use crate::stage::Use;
 use crate::swap_map::Entry;
 use core::sync::atomic::Ordering::Relaxed;
 use vmscan::{PAGE, WINDOW};
@@ -16,9 +16,9 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             None | Zero => {}
             Stored => self.objects.release(entry.id(), true),
             Clean => self.objects.release(entry.id(), false),
-            Staged => {
-                let (slot, page) = entry.stage_page();
-                let prior = self.stage.take(slot, page, false);
+            Inactive => {
+                let (slot, page) = entry.inactive_page();
+                let prior = self.inactive.take(slot, page, false);
                 self.drop_entry(prior);
                 self.discard_if_empty(slot);
             }
@@ -27,49 +27,49 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
 
     /// Discards an inactive slot when no page of the program lies on it any more.
     pub(super) fn discard_if_empty(&mut self, slot: u32) {
-        let s = self.stage.slot(slot);
-        if s.staged == 0 && s.used == Use::Inactive {
+        let s = self.inactive.slot(slot);
+        if s.owned == 0 && s.used == Use::Inactive {
             self.discard_slot(slot);
         }
     }
 
     /// Takes a slot to load pages into: of stock, or of new pages where there is none.
     pub(super) fn slot_to_load(&mut self) -> Option<u32> {
-        if let Some(slot) = self.stage.take_stock() {
+        if let Some(slot) = self.inactive.take_stock() {
             return Some(slot);
         }
-        let (first, _) = self.stage.find_windows(1, 0)?;
+        let (first, _) = self.inactive.find_windows(1, 0)?;
         let slot = first / WINDOW_PAGES as u32;
-        let at = self.stage.at(slot);
+        let at = self.inactive.at(slot);
         if !self.kernel.populate(at, WINDOW) {
             self.kernel.discard(at, WINDOW);
             return None;
         }
-        self.stage.made(slot);
+        self.inactive.made(slot);
         self.limit.charge(WINDOW);
         Some(slot)
     }
 
     /// A slot that was taken, and is still taken, is not needed any more, or not all of it.
     pub(super) fn put_back(&mut self, slot: u32) {
-        if self.stage.slot(slot).used == Use::Fetching && !self.stage.put_back(slot) {
+        if self.inactive.slot(slot).used == Use::Fetching && !self.inactive.put_back(slot) {
             self.discard_slot(slot);
         }
     }
 
     /// Gives a slot's pages, which nobody needs, back to the kernel; those that it does not take now are waste, and tried again.
     pub(super) fn discard_slot(&mut self, slot: u32) {
-        let base = self.stage.at(slot);
-        for (first, count) in runs(self.stage.slot(slot).present) {
+        let base = self.inactive.at(slot);
+        for (first, count) in runs(self.inactive.slot(slot).present) {
             if self.kernel.discard(base + first * PAGE, count * PAGE) {
-                self.stage.left(slot, bits(first, count));
+                self.inactive.left(slot, bits(first, count));
                 self.limit.uncharge(count * PAGE);
             } else {
                 self.stat.busy.fetch_add(count as u64, Relaxed);
             }
         }
-        if self.stage.slot(slot).present != 0 {
-            self.stage.waste(slot);
+        if self.inactive.slot(slot).present != 0 {
+            self.inactive.waste(slot);
         }
     }
 }

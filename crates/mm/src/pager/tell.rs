@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   who tells      untold ── reads, compresses ──> record of its log
-//!   each of them   heed: Clean, as if loaded from there ── evict_told ──> stage ── hash as there: dropped, depends on the record
+//!   each of them   heed: Clean, as if loaded from there ── evict_told ──> inactive list ── hash as there: dropped, depends on the record
 //!                                                                              └─ another: an object of its own
 //! ```
 //!
@@ -116,7 +116,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         }
     }
 
-    /// Moves some of what was told to the stage, and has as much compared; how many bytes it was. It frees memory only when all of the family have done so, and so
+    /// Moves some of what was told to the inactive list, and has as much compared; how many bytes it was. It frees memory only when all of the family have done so, and so
     /// it is done also by those that are far from their limit.
     pub(super) fn evict_told(&mut self, most: usize) -> usize {
         if !self.shared.is_told() {
@@ -126,7 +126,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         self.list_pins();
         let (mut got, mut moved) = (0, 0..0);
         while got < most.min(TOLD_STEP)
-            && !self.stage.is_full()
+            && !self.inactive.is_full()
             && let Some(range) = self.shared.take_told()
         {
             got += self.evict_range(range, &mut moved).0;
@@ -159,7 +159,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             let mask = (0..WINDOW_PAGES)
                 .filter(|&p| is_out(self, window + p * PAGE))
                 .fold(0, |mask, p| mask | bits(p, 1));
-            if self.stage.is_full() || self.ahead.slot_of(window).is_some() || !self.gather(window, mask) {
+            if self.inactive.is_full() || self.ahead.slot_of(window).is_some() || !self.gather(window, mask) {
                 // Tried again later.
                 self.shared.retry_home(page);
                 return true;

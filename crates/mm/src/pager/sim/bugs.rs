@@ -154,7 +154,7 @@ fn a_lost_wake_is_found() {
     is_found(
         Bugs { mute_wake: true, ..Bugs::default() },
         Habit::Remaps,
-        &["waits", "goes round in circles", "slots of the stage are left"],
+        &["waits", "goes round in circles", "slots of the inactive list are left"],
     );
 }
 

@@ -23,7 +23,10 @@ pub fn fork(world: &Shared, pager: &mut Simulated, plan: &Plan) -> Tally {
     if !pager.hush() {
         return Tally::default();
     }
-    assert!(!pager.stage.holds_any() && pager.stage.in_flight() == 0, "a calm pager has pages on the stage");
+    assert!(
+        !pager.inactive.holds_any() && pager.inactive.in_flight() == 0,
+        "a calm pager has pages on the inactive list"
+    );
     let estate = pager.estate();
     // Other threads run on before the clone, and after it.
     let between = || {

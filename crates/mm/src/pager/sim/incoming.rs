@@ -4,7 +4,7 @@ use super::memory::{Access, Marker};
 use super::program::BASE;
 use super::scene::{SOMEBODY, Scene, pages};
 use super::store::WORKERS;
-use crate::stage::Use;
+use crate::inactive::Use;
 use crate::swap_map::Kind;
 use vmscan::{PAGE, WINDOW};
 
@@ -47,13 +47,13 @@ fn read_ahead_leaves_guards_where_they_are() {
 }
 
 #[test]
-fn a_page_that_the_kernel_took_back_from_the_stage_reads_as_zeros() {
+fn a_page_that_the_kernel_took_back_from_the_inactive_list_reads_as_zeros() {
     let mut scene = Scene::new();
     scene.write(pages(0..4));
     scene.turn();
-    assert_eq!(scene.kind(BASE), Kind::Staged);
+    assert_eq!(scene.kind(BASE), Kind::Inactive);
     let slot = scene.pager.map.get(BASE).id() / 16;
-    let gone = scene.pager.stage.at(slot) + 2 * PAGE;
+    let gone = scene.pager.inactive.at(slot) + 2 * PAGE;
     scene.world.borrow_mut().memory.remove(gone).expect("it was there");
     scene.reads_back(pages(0..2), 0);
     assert_eq!(scene.touch(pages(2..3).start, None), Access::Done(0));
@@ -67,8 +67,8 @@ fn a_page_that_vanishes_under_a_worker_is_zeros() {
     scene.turn();
     scene.turn();
     let slot = scene.pager.map.get(BASE).id() / 16;
-    assert_eq!(scene.pager.stage.slot(slot).used, Use::InFlight);
-    let gone = scene.pager.stage.at(slot) + 5 * PAGE;
+    assert_eq!(scene.pager.inactive.slot(slot).used, Use::InFlight);
+    let gone = scene.pager.inactive.at(slot) + 5 * PAGE;
     scene.world.borrow_mut().memory.remove(gone).expect("it was there");
     assert_eq!(scene.world.borrow_mut().memory.access(SOMEBODY, BASE, None), Access::Fault);
     for worker in (0..WORKERS).cycle().take(20) {
@@ -86,7 +86,7 @@ fn who_misses_alone_gets_a_page_of_stock() {
     scene.write(pages(0..16));
     scene.go_on();
     let opened = |scene: &Scene| {
-        let slots = (0..scene.pager.stage.slots() as u32).map(|slot| scene.pager.stage.slot(slot));
+        let slots = (0..scene.pager.inactive.slots() as u32).map(|slot| scene.pager.inactive.slot(slot));
         slots.filter(|s| s.used == Use::Opened).map(|s| s.present.count_ones()).collect::<Vec<_>>()
     };
     scene.reads_back(pages(3..4), 0);
@@ -120,8 +120,8 @@ fn an_object_whose_pages_are_picked_one_by_one_is_split() {
         scene.reads_back(pages(page..page + 1), 0);
     }
     let kinds = |scene: &Scene, kind| (0..16).filter(|&p| scene.kind(BASE + p * PAGE) == kind).count();
-    // Those that were not asked for are on the stage, and the object that nobody depends on is gone.
-    assert_eq!((kinds(&scene, Kind::Staged), kinds(&scene, Kind::Stored)), (14, 0));
+    // Those that were not asked for are on the inactive list, and the object that nobody depends on is gone.
+    assert_eq!((kinds(&scene, Kind::Inactive), kinds(&scene, Kind::Stored)), (14, 0));
     assert_eq!(scene.world.borrow().shelves.objects(), 0);
     scene.go_on();
     assert_eq!((scene.pager.stored_bytes(), scene.world.borrow().shelves.objects()), (16 * PAGE, 16));
@@ -146,15 +146,15 @@ fn a_fetch_that_is_overtaken_leaves_its_slot_as_stock() {
     let mut scene = Scene::new();
     scene.write(pages(0..128));
     scene.go_on();
-    let stock = scene.pager.stage.stock_bytes();
+    let stock = scene.pager.inactive.stock_bytes();
     assert!(stock >= 4 * WINDOW, "{stock}");
     // The third fault brings the first window, the next one a stream, and no worker runs meanwhile.
     for at in [0, 1, 2, 16] {
         scene.reads_back(pages(at..at + 1), 0);
     }
     assert!(!scene.pager.ahead.under_way().is_empty());
-    let before = scene.pager.stage.stock_bytes();
+    let before = scene.pager.inactive.stock_bytes();
     scene.reads_back(pages(32..33), 0);
-    assert_eq!(scene.pager.stage.stock_bytes(), before, "one back, one used");
+    assert_eq!(scene.pager.inactive.stock_bytes(), before, "one back, one used");
     scene.reads_back(pages(0..128), 0);
 }

@@ -2,8 +2,8 @@
 
 use super::program::BASE;
 use super::scene::{Scene, pages};
+use crate::inactive::Use;
 use crate::pager::look::OUT;
-use crate::stage::Use;
 use crate::swap_map::Kind;
 use uffd::pagemap::PRESENT_BIT;
 use vmscan::PAGE;
@@ -17,7 +17,7 @@ fn zeros_in_flight() -> Scene {
     scene.turn();
     scene.turn();
     let slot = scene.pager.map.get(BASE).id() / 16;
-    assert_eq!(scene.pager.stage.slot(slot).used, Use::InFlight);
+    assert_eq!(scene.pager.inactive.slot(slot).used, Use::InFlight);
     scene.world.borrow_mut().step_worker(0);
     scene
 }

@@ -30,7 +30,7 @@ pub struct Vma {
     pub engine: bool,
     /// Registered, so that pages can be moved there, and kept out of children.
     pub registered: bool,
-    /// Registered, but the kernel fills holes itself: the stage.
+    /// Registered, but the kernel fills holes itself: the inactive list.
     pub silent: bool,
     /// It was there when the engine stood still before a fork, or is a copy of such a one.
     pub marked: bool,

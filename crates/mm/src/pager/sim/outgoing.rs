@@ -3,8 +3,8 @@
 use super::memory::Content;
 use super::program::BASE;
 use super::scene::{Scene, pages};
+use crate::inactive::Use;
 use crate::kernel::Kernel;
-use crate::stage::Use;
 use crate::swap_map::Kind;
 use vmscan::PAGE;
 use vmscan::heat::Heat;
@@ -15,9 +15,9 @@ fn pages_that_could_not_be_discarded_are_tried_again() {
     scene.write(pages(0..5));
     scene.world.borrow_mut().stubborn = true;
     scene.go_on();
-    let slots = 0..scene.pager.stage.slots() as u32;
+    let slots = 0..scene.pager.inactive.slots() as u32;
     let used =
-        |scene: &Scene| slots.clone().filter(|&s| scene.pager.stage.slot(s).used == Use::Waste).count();
+        |scene: &Scene| slots.clone().filter(|&s| scene.pager.inactive.slot(s).used == Use::Waste).count();
     assert_eq!(used(&scene), 1);
     scene.world.borrow_mut().stubborn = false;
     scene.go_on();
@@ -58,7 +58,7 @@ fn pages_from_here_and_there_share_a_slot_and_become_objects_of_their_own() {
     scene.pager.pause(false);
     scene.turn();
     let slots: std::collections::BTreeSet<u32> =
-        [2, 21, 40, 41, 77].map(|p| scene.pager.map.get(BASE + p * PAGE).stage_page().0).into();
+        [2, 21, 40, 41, 77].map(|p| scene.pager.map.get(BASE + p * PAGE).inactive_page().0).into();
     assert_eq!(slots.len(), 1, "{slots:?}");
     scene.go_on();
     assert_eq!((scene.pager.stored_bytes(), scene.world.borrow().shelves.objects()), (5 * PAGE, 5));
@@ -213,7 +213,7 @@ fn what_a_stream_has_passed_goes_out_first_and_what_is_hot_stays() {
     assert_eq!(scene.pager.check(), Ok(()));
     for at in pages(16..64).step_by(PAGE) {
         let gone = at < pages(48..49).start && at != hot;
-        assert_eq!(scene.kind(at), if gone { Kind::Staged } else { Kind::Clean }, "{at:#x}");
+        assert_eq!(scene.kind(at), if gone { Kind::Inactive } else { Kind::Clean }, "{at:#x}");
     }
     scene.reads_back(pages(0..128), 0);
 }
@@ -238,5 +238,5 @@ fn the_hand_rests_where_there_is_nothing_to_take_until_something_comes_in() {
     scene.reads_back(pages(0..1), 0);
     assert!(!scene.pager.reclaim.rests(scene.pager.kernel.now_ns()));
     assert!(turns(&mut scene), "it has gone round again");
-    assert_eq!(scene.kind(BASE), Kind::Staged, "and found what came in");
+    assert_eq!(scene.kind(BASE), Kind::Inactive, "and found what came in");
 }

@@ -12,9 +12,9 @@ use super::store::{Record, Shelves, SimStore};
 use super::{Shared, World};
 use crate::kernel::WINDOW_PAGES;
 
+use crate::inactive::Use;
 use crate::pager::{Config, Pager};
 use crate::shared_store::Untold;
-use crate::stage::Use;
 use memcg::{Counts, Stat};
 use std::any::Any;
 use std::cell::RefCell;
@@ -26,7 +26,7 @@ use vmscan::{PAGE, WINDOW};
 
 /// Where the engine's memory lies.
 const STAGE: usize = 0x70_0000_0000;
-const NURSERY: usize = 0x71_0000_0000;
+const BOUNCE: usize = 0x71_0000_0000;
 const FRESH: usize = 0x72_0000_0000;
 pub const DOORBELL: usize = 0x73_0000_0000;
 
@@ -46,11 +46,11 @@ pub struct Plan {
     pub habit: Habit,
     /// Threads get signals.
     pub signals: bool,
-    /// Windows of the stage.
+    /// Windows of the inactive list.
     pub stage: usize,
     /// Everything goes out all the time; otherwise watermarks decide.
     pub evict_all: bool,
-    /// Windows that stay on the stage as second chance, where everything goes out all the time.
+    /// Windows that stay on the inactive list as second chance, where everything goes out all the time.
     pub inactive: usize,
     /// Everything is brought home once in so many turns; 0: never.
     pub retire: usize,
@@ -175,7 +175,7 @@ pub fn world(seed: u64, plan: &Plan) -> World {
 pub fn map_engine(memory: &mut Memory, plan: &Plan) {
     let engine = |registered| Vma { engine: true, registered, ..program::fresh() };
     memory.map(STAGE..STAGE + plan.stage * WINDOW, Vma { silent: true, ..engine(true) });
-    memory.map(NURSERY..NURSERY + WINDOW, engine(false));
+    memory.map(BOUNCE..BOUNCE + WINDOW, engine(false));
     memory.map(FRESH..FRESH + FRESH_BYTES, engine(false));
     memory.map(DOORBELL..DOORBELL + WINDOW, engine(true));
 }
@@ -202,8 +202,8 @@ pub type Simulated<'a> = Pager<'a, SimKernel, SimStore>;
 
 pub fn config(plan: &Plan) -> Config {
     Config {
-        stage: (STAGE, plan.stage * WINDOW),
-        nursery: NURSERY,
+        inactive: (STAGE, plan.stage * WINDOW),
+        bounce: BOUNCE,
         fresh: (FRESH, FRESH_BYTES),
         doorbell: DOORBELL,
         evict_all: plan.evict_all,
@@ -411,10 +411,10 @@ fn ended(world: &Shared, pager: &Simulated) {
     assert_eq!(pager.map.next_used(0, 1 << 48), None, "an entry is left");
     assert_eq!(pager.objects.iter().count(), 0, "an object is left");
     assert_eq!(pager.stored_bytes(), 0, "stored pages are counted and not there");
-    let busy = (0..pager.stage.slots() as u32)
-        .map(|slot| pager.stage.slot(slot).used)
+    let busy = (0..pager.inactive.slots() as u32)
+        .map(|slot| pager.inactive.slot(slot).used)
         .filter(|used| !matches!(used, Use::Free | Use::Stock | Use::Opened))
         .count();
-    assert_eq!(busy, 0, "slots of the stage are left");
+    assert_eq!(busy, 0, "slots of the inactive list are left");
     assert_eq!(world.borrow().shelves.objects(), 0, "the store keeps an object that nobody names");
 }

@@ -1,4 +1,4 @@
-//! The simulated store: objects by value, and workers that go through the stage page by page.
+//! The simulated store: objects by value, and workers that go through the inactive list page by page.
 
 use super::memory::{Access, Content, Task};
 use super::{Shared, World};

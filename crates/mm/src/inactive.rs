@@ -1,4 +1,4 @@
-//! The inactive stage: a range of the engine's own where pages lie, still uncompressed, before they go for good.
+//! The inactive list: a range of the engine's own where pages lie, still uncompressed, before they go for good.
 //!
 //! It is divided into slots of one window. A slot's life:
 //!
@@ -13,7 +13,7 @@
 //!   Stock ──single pages, to the program or the pool──> Opened ──> Free
 //! ```
 //!
-//! For each slot: `staged` ⊆ `present`; a page of `staged` has an owner whose entry says `Staged` and names it, and no other page has one.
+//! For each slot: `owned` ⊆ `present`; a page of `owned` has an owner whose entry says `Inactive` and names it, and no other page has one.
 //!
 //! The range is as long as a large process may need it. The table of slots grows with what is used of it, so that a small process has a small one.
 
@@ -44,7 +44,7 @@ pub enum Use {
     Waste,
 }
 
-/// One window of the stage.
+/// One window of the inactive list.
 #[derive(Clone, Debug)]
 pub struct Slot {
     /// What for.
@@ -52,10 +52,10 @@ pub struct Slot {
     /// Physically there, by bit.
     pub present: u16,
     /// Contents of the program, by bit.
-    pub staged: u16,
-    /// The program's address of each staged page.
+    pub owned: u16,
+    /// The program's address of each owned page.
     pub owner: [usize; WINDOW_PAGES],
-    /// Each staged page's entry before it was staged, if that was `Clean`; else `NONE`.
+    /// Each owned page's entry before it was owned, if that was `Clean`; else `NONE`.
     pub prior: [Entry; WINDOW_PAGES],
     /// Objects that a job under way compares with, and how many: they are kept until it is done.
     pub lent: [u32; WINDOW_PAGES],
@@ -74,7 +74,7 @@ impl Slot {
     const FREE: Slot = Slot {
         used: Use::Free,
         present: 0,
-        staged: 0,
+        owned: 0,
         owner: [0; WINDOW_PAGES],
         prior: [Entry::NONE; WINDOW_PAGES],
         lent: [0; WINDOW_PAGES],
@@ -97,7 +97,7 @@ fn is_inactive(slot: &Slot, seq: u32) -> bool {
 }
 
 /// All slots.
-pub struct Stage {
+pub struct InactiveList {
     base: usize,
     /// How many slots the range has.
     capacity: usize,
@@ -117,15 +117,15 @@ pub struct Stage {
     in_flight_pages: usize,
     /// Slots of the range that are `Free`.
     free: usize,
-    /// The stage page where the next single page goes, and the sequence number of its slot; beyond it the slot has no page.
+    /// The inactive list page where the next single page goes, and the sequence number of its slot; beyond it the slot has no page.
     next_packed: Option<(u32, u32)>,
 }
 
-impl Stage {
-    /// A stage over `bytes` of engine memory at `base`, both multiples of the window; no page is present.
-    pub fn new(base: usize, bytes: usize) -> Stage {
+impl InactiveList {
+    /// An inactive list over `bytes` of engine memory at `base`, both multiples of the window; no page is present.
+    pub fn new(base: usize, bytes: usize) -> InactiveList {
         assert!(base.is_multiple_of(WINDOW) && bytes.is_multiple_of(WINDOW));
-        Stage {
+        InactiveList {
             base,
             capacity: bytes / WINDOW,
             slots: Vec::new(),
@@ -147,7 +147,7 @@ impl Stage {
         self.base + slot as usize * WINDOW
     }
 
-    /// The address of a stage page: slots times pages of a window.
+    /// The address of a page of the list: slots times pages of a window.
     pub fn page_at(&self, page: u32) -> usize {
         self.base + page as usize * PAGE
     }
@@ -157,15 +157,15 @@ impl Stage {
         &self.slots[slot as usize]
     }
 
-    /// True when a page of the program lies on the stage.
+    /// True when a page of the program lies on the inactive list.
     pub fn holds_any(&self) -> bool {
-        self.slots.iter().any(|s| s.staged != 0)
+        self.slots.iter().any(|s| s.owned != 0)
     }
 
-    /// Whose pages lie on the stage: their addresses.
+    /// Whose pages lie on the inactive list: their addresses.
     pub fn owners(&self) -> Vec<usize> {
         let of_slot = |s: &Slot| {
-            let pages = (0..WINDOW_PAGES).filter(|p| s.staged & 1 << p != 0).map(|p| s.owner[p]);
+            let pages = (0..WINDOW_PAGES).filter(|p| s.owned & 1 << p != 0).map(|p| s.owner[p]);
             pages.collect::<Vec<usize>>()
         };
         self.slots.iter().flat_map(of_slot).collect()
@@ -186,14 +186,14 @@ impl Stage {
         self.free < self.capacity / 2
     }
 
-    /// Room for pages that lie `skip` pages into their window, in up to `windows` free slots in a row: the stage page, and
+    /// Room for pages that lie `skip` pages into their window, in up to `windows` free slots in a row: the inactive list page, and
     /// for how many pages.
     pub fn find_windows(&mut self, windows: usize, skip: usize) -> Option<(u32, usize)> {
         let (slot, count) = self.find_free(windows)?;
         Some((slot * WINDOW_PAGES as u32 + skip as u32, count * WINDOW_PAGES - skip))
     }
 
-    /// Room for single pages, after those that came last: the stage page, and for how many pages.
+    /// Room for single pages, after those that came last: the inactive list page, and for how many pages.
     pub fn find_packed(&mut self) -> Option<(u32, usize)> {
         let open = self.next_packed.filter(|&(page, seq)| {
             let s = &self.slots[page as usize / WINDOW_PAGES];
@@ -205,7 +205,7 @@ impl Stage {
         }
     }
 
-    /// Single pages were put up to stage page `next`, which may be the end of their slot.
+    /// Single pages were put up to page of the list `next`, which may be the end of their slot.
     pub fn packed(&mut self, next: u32) {
         let s = &mut self.slots[(next as usize - 1) / WINDOW_PAGES];
         s.packed = true;
@@ -244,7 +244,7 @@ impl Stage {
     /// A page of the program lies on a page of a free or inactive slot now.
     pub fn put(&mut self, slot: u32, page: usize, owner: usize, prior: Entry) {
         let s = &mut self.slots[slot as usize];
-        debug_assert!(matches!(s.used, Use::Free | Use::Inactive) && s.staged & 1 << page == 0);
+        debug_assert!(matches!(s.used, Use::Free | Use::Inactive) && s.owned & 1 << page == 0);
         if s.used == Use::Free {
             self.free -= 1;
             s.used = Use::Inactive;
@@ -253,22 +253,22 @@ impl Stage {
         }
         let s = &mut self.slots[slot as usize];
         self.inactive_pages += (s.present & 1 << page == 0) as usize;
-        s.staged |= 1 << page;
+        s.owned |= 1 << page;
         s.present |= 1 << page;
         s.owner[page] = owner;
         s.prior[page] = prior;
     }
 
-    /// A staged page has another address now.
+    /// A owned page has another address now.
     pub fn rename(&mut self, slot: u32, page: usize, owner: usize) {
         self.slots[slot as usize].owner[page] = owner;
     }
 
-    /// A page is no longer staged. `gone`: it has left the stage physically. Returns its prior.
+    /// A page is no longer owned. `gone`: it has left the inactive list physically. Returns its prior.
     pub fn take(&mut self, slot: u32, page: usize, gone: bool) -> Entry {
         let s = &mut self.slots[slot as usize];
-        debug_assert!(s.staged & 1 << page != 0);
-        s.staged &= !(1 << page);
+        debug_assert!(s.owned & 1 << page != 0);
+        s.owned &= !(1 << page);
         let prior = core::mem::take(&mut s.prior[page]);
         if gone {
             self.left(slot, 1 << page);
@@ -307,7 +307,7 @@ impl Stage {
         let s = &mut self.slots[slot as usize];
         debug_assert!(s.used == Use::Inactive);
         s.used = Use::InFlight;
-        s.sent = s.staged;
+        s.sent = s.owned;
         self.inactive_pages -= s.present.count_ones() as usize;
         self.in_flight += 1;
         self.in_flight_pages += s.sent.count_ones() as usize;
@@ -326,7 +326,7 @@ impl Stage {
     /// Nobody's contents are in the slot any more: whole, it is stock; in part, the caller discards what is present.
     pub fn emptied(&mut self, slot: u32) {
         let s = &mut self.slots[slot as usize];
-        debug_assert!(s.staged == 0 && s.used != Use::Stock);
+        debug_assert!(s.owned == 0 && s.used != Use::Stock);
         if s.present == u16::MAX {
             s.used = Use::Stock;
             self.stock.push(slot);
@@ -339,7 +339,7 @@ impl Stage {
     /// What is left of a slot could not be discarded.
     pub fn waste(&mut self, slot: u32) {
         let s = &mut self.slots[slot as usize];
-        debug_assert!(s.staged == 0);
+        debug_assert!(s.owned == 0);
         if s.used == Use::Inactive {
             self.inactive_pages -= s.present.count_ones() as usize;
         }
@@ -384,7 +384,7 @@ impl Stage {
         is_whole
     }
 
-    /// Pages of stock, to be used one by one, and not as a window: the first stage page, and how many follow each other. The caller moves them away
+    /// Pages of stock, to be used one by one, and not as a window: the first page of the list, and how many follow each other. The caller moves them away
     /// from the first on and calls `left`, or leaves them.
     pub fn stock_pages(&mut self) -> Option<(u32, usize)> {
         let opened = self.opened.filter(|&slot| self.slots[slot as usize].used == Use::Opened);
@@ -425,7 +425,7 @@ impl Stage {
     /// Pages by bit have left the slot physically; what is left is the caller's to discard or to put back.
     pub fn left(&mut self, slot: u32, pages: u16) {
         let s = &mut self.slots[slot as usize];
-        debug_assert!(s.staged & pages == 0);
+        debug_assert!(s.owned & pages == 0);
         if s.used == Use::Inactive {
             self.inactive_pages -= (s.present & pages).count_ones() as usize;
         }
@@ -436,7 +436,7 @@ impl Stage {
         }
     }
 
-    /// Bytes on the stage that wait for a compressor, with what lies beside them that nobody needs any more and goes with them.
+    /// Bytes on the inactive list that wait for a compressor, with what lies beside them that nobody needs any more and goes with them.
     pub fn inactive_bytes(&self) -> usize {
         self.inactive_pages * PAGE
     }
@@ -464,15 +464,15 @@ mod tests {
     #[test]
     fn the_table_is_as_long_as_what_is_used_of_the_range_wants_it() {
         const SLOTS: usize = 1000;
-        let mut stage = Stage::new(0, SLOTS * WINDOW);
-        assert_eq!((stage.slots(), stage.is_full(), stage.is_crowded()), (0, false, false));
+        let mut list = InactiveList::new(0, SLOTS * WINDOW);
+        assert_eq!((list.slots(), list.is_full(), list.is_crowded()), (0, false, false));
         let mut put = |count: usize| {
             for _ in 0..count {
-                let (page, _) = stage.find_windows(1, 0).expect("there is room");
-                stage.put(page / WINDOW_PAGES as u32, 0, page as usize * PAGE, Entry::NONE);
-                stage.check().unwrap();
+                let (page, _) = list.find_windows(1, 0).expect("there is room");
+                list.put(page / WINDOW_PAGES as u32, 0, page as usize * PAGE, Entry::NONE);
+                list.check().unwrap();
             }
-            (stage.slots(), stage.is_crowded(), stage.is_full(), stage.find_windows(1, 0).is_some())
+            (list.slots(), list.is_crowded(), list.is_full(), list.find_windows(1, 0).is_some())
         };
         assert_eq!(put(10), (20, false, false, true));
         assert_eq!(put(490), (SLOTS, false, false, true));
@@ -481,14 +481,14 @@ mod tests {
 
     #[test]
     fn a_slot_that_is_free_again_is_used_before_the_table_grows() {
-        let mut stage = Stage::new(0, 1000 * WINDOW);
+        let mut list = InactiveList::new(0, 1000 * WINDOW);
         for _ in 0..200 {
-            let (page, room) = stage.find_windows(8, 0).expect("there is room");
+            let (page, room) = list.find_windows(8, 0).expect("there is room");
             assert_eq!(room, 8 * WINDOW_PAGES, "half of it is free");
             let slot = page / WINDOW_PAGES as u32;
-            stage.put(slot, 0, 0, Entry::NONE);
-            stage.take(slot, 0, true);
+            list.put(slot, 0, 0, Entry::NONE);
+            list.take(slot, 0, true);
         }
-        assert!(stage.slots() <= 18, "{}", stage.slots());
+        assert!(list.slots() <= 18, "{}", list.slots());
     }
 }

@@ -1,12 +1,12 @@
-//! What must hold of the stage: each slot has the pages that its use says, lies in the lists that it should, and is counted.
+//! What must hold of the inactive list: each slot has the pages that its use says, lies in the lists that it should, and is counted.
 
-use super::{Stage, Use};
+use super::{InactiveList, Use};
 use crate::kernel::WINDOW_PAGES;
 use crate::swap_map::Kind;
 use alloc::format;
 use alloc::string::String;
 
-impl Stage {
+impl InactiveList {
     /// What does not hold, in words.
     pub fn check(&self) -> Result<(), String> {
         for slot in 0..self.slots.len() as u32 {
@@ -33,17 +33,17 @@ impl Stage {
         let is_right = match s.used {
             Use::Free => s.present == 0,
             Use::Inactive | Use::InFlight => true,
-            Use::Stock => s.present == u16::MAX && s.staged == 0,
-            Use::Opened => self.opened == Some(slot) && s.present != 0 && s.staged == 0,
-            Use::Waste => s.present != 0 && s.staged == 0,
-            Use::Fetching => s.staged == 0,
+            Use::Stock => s.present == u16::MAX && s.owned == 0,
+            Use::Opened => self.opened == Some(slot) && s.present != 0 && s.owned == 0,
+            Use::Waste => s.present != 0 && s.owned == 0,
+            Use::Fetching => s.owned == 0,
         };
-        if !is_right || s.staged & !s.present != 0 {
+        if !is_right || s.owned & !s.present != 0 {
             return Err(format!("slot {slot} has pages that it should not have, or lacks some: {s:x?}"));
         }
         let is_prior = |page: &usize| match s.prior[*page].kind() {
             Kind::None => true,
-            Kind::Clean => s.staged & 1 << page != 0,
+            Kind::Clean => s.owned & 1 << page != 0,
             _ => false,
         };
         match (0..WINDOW_PAGES).find(|page| !is_prior(page)) {
