@@ -44,16 +44,16 @@ pub fn stand_still(watch: &Watch, pager: &mut Engine) {
     }
     shared_store::renew(watch.order.memcg);
     make_room(watch, pager);
-    pager.calm();
+    pager.quiesce();
     let has_all = pager.kernel().let_in(pager.regions()) && arena::let_in(true);
     live::forbid_huge_pages();
     // A child that misses some of its memory must not come to be.
-    let is_still = has_all && pager.hush();
+    let is_still = has_all && pager.drain_events();
     let is_child = is_still && channel.await_clone(|| watch.gone());
     live::allow_huge_pages();
     // Refused, it is in other children too, which unmap it.
     let _ = arena::let_in(false);
-    let late = pager.late(is_child);
+    let late = pager.after_clone(is_child);
     if is_still {
         tell(channel, &late);
     } else {

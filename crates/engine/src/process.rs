@@ -320,10 +320,10 @@ fn take_over(watch: &mut Watch) -> Result<(Box<Engine>, Board, Workers), CannotT
     let parents = CONTROL.pager.load(Acquire) as *mut Engine;
     // SAFETY: the parent's pager, in the child's copy of its heap, as it was when its engine stood still; it is used
     // here, and never again.
-    let (store, parent) = unsafe {
-        (PageStore::take_over((*parents).store(), mover, board, &slot.stat), (*parents).bequeath())
+    let (store, handover) = unsafe {
+        (PageStore::take_over((*parents).store(), mover, board, &slot.stat), (*parents).hand_over())
     };
-    let pager = Pager::inherit(live, store, &slot.stat, config, limit, parent, &late);
+    let pager = Pager::take_over(live, store, &slot.stat, config, limit, handover, &late);
     let pager = pager.map_err(CannotTakeOver::Misfit)?;
     pager.kernel().unmark(pager.regions());
     live::allow_huge_pages();

@@ -1,15 +1,15 @@
 //! Fork: parent and child go on with the same tables, each with a copy of its own, as each has of the memory and of the pool.
 //!
 //! ```text
-//!   parent's engine   calm ── marks mappings ── hush ── stands still ─────────────── late ──> goes on
-//!   parent's thread                                        └─ clone ──> runs on         │
-//!   child                                                        └─ waits ──────────────┴──> inherit ──> runs on
+//!   parent's engine   quiesce ── marks mappings ── drain_events ── stands still ────────── after_clone ──> goes on
+//!   parent's thread                                                      └─ clone ──> runs on   │
+//!   child                                                                      └─ waits ────────┴──> take_over ──> runs on
 //! ```
 //!
 //! This is safe because
-//! 1. from `calm` to the clone nothing is on the inactive list or with a worker: each page is in the program, in the pool, or nowhere, as the swap map says;
-//! 2. the child runs not one instruction of the program's before it has registered what is out (`inherit`);
-//! 3. what the program's other threads do to mappings after `hush` is an event that the parent reads after the clone (`Late`), whenever it was. The child sees
+//! 1. from `quiesce` to the clone nothing is on the inactive list or with a worker: each page is in the program, in the pool, or nowhere, as the swap map says;
+//! 2. the child runs not one instruction of the program's before it has registered what is out (`take_over`);
+//! 3. what the program's other threads do to mappings after `drain_events` is an event that the parent reads after the clone (`Late`), whenever it was. The child sees
 //!    which it was by what it has: a mapping that was there as the engine stood still bears a mark, also where it has been moved, and what has come
 //!    since bears none. Where that says nothing, and something is out there, it must not run;
 //! 4. what the program wants wiped in a child is forgotten (`adopt`), and a page that is said to be out must be a hole there (`verify`).
@@ -27,14 +27,14 @@ use memcg::Stat;
 use vmscan::PAGE;
 
 /// How often the parent waits for a moment without an event, at most.
-const HUSH_PAUSES: usize = 10_000;
+const DRAIN_PAUSES: usize = 10_000;
 
 /// The end of user space.
 const TOP: usize = 1 << 47;
 
 /// What a child takes over.
 #[cfg_attr(test, derive(Clone))]
-pub struct Estate {
+pub struct Handover {
     map: SwapMap,
     objects: Objects<()>,
     regions: RangeSet,
@@ -92,8 +92,8 @@ impl fmt::Display for Misfit {
 }
 
 impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
-    /// Before a clone: all that lies on the inactive list goes home, and all jobs end. Until `late` nothing of this pager's may be called but `hush`.
-    pub fn calm(&mut self) {
+    /// Before a clone: all that lies on the inactive list goes home, and all jobs end. Until `after_clone` nothing of this pager's may be called but `drain_events`.
+    pub fn quiesce(&mut self) {
         let mut pauses = 0;
         loop {
             self.settle();
@@ -115,9 +115,9 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
 
     /// After all that is registered has been marked: waits until no event is under way, so that every one that is read later is of a change that came
     /// after the marks. False when that did not come: there can be no clone.
-    pub fn hush(&mut self) -> bool {
+    pub fn drain_events(&mut self) -> bool {
         let mut pauses = 0;
-        while pauses < HUSH_PAUSES {
+        while pauses < DRAIN_PAUSES {
             // What is read now may be of a change before: the marks went with it, or are made where it has come to as it is read.
             self.settle();
             if self.is_quiet() {
@@ -133,7 +133,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
     ///
     /// Equal changes are told once. Who makes one waits until it is read, so that each thread has made one before the clone at most: what is moved to and fro is moved so after
     /// it, but for the first time.
-    pub fn late(&mut self, is_child: bool) -> Vec<Late> {
+    pub fn after_clone(&mut self, is_child: bool) -> Vec<Late> {
         let (mut pauses, mut late) = (0, Vec::new());
         let mut tell = |event| {
             if !late.contains(&event) {
@@ -172,9 +172,9 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
     }
 
     /// What a child of this pager takes over. In the child, where this pager is a copy of which nothing else is used.
-    pub fn bequeath(&mut self) -> Estate {
+    pub fn hand_over(&mut self) -> Handover {
         self.inactive = InactiveList::new(0, 0);
-        Estate {
+        Handover {
             map: core::mem::take(&mut self.map),
             objects: self.objects.take_table(),
             regions: core::mem::take(&mut self.regions).into_registered(),
@@ -183,8 +183,8 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
 
     /// The same as a copy.
     #[cfg(test)]
-    pub fn estate(&self) -> Estate {
-        Estate {
+    pub fn handover(&self) -> Handover {
+        Handover {
             map: self.map.clone(),
             objects: self.objects.clone_table(),
             regions: self.regions.registered().clone(),
@@ -192,17 +192,17 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
     }
 
     /// A child's pager. All that is out is registered when it is there; `kernel` has no memory of the program's registered yet.
-    pub fn inherit(
+    pub fn take_over(
         kernel: K,
         store: S,
         stat: &'a Stat,
         config: Config,
         limit: usize,
-        estate: Estate,
+        handover: Handover,
         late: &[Late],
     ) -> Result<Self, Misfit> {
         let mut pager = Pager::new(kernel, store, stat, config, limit);
-        let Estate { map, objects, mut regions } = estate;
+        let Handover { map, objects, mut regions } = handover;
         pager.map = map;
         pager.objects.adopt(objects);
         let mut seen = Seen::default();
@@ -330,7 +330,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
                 }
             }
         }
-        // Beyond user space lies what no event has come for; of such there is none after `calm`.
+        // Beyond user space lies what no event has come for; of such there is none after `quiesce`.
         debug_assert!(self.map.next_used(TOP, 2 * TOP).is_none());
         Ok(())
     }

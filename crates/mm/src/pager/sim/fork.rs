@@ -6,7 +6,7 @@ use super::run::{Plan, Simulated, Tally, agrees, config, live, map_engine, set_u
 use super::store::SimStore;
 use super::{Shared, World};
 use crate::pager::Pager;
-use crate::pager::fork::{Estate, Late, Misfit};
+use crate::pager::fork::{Handover, Late, Misfit};
 use memcg::Stat;
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -17,17 +17,17 @@ use std::rc::Rc;
 /// The process forks: the parent goes on, and the child's run is played to its end. What has happened in the child.
 pub fn fork(world: &Shared, pager: &mut Simulated, plan: &Plan) -> Tally {
     world.borrow_mut().calls = 0;
-    pager.calm();
+    pager.quiesce();
     let mark = || world.borrow_mut().memory.mark(|vma| vma.registered && !vma.engine);
     mark();
-    if !pager.hush() {
+    if !pager.drain_events() {
         return Tally::default();
     }
     assert!(
         !pager.inactive.holds_any() && pager.inactive.in_flight() == 0,
-        "a calm pager has pages on the inactive list"
+        "a quiet pager has pages on the inactive list"
     );
-    let estate = pager.estate();
+    let handover = pager.handover();
     // Other threads run on before the clone, and after it.
     let between = || {
         let mut world = world.borrow_mut();
@@ -38,28 +38,28 @@ pub fn fork(world: &Shared, pager: &mut Simulated, plan: &Plan) -> Tally {
     let child = Rc::new(RefCell::new(world.borrow_mut().fork(plan)));
     between();
     world.borrow_mut().calls = 0;
-    let mut late = pager.late(true);
+    let mut late = pager.after_clone(true);
     if plan.bugs.uninformed {
         late.clear();
     }
     child.borrow_mut().trace("born", [late.len() as u64, 0, 0]);
-    match catch_unwind(AssertUnwindSafe(|| childhood(&child, plan, estate, &late))) {
+    match catch_unwind(AssertUnwindSafe(|| childhood(&child, plan, handover, &late))) {
         Ok(tally) => tally,
         Err(panic) => panic!("in a child, {late:x?}: {}\nits last events:\n{}", words(panic), child.borrow()),
     }
 }
 
-fn childhood(world: &Shared, plan: &Plan, estate: Estate, late: &[Late]) -> Tally {
+fn childhood(world: &Shared, plan: &Plan, handover: Handover, late: &[Late]) -> Tally {
     let stat = Stat::default();
     let (kernel, store) = (SimKernel(world.clone()), SimStore(world.clone()));
     // A child's own children come later, and are fewer.
     let plan = Plan { steps: plan.steps / 4, fork: plan.fork * 2, ..plan.clone() };
     // Its one thread waits for this.
     world.borrow_mut().scripted = true;
-    let inherited = Pager::inherit(kernel, store, &stat, config(&plan), 1 << 30, estate, late);
+    let child = Pager::take_over(kernel, store, &stat, config(&plan), 1 << 30, handover, late);
     world.borrow_mut().scripted = false;
     world.borrow_mut().wiped.clear();
-    match inherited {
+    match child {
         Ok(mut pager) => {
             world.borrow_mut().memory.mark(|_| false);
             set_up(&mut pager, world, &plan);
