@@ -8,7 +8,7 @@
 //!    └─────────────────┴──────────── discarded ─────────────────┘
 //!
 //!   Stock, or Free and made ──load──> Fetching ──moved to the program──> Free
-//!                                         ├──split or packed──> Inactive
+//!                                         ├──split or recompressed──> Inactive
 //!                                         └──came to nothing──> Stock
 //!   Stock ──single pages, to the program or the pool──> Opened ──> Free
 //! ```
@@ -64,7 +64,7 @@ pub struct Slot {
     /// Staged when the last job took the slot, by bit.
     pub sent: u16,
     /// Its pages came one by one, from anywhere; else each lies where it lay in its window.
-    pub packed: bool,
+    pub is_single: bool,
     /// Told apart from an earlier use of the same slot in the inactive list.
     seq: u32,
 }
@@ -80,14 +80,14 @@ impl Slot {
         lent: [0; WINDOW_PAGES],
         lent_len: 0,
         sent: 0,
-        packed: false,
+        is_single: false,
         seq: 0,
     };
 
     /// How many of its pages go into one object: pages that were asked for one by one are kept one by one, so that a miss decompresses
     /// no more than its page, and nothing stays in the pool but what is out.
     pub fn unit(&self) -> usize {
-        if self.packed { 1 } else { WINDOW_PAGES }
+        if self.is_single { 1 } else { WINDOW_PAGES }
     }
 }
 
@@ -118,7 +118,7 @@ pub struct InactiveList {
     /// Slots of the range that are `Free`.
     free: usize,
     /// The inactive list page where the next single page goes, and the sequence number of its slot; beyond it the slot has no page.
-    next_packed: Option<(u32, u32)>,
+    next_single: Option<(u32, u32)>,
 }
 
 impl InactiveList {
@@ -138,7 +138,7 @@ impl InactiveList {
             in_flight: 0,
             in_flight_pages: 0,
             free: bytes / WINDOW,
-            next_packed: None,
+            next_single: None,
         }
     }
 
@@ -194,8 +194,8 @@ impl InactiveList {
     }
 
     /// Room for single pages, after those that came last: the inactive list page, and for how many pages.
-    pub fn find_packed(&mut self) -> Option<(u32, usize)> {
-        let open = self.next_packed.filter(|&(page, seq)| {
+    pub fn find_singles(&mut self) -> Option<(u32, usize)> {
+        let open = self.next_single.filter(|&(page, seq)| {
             let s = &self.slots[page as usize / WINDOW_PAGES];
             s.used == Use::Inactive && s.seq == seq
         });
@@ -206,10 +206,10 @@ impl InactiveList {
     }
 
     /// Single pages were put up to page of the list `next`, which may be the end of their slot.
-    pub fn packed(&mut self, next: u32) {
+    pub fn singles_put(&mut self, next: u32) {
         let s = &mut self.slots[(next as usize - 1) / WINDOW_PAGES];
-        s.packed = true;
-        self.next_packed = (!(next as usize).is_multiple_of(WINDOW_PAGES)).then_some((next, s.seq));
+        s.is_single = true;
+        self.next_single = (!(next as usize).is_multiple_of(WINDOW_PAGES)).then_some((next, s.seq));
     }
 
     /// `count` free slots in a row; fewer when none so long is near: at least one, or `None`.
@@ -248,7 +248,7 @@ impl InactiveList {
         if s.used == Use::Free {
             self.free -= 1;
             s.used = Use::Inactive;
-            s.packed = false;
+            s.is_single = false;
             self.enlist(slot);
         }
         let s = &mut self.slots[slot as usize];
@@ -401,11 +401,11 @@ impl InactiveList {
         self.opened == Some(slot)
     }
 
-    /// A slot that was taken holds pages of the program, which are about to be `put`; `packed` as in [`Slot`].
-    pub fn hold(&mut self, slot: u32, packed: bool) {
+    /// A slot that was taken holds pages of the program, which are about to be `put`; `is_single` as in [`Slot`].
+    pub fn hold(&mut self, slot: u32, is_single: bool) {
         let s = &mut self.slots[slot as usize];
         debug_assert!(s.used == Use::Fetching);
-        (s.used, s.packed) = (Use::Inactive, packed);
+        (s.used, s.is_single) = (Use::Inactive, is_single);
         self.inactive_pages += s.present.count_ones() as usize;
         self.enlist(slot);
     }

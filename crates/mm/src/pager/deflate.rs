@@ -27,7 +27,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                     .then(|| objects.get(prior.id()))
                     .filter(|object| object.is_sound() && !object.is_forlorn())?;
                 // A window that has changed but for a page or two leaves them no object that is kept for them alone.
-                if !s.packed {
+                if !s.is_single {
                     fewest = fewest.max(object.wanting());
                 }
                 Some(Prior { body: object.body, page: prior.offset() })

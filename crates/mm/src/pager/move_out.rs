@@ -18,7 +18,7 @@ use vmscan::heat::Heat;
 use vmscan::{PAGE, WINDOW};
 
 /// Runs shorter than this many pages share slots: what goes out in pieces was left over by accesses here and there.
-const PACKED_BELOW: usize = WINDOW_PAGES / 2;
+const SINGLE_BELOW: usize = WINDOW_PAGES / 2;
 
 /// How often one run of pages is tried again while events come.
 const TRIES: usize = 200;
@@ -51,8 +51,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             let bytes = wanted.min(room) * PAGE;
             let moved = self.move_unprotected(self.inactive.page_at(first), at, bytes);
             self.enter(at, moved.bytes, first);
-            if wanted < PACKED_BELOW && moved.bytes > 0 {
-                self.inactive.packed(first + (moved.bytes / PAGE) as u32);
+            if wanted < SINGLE_BELOW && moved.bytes > 0 {
+                self.inactive.singles_put(first + (moved.bytes / PAGE) as u32);
             }
             at += moved.bytes;
             got += moved.bytes;
@@ -85,8 +85,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
 
     /// Where `wanted` pages from `at` on go: the inactive list page, and for how many there is room.
     fn room_on_list(&mut self, at: usize, wanted: usize) -> Option<(u32, usize)> {
-        if wanted < PACKED_BELOW {
-            return self.inactive.find_packed();
+        if wanted < SINGLE_BELOW {
+            return self.inactive.find_singles();
         }
         let windows = (at + wanted * PAGE).div_ceil(WINDOW) - at / WINDOW;
         self.inactive.find_windows(windows.min(32), at / PAGE % WINDOW_PAGES)

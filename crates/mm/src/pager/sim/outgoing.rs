@@ -90,7 +90,7 @@ fn a_window_in_pieces_becomes_one_object_when_it_is_cold() {
 }
 
 #[test]
-fn windows_in_pieces_are_packed_where_nothing_else_would_make_room() {
+fn windows_in_pieces_are_recompressed_where_nothing_else_would_make_room() {
     let mut scene = Scene::new();
     scene.pager.limit.marks_mut().dense = usize::MAX;
     for page in 0..16 {

@@ -101,7 +101,7 @@ pub struct Tally {
     pub loaded: u64,
     pub reused: u64,
     pub ahead: u64,
-    pub packed: u64,
+    pub recompressed: u64,
     pub events: u64,
     pub lost: usize,
     pub children: usize,
@@ -118,7 +118,7 @@ impl std::ops::AddAssign for Tally {
         self.loaded += other.loaded;
         self.reused += other.reused;
         self.ahead += other.ahead;
-        self.packed += other.packed;
+        self.recompressed += other.recompressed;
         self.events += other.events;
         self.lost += other.lost;
         self.children += other.children;
@@ -335,7 +335,7 @@ pub fn live(world: Shared, plan: &Plan, pager: &mut Simulated) -> Tally {
         loaded: counts.zswpin,
         reused: counts.clean_reused,
         ahead: counts.readahead,
-        packed: counts.packed,
+        recompressed: counts.packed,
         events: counts.events,
         lost: world.borrow().program.lost.len(),
         ..Tally::default()

@@ -15,7 +15,7 @@ pub const WORKERS: usize = 2;
 const GARBAGE: Content = Content::MAX;
 
 /// What one page takes in the pool.
-const PACKED: usize = PAGE / 4;
+const COMPRESSED: usize = PAGE / 4;
 
 fn fingerprint(pages: &[Content]) -> u32 {
     pages.iter().fold(0, |print, &c| print.rotate_left(5) ^ c as u32)
@@ -130,7 +130,7 @@ impl Shelves {
     }
 
     fn pool_bytes(&self) -> usize {
-        self.objects.iter().flatten().map(|o| o.pages.len() * PACKED).sum()
+        self.objects.iter().flatten().map(|o| o.pages.len() * COMPRESSED).sum()
     }
 
     /// The family is told of a window's pages.
@@ -219,7 +219,7 @@ impl World {
                 if damaged {
                     self.shelves.damaged.extend(&pages);
                 }
-                let bytes = (pages.len() * PACKED) as u32;
+                let bytes = (pages.len() * COMPRESSED) as u32;
                 // A handle is used again as soon as it is free.
                 let objects = &mut self.shelves.objects;
                 let free = objects.iter().position(Option::is_none).unwrap_or(objects.len());
