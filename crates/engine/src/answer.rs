@@ -62,7 +62,7 @@ pub fn enroll(pager: &mut Engine) {
         return;
     }
     let ranges = CONTROL.fresh.each_ref().map(Hull::take);
-    if pager.enroll_now(&ranges) {
+    if pager.register_now(&ranges) {
         CONTROL.enrolled_bytes.store(mapped, Relaxed);
     } else {
         CONTROL.fresh.iter().zip(&ranges).for_each(|(hull, range)| hull.add(range));

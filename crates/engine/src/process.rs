@@ -263,7 +263,7 @@ fn awake(watch: &mut Watch) -> Result<(), (&'static str, Errno)> {
         // What is registered is kept out of children, and so the workers need not copy it.
         pager.settle();
         if !config.evict_all {
-            pager.enroll_all();
+            pager.register_all();
         }
         if memcg.has_family(slot) {
             pager.share();

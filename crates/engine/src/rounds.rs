@@ -214,10 +214,10 @@ impl Rounds {
     /// Does what there is to do: faults, room, what threads ask for, what relatives are told. False when that was
     /// nothing.
     fn work(&mut self, now: u64, own: usize, watch: &mut Watch, pager: &mut Engine) -> bool {
-        let enrolled_ns = pager.enrolled_ns();
+        let registered_ns = pager.registered_ns();
         let mut busy = pager.turn(own);
-        if pager.enrolled_ns() != enrolled_ns {
-            CONTROL.enrolled_bytes.store(pager.enrolled_bytes(), Relaxed);
+        if pager.registered_ns() != registered_ns {
+            CONTROL.enrolled_bytes.store(pager.registered_bytes(), Relaxed);
         }
         let (placement, board) = (&mut self.placement, &self.board);
         // Who has asked for it has rung.

@@ -10,7 +10,7 @@ use core::sync::atomic::Ordering::*;
 use memcg::{Memcg, Slot};
 use mm::Pager;
 use mm::kernel::WINDOW_PAGES;
-use mm::shared_store::Untold;
+use mm::shared_store::Unlogged;
 use uffd::PAGE;
 use vmscan::WINDOW;
 use zswap::PARCEL_MAX_BYTES;
@@ -46,7 +46,7 @@ impl Sharer {
             slot.share.tell_bytes.store(left, Relaxed);
         }
         let has_more = shared_store::read_new(RECORDS, |window, pages, body, borrowed| {
-            pager.heed(window, pages, body, borrowed)
+            pager.note_record(window, pages, body, borrowed)
         });
         has_more || asked > 0
     }
@@ -54,10 +54,10 @@ impl Sharer {
     /// Tells what is found next, if anything is: how many bytes it was; `None` where there is nothing left, or no room
     /// for it.
     fn share(&mut self, pager: &mut Pager<'_, Live, PageStore>) -> Option<usize> {
-        let (at, pages) = match pager.untold() {
-            Untold::Pages(at, pages) => (at, pages),
-            Untold::None => return Some(0),
-            Untold::End => return core::mem::take(&mut self.has_told).then_some(0),
+        let (at, pages) = match pager.unlogged() {
+            Unlogged::Pages(at, pages) => (at, pages),
+            Unlogged::None => return Some(0),
+            Unlogged::End => return core::mem::take(&mut self.has_told).then_some(0),
         };
         if self.window.is_empty() {
             (self.window, self.parcel) = (vec![0; WINDOW], vec![0; PARCEL_MAX_BYTES]);
@@ -84,7 +84,7 @@ fn leave(memcg: &Memcg, slot: &Slot, pager: &mut Pager<'_, Live, PageStore>) -> 
     if !shared_store::is_worth_leaving() || memcg.has_family(slot) {
         return false;
     }
-    let is_left = pager.take_home();
+    let is_left = pager.bring_logs_home();
     if !is_left {
         shared_store::empty(memcg, slot);
     }

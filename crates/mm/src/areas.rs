@@ -5,7 +5,7 @@
 //! 1. of memory that is registered every change is an event, after which its range is forgotten ([`Areas::forget_at`]);
 //! 2. memory that is not registered is asked about again before it is registered (`Kernel::register`), and nothing is
 //!    taken that is not registered;
-//! 3. a mapping that is new where none was known is registered by `enroll_all` or `enroll_now`, which ask the kernel,
+//! 3. a mapping that is new where none was known is registered by `register_all` or `register_now`, which ask the kernel,
 //!    and is forgotten then. Before that its pages are not looked at, and so they go out a little later.
 
 use alloc::string::String;

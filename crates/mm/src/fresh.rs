@@ -9,8 +9,8 @@ use alloc::string::String;
 /// How long it is from one look for mappings that are not registered yet to the next: while the address space grows fast, slowly, and not at all.
 /// Fast is more than this part of the limit since the last look. And a program can have ten thousand mappings: how many times as long as the last
 /// look took it is besides.
-const ENROLL_NS: [u64; 3] = [1_000_000, 4_000_000, 200_000_000];
-const ENROLL_REST: [u64; 3] = [1, 4, 16];
+const LOOK_NS: [u64; 3] = [1_000_000, 4_000_000, 200_000_000];
+const LOOK_REST: [u64; 3] = [1, 4, 16];
 const FAST: usize = 64;
 
 /// How the address space has grown since all of it was registered last, as far as nobody has told.
@@ -49,14 +49,14 @@ pub struct Fresh {
     growth: Growth,
     walk: Walk,
     /// When all mappings were registered last.
-    enrolled_ns: u64,
+    registered_ns: u64,
 }
 
 impl Fresh {
     /// Nothing was looked at yet.
     pub fn new(zeros: (usize, usize)) -> Fresh {
         let growth = Growth { size: 0, told: 0, is_unheard: true, bytes: 0 };
-        Fresh { zeros, growth, walk: Walk::default(), enrolled_ns: 0 }
+        Fresh { zeros, growth, walk: Walk::default(), registered_ns: 0 }
     }
 
     /// Engine memory that nothing is ever written to: an address and bytes.
@@ -80,17 +80,17 @@ impl Fresh {
     }
 
     /// All there is has been registered.
-    pub fn enrolled(&mut self, now_ns: u64) {
-        self.enrolled_ns = now_ns;
+    pub fn registered(&mut self, now_ns: u64) {
+        self.registered_ns = now_ns;
     }
 
     /// When that was last, in nanoseconds.
-    pub fn enrolled_ns(&self) -> u64 {
-        self.enrolled_ns
+    pub fn registered_ns(&self) -> u64 {
+        self.registered_ns
     }
 
     /// How much was told of, ever, when the last look began that came to the end: what has come since may have been missed.
-    pub fn enrolled_bytes(&self) -> usize {
+    pub fn registered_bytes(&self) -> usize {
         self.walk.told_at_last
     }
 
@@ -102,8 +102,8 @@ impl Fresh {
             self.walk.pace = if self.growth.is_unheard { is_slow as usize } else { 2 };
         }
         let pace = self.walk.pace;
-        let pause = if is_new { ENROLL_NS[pace] } else { 0 };
-        if now_ns < self.walk.stepped_ns + pause + self.walk.took_ns * ENROLL_REST[pace] {
+        let pause = if is_new { LOOK_NS[pace] } else { 0 };
+        if now_ns < self.walk.stepped_ns + pause + self.walk.took_ns * LOOK_REST[pace] {
             return None;
         }
         if is_new {
@@ -122,14 +122,14 @@ impl Fresh {
         if next.is_none() {
             // What must wait for an event now comes round again soon, what is refused with the next look.
             self.growth.is_unheard |= !walk.is_all;
-            (self.enrolled_ns, walk.told_at_last) = (end_ns, walk.told);
+            (self.registered_ns, walk.told_at_last) = (end_ns, walk.told);
         }
     }
 
     /// What does not hold, in words.
     pub fn check(&self) -> Result<(), String> {
         let Walk { pace, told, told_at_last, .. } = self.walk;
-        if told_at_last > told || pace >= ENROLL_NS.len() {
+        if told_at_last > told || pace >= LOOK_NS.len() {
             return Err(alloc::format!(
                 "a look has come to more than was told of when it began: {:?}",
                 self.walk
@@ -169,7 +169,7 @@ mod tests {
         fresh.stepped(Some(7), true, now, now);
         assert_eq!(fresh.next_step(now, LIMIT), Some(7));
         fresh.stepped(None, true, now, now);
-        assert_eq!(fresh.enrolled_ns(), now);
+        assert_eq!(fresh.registered_ns(), now);
         for (grown, pause) in [(0, 200_000_000), (1 << 20, 4_000_000), (2 << 20, 1_000_000)] {
             fresh.mapped(fresh.growth.size + grown, 0);
             assert_eq!(fresh.next_step(now + pause - 1, LIMIT), None, "{grown}");
@@ -190,7 +190,7 @@ mod tests {
         fresh.next_step(now, 1 << 30);
         fresh.mapped(1, 12);
         fresh.stepped(None, true, now, now);
-        assert_eq!(fresh.enrolled_bytes(), 9, "as it began");
+        assert_eq!(fresh.registered_bytes(), 9, "as it began");
         assert_eq!(fresh.next_step(now + 4_000_000, 1 << 30), Some(0));
     }
 }

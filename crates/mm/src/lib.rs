@@ -5,17 +5,29 @@
 //!   Kernel ───────────────────> Pager <───────────────────────> Store
 //!   (userfaultfd, or simulated)   │                        (workers and pool, or simulated)
 //!                                 ├── SwapMap       what is known of each page
-//!                                 ├── InactiveList    pages on their way out, still as they were
-//!                                 └── Objects       what went out together, and who needs it
+//!                                 ├── InactiveList  pages on their way out, still as they were
+//!                                 ├── Objects       what went out together, and who needs it
+//!                                 └── Regions, FaultQueue, Limit, Reclaim, SwapIn, Fresh, FetchAhead,
+//!                                     Recompression, CopyOnWrite, SharedStore
 //! ```
 //!
-//! - [`kernel`]: the two traits, and what passes between
-//! - [`swap_map`]: a page table of our own
-//! - [`inactive`], [`object`]: what the swap map points to
-//! - `areas`: where there is something to take
-//! - [`pager`]: the state and its turn. `event`: unmap, remap, remove; `enroll`: what is registered; `evict`: out; `pack`: out once more, and smaller;
-//!   `fault`: in; `fetch`: in, ahead; [`fork`]: what a child takes over; `shared`: what it has in common with its parent afterwards,
-//!   [`family`]: and what of it is stored once for both; [`look`]: what the program asks about its pages; `check`: an invariant walker
+//! The world, by two traits, and what passes between: [`kernel`].
+//!
+//! Parts, each of which keeps its own invariants and knows no pager:
+//! - [`swap_map`]: an entry for each page; [`object`]: what entries name; [`inactive`]: where pages lie in between
+//! - `regions`: what is registered, and what of that is in doubt; `quarantine`: what may be discarded just now
+//! - `limit`: watermarks and footprint; `fault_queue`: threads that wait; `bell`: threads that ask
+//! - `reclaim`: the clock hand; `areas`: where it may take something; `recompression`: its second hand
+//! - `swapin`: how a page comes from its object; `fetch_ahead`: what is loaded early; `fresh`: what nobody has registered yet
+//! - `cow`: what a fork has left to several processes; [`shared_store`]: what of that is stored once
+//! - `ranges`, `mask`: sets of addresses, and of a window's pages
+//!
+//! [`pager`] has the parts and the turn. What it does is in files below it:
+//! - `event`, `quiet`: unmap, remap, remove, and when none of that is under way
+//! - `register`; out: `evict`, `move_out`, `deflate`, `recompress`
+//! - in: `serve`, `activate`, `load`, `fill`, ahead `fetch`, all of it `home`; and slots in between: `stock`
+//! - [`fork`]: what a child takes over; `share`: its pages, `log`: its objects; [`look`]: what the program asks about its pages
+//! - `check`: what holds between the parts; `sim`: the simulator
 
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]

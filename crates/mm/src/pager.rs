@@ -12,7 +12,6 @@
 mod activate;
 mod check;
 mod deflate;
-mod enroll;
 mod event;
 mod evict;
 mod fetch;
@@ -20,14 +19,15 @@ mod fill;
 pub mod fork;
 mod home;
 mod load;
+mod log;
 pub mod look;
 mod move_out;
 mod quiet;
 mod recompress;
+mod register;
 mod serve;
 mod share;
 mod stock;
-mod tell;
 
 #[cfg(test)]
 mod sim;

@@ -1,6 +1,6 @@
 //! A store that relatives share: pages that several processes have since a fork are put into a log by one engine, for all of them.
 //!
-//! This is where the pager stands in that: the search for pages that no log has yet, what was told and is to go out, and the way through what
+//! This is where the pager stands in that: the search for pages that no log has yet, what was logged and is to go out, and the way through what
 //! comes home when no relative is left.
 
 use crate::swap_map::{Entry, SwapMap};
@@ -11,7 +11,7 @@ use vmscan::WINDOW;
 
 /// What a look for pages that others have too has found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Untold {
+pub enum Unlogged {
     /// These pages, by bit, of the window at this address.
     Pages(usize, u16),
     /// None so far.
@@ -24,7 +24,7 @@ pub enum Untold {
 #[derive(Debug, Default)]
 pub struct SharedStore {
     /// Windows of which a log has pages, and which are to go out.
-    told: VecDeque<Range<usize>>,
+    logged: VecDeque<Range<usize>>,
     /// Where the search for more of them stands.
     search: usize,
     /// Where the hand stands that brings home what is in logs.
@@ -33,23 +33,23 @@ pub struct SharedStore {
 
 impl SharedStore {
     /// A log has pages of this window.
-    pub fn tell(&mut self, window: usize) {
-        self.told.push_back(window..window + WINDOW);
+    pub fn note_logged(&mut self, window: usize) {
+        self.logged.push_back(window..window + WINDOW);
     }
 
-    /// True when something that was told is to go out.
-    pub fn is_told(&self) -> bool {
-        !self.told.is_empty()
+    /// True when something that was logged is to go out.
+    pub fn has_logged(&self) -> bool {
+        !self.logged.is_empty()
     }
 
-    /// Takes the window that was told first.
-    pub fn take_told(&mut self) -> Option<Range<usize>> {
-        self.told.pop_front()
+    /// Takes the window that was logged first.
+    pub fn take_logged(&mut self) -> Option<Range<usize>> {
+        self.logged.pop_front()
     }
 
     /// Nobody else has it any more.
-    pub fn forget_told(&mut self) {
-        self.told.clear();
+    pub fn forget_logged(&mut self) {
+        self.logged.clear();
     }
 
     /// Where the search for pages that others have too goes on.
@@ -76,8 +76,8 @@ impl SharedStore {
 
     /// What does not hold, in words.
     pub fn check(&self) -> Result<(), String> {
-        match self.told.iter().find(|range| !range.start.is_multiple_of(WINDOW)) {
-            Some(range) => Err(alloc::format!("{range:x?} was told, and is no window")),
+        match self.logged.iter().find(|range| !range.start.is_multiple_of(WINDOW)) {
+            Some(range) => Err(alloc::format!("{range:x?} was logged, and is no window")),
             None => Ok(()),
         }
     }
@@ -91,13 +91,13 @@ mod tests {
     use vmscan::heat::Heat;
 
     #[test]
-    fn what_is_told_goes_out_in_order() {
+    fn what_is_logged_goes_out_in_order() {
         let mut shared = SharedStore::default();
-        [4, 2].into_iter().for_each(|number| shared.tell(number * WINDOW));
-        assert!(shared.is_told());
-        assert_eq!((shared.take_told(), shared.check()), (Some(4 * WINDOW..5 * WINDOW), Ok(())));
-        shared.forget_told();
-        assert_eq!((shared.is_told(), shared.take_told()), (false, None));
+        [4, 2].into_iter().for_each(|number| shared.note_logged(number * WINDOW));
+        assert!(shared.has_logged());
+        assert_eq!((shared.take_logged(), shared.check()), (Some(4 * WINDOW..5 * WINDOW), Ok(())));
+        shared.forget_logged();
+        assert_eq!((shared.has_logged(), shared.take_logged()), (false, None));
     }
 
     #[test]

@@ -33,12 +33,12 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     pub(super) fn reclaim(&mut self, most: usize) -> bool {
         // Where everything goes out all the time no fault waits for room, and the hand registers what it comes to.
         if self.limit.footprint() > self.marks().wake && !self.limit.evicts_all() {
-            self.enroll_all();
+            self.register_all();
         }
         self.reclaim.begin_search();
         let actions = self.marks().decide(&self.usage());
         let dropped = self.drop_spare(&actions);
-        let told = self.evict_told(most);
+        let logged = self.evict_logged(most);
         let evicted = if actions.evict > 0 { self.evict(actions.evict.min(most)) } else { 0 };
         // What goes out in pieces leaves holes in its slots, and can use the inactive list up long before it is many bytes.
         let crowded = self.inactive.is_crowded() && actions.evict > 0;
@@ -46,7 +46,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         let deflated = self.deflate(deflate);
         let recompressed = actions.evict > 0 && self.recompress();
         if actions.evict > 0
-            && told + evicted + deflated + self.inactive.in_flight() == 0
+            && logged + evicted + deflated + self.inactive.in_flight() == 0
             && self.faults.is_empty()
             && self.limit.footprint() > self.marks().low
         {
@@ -55,7 +55,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 || dropped > 0
                 || self.limit.footprint() >= self.marks().high && self.recompress_at_last();
         }
-        recompressed || dropped + told + evicted + deflated > 0
+        recompressed || dropped + logged + evicted + deflated > 0
     }
 
     /// Gives back what nobody needs: waste, stock beyond what is wanted, and clean copies. How many bytes of stock it was.
@@ -224,7 +224,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 continue;
             }
             let part = at..run.end.min(area.end);
-            match self.enroll(&area, part.start) {
+            match self.register(&area, part.start) {
                 Ok(()) => got += self.evict_run(part.clone(), patience),
                 Err(Errno::EAGAIN) => return (got, Some(part.start)),
                 // Somebody else's, or not of a kind that can be registered: left alone.

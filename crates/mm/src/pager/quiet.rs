@@ -80,7 +80,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         while let Some(Range { start, end }) = self.regions.grown() {
             let mapping = self.kernel.mapping(start);
             let part = start..mapping.map_or(end, |m| m.end.min(end));
-            match self.enroll(&part, start) {
+            match self.register(&part, start) {
                 Err(Errno::EAGAIN) => return,
                 // It was quiet then: registered with the rest, before that was locked.
                 Err(_) if self.kernel.is_locked(start) => self.regions.register(part.clone()),

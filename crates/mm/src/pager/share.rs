@@ -29,7 +29,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// cannot be registered is left out: that includes what another thread changes this moment.
     pub fn share(&mut self) {
         // A child has registered no more than what it knows something of.
-        self.enroll_each();
+        self.register_each();
         self.cow.share(true);
         // The kernel writes to these where it cannot wait: as a thread ends.
         self.list_pins();
@@ -76,7 +76,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 Ok(copies) => {
                     self.limit.charge(copies * PAGE);
                     self.cow.note_own(range);
-                    self.unheed(fault.at);
+                    self.forget_record(fault.at);
                     break;
                 }
                 Err(Errno::EAGAIN) => self.wait_for_events(&mut pauses),

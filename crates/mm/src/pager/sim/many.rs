@@ -52,11 +52,11 @@ fn all_mappings_are_registered_step_by_step() {
     let mut scene = thousands_of_mappings(3000);
     let last = pages(3015..3016);
     scene.world.borrow_mut().memory.change(last.clone(), |vma| (vma.writable, vma.locked) = (true, false));
-    let (mut steps, began_ns) = (0, scene.pager.enrolled_ns());
-    while scene.pager.enrolled_ns() == began_ns {
+    let (mut steps, began_ns) = (0, scene.pager.registered_ns());
+    while scene.pager.registered_ns() == began_ns {
         let before = scene.world.borrow().asked;
         wait(&scene, 1000);
-        scene.pager.enroll_all();
+        scene.pager.register_all();
         let asked = scene.world.borrow().asked - before;
         assert!(asked <= 512, "{asked} mappings in one step");
         steps += 1;
@@ -71,7 +71,7 @@ fn all_mappings_are_registered_step_by_step() {
         .memory
         .change(pages(2000..2001), |vma| (vma.writable, vma.locked) = (true, false));
     let before = scene.world.borrow().asked;
-    assert!(scene.pager.enroll_now(&[pages(2000..2001)]));
+    assert!(scene.pager.register_now(&[pages(2000..2001)]));
     assert!(scene.pager.regions().iter().any(|region| region.contains(&pages(2000..2001).start)));
     assert!(scene.world.borrow().asked - before <= 17, "it and a few behind it");
 }

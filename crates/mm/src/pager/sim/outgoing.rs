@@ -184,7 +184,7 @@ fn what_is_registered_anew_can_be_taken_at_once() {
     assert_eq!(scene.pager.evict_occupied(pages(0..32), &mut 0), (16 * PAGE, None));
     protect(&scene, true);
     assert_eq!(scene.pager.evict_occupied(pages(16..32), &mut 0), (0, None), "not asked about again yet");
-    assert!(scene.pager.enroll_each());
+    assert!(scene.pager.register_each());
     assert_eq!(scene.pager.evict_occupied(pages(16..32), &mut 0), (16 * PAGE, None));
     assert_eq!(scene.pager.check(), Ok(()));
     scene.reads_back(pages(0..32), 0);

@@ -14,7 +14,7 @@ use crate::kernel::WINDOW_PAGES;
 
 use crate::inactive::Use;
 use crate::pager::{Config, Pager};
-use crate::shared_store::Untold;
+use crate::shared_store::Unlogged;
 use memcg::{Counts, Stat};
 use std::any::Any;
 use std::cell::RefCell;
@@ -236,12 +236,12 @@ pub fn set_up(pager: &mut Simulated, world: &Shared, plan: &Plan) {
 fn tell(world: &Shared, pager: &mut Simulated) {
     if !pager.shares() {
         if world.borrow_mut().chance(4) {
-            pager.take_home();
+            pager.bring_logs_home();
         }
         return;
     }
     if world.borrow_mut().chance(2)
-        && let Untold::Pages(window, pages) = pager.untold()
+        && let Unlogged::Pages(window, pages) = pager.unlogged()
     {
         let mut world = world.borrow_mut();
         let mut contents = Vec::new();
@@ -264,7 +264,7 @@ fn tell(world: &Shared, pager: &mut Simulated) {
     let told = world.borrow().shelves.told(choice);
     if let Some((Record { window, pages, .. }, body)) = told {
         let borrowed = world.borrow_mut().random.one_in(2);
-        pager.heed(window, pages, body, borrowed);
+        pager.note_record(window, pages, body, borrowed);
     }
 }
 

@@ -1,44 +1,48 @@
-//! What a family stores once: pages that several processes have since a fork are put into a log by one engine, for all of them.
+//! What relatives store once: pages that several processes have since a fork are put into a log by one engine, for all of them.
 //!
 //! ```text
-//!   who tells      untold ── reads, compresses ──> record of its log
-//!   each of them   heed: Clean, as if loaded from there ── evict_told ──> inactive list ── hash as there: dropped, depends on the record
-//!                                                                              └─ another: an object of its own
+//!   who writes     unlogged ── reads, compresses ──> record of its log
+//!   each of them   note_record: Clean, as if loaded from there ── evict_logged ──> inactive list
+//!                      ├─ hash as there: dropped, depends on the record
+//!                      └─ another: an object of its own
 //! ```
 //!
-//! Each for itself would make an object of its own, by way of a copy: with two of them and a ratio of 2 to 1 nothing would be gained.
+//! Each for itself would make an object of its own, by way of a copy: with two of them and a ratio of 2 to 1 nothing would be
+//! gained.
 //!
 //! This is safe because
-//! 1. a record is a guess, as any clean copy: a page depends on it only where the hash that it has when it has left the program is the record's. So it does not
-//!    matter what has become of the page since it was told, or whether this process ever had it;
+//! 1. a record is a guess, as any clean copy: a page depends on it only where the hash that it has when it has left the
+//!    program is the record's. So it does not matter what has become of the page since it was logged, or whether this
+//!    process ever had it;
 //! 2. what is noted of a page goes wherever the page goes, or is forgotten with it, by the same events;
-//! 3. a record stays as it is as long as one of the family may depend on it (shared_store.rs of the engine), and is checked against its hashes as it is loaded.
+//! 3. a record stays as it is as long as one of the relatives may depend on it (shared_store.rs of the
+//!    engine), and is checked against its hashes as it is loaded.
 
 use crate::kernel::{Body, Kernel, LOOK_PAGES, Run, Store, WINDOW_PAGES};
 use crate::mask::bits;
 use crate::pager::Pager;
-use crate::shared_store::Untold;
+use crate::shared_store::Unlogged;
 use crate::swap_map::{Entry, Kind};
 use vmscan::{PAGE, WINDOW};
 
-/// Of so many pages at a time it is asked who has them, for one look for what to tell.
+/// Of so many pages at a time it is asked who has them, for one look for what to log.
 const LOOKS: usize = 16;
 
 /// How many mappings are asked about for one area.
 const ASKS: usize = 256;
 
-/// How much of what was told goes out in one turn, at most, in bytes.
-const TOLD_STEP: usize = 4 * WINDOW;
+/// How much of what was logged goes out in one turn, at most, in bytes.
+const LOGGED_STEP: usize = 4 * WINDOW;
 
 impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// Looks for the next window of which others have pages too that are stored nowhere, and cold.
-    pub fn untold(&mut self) -> Untold {
+    pub fn unlogged(&mut self) -> Unlogged {
         for _ in 0..LOOKS {
             let area = match self.kernel.area(self.shared.search(), &mut { ASKS }) {
                 Ok(Some(area)) => area,
                 Ok(None) => {
                     self.shared.search_from(0);
-                    return Untold::End;
+                    return Unlogged::End;
                 }
                 Err(upto) => {
                     self.shared.search_from(upto);
@@ -64,17 +68,17 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 }
                 if pages != 0 {
                     self.shared.search_from(end);
-                    return Untold::Pages(window, pages);
+                    return Unlogged::Pages(window, pages);
                 }
                 at = end;
             }
         }
-        Untold::None
+        Unlogged::None
     }
 
     /// A log has pages of the window at `window`, named by bit, one after the other in `body`: its own engine's, or a `borrowed` one. Those that are there, and stored
     /// nowhere else, go out soon.
-    pub fn heed(&mut self, window: usize, pages: u16, body: Body, borrowed: bool) {
+    pub fn note_record(&mut self, window: usize, pages: u16, body: Body, borrowed: bool) {
         let mut id = None;
         for (rank, page) in (0..WINDOW_PAGES).filter(|page| pages & bits(*page, 1) != 0).enumerate() {
             let at = window + page * PAGE;
@@ -93,7 +97,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             self.map.set(at, Entry::new(Kind::Clean, id, rank as u16, entry.heat()));
         }
         if id.is_some() {
-            self.shared.tell(window);
+            self.shared.note_logged(window);
         }
     }
 
@@ -109,25 +113,25 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     }
 
     /// A page is about to be written to: what a log has of it is another.
-    pub(super) fn unheed(&mut self, at: usize) {
+    pub(super) fn forget_record(&mut self, at: usize) {
         if self.map.get(at).kind() == Kind::Clean && self.is_common(at) {
             let entry = self.map.set(at, Entry::NONE);
             self.drop_entry(entry);
         }
     }
 
-    /// Moves some of what was told to the inactive list, and has as much compared; how many bytes it was. It frees memory only when all of the family have done so, and so
+    /// Moves some of what was logged to the inactive list, and has as much compared; how many bytes it was. It frees memory only when all of the relatives have done so, and so
     /// it is done also by those that are far from their limit.
-    pub(super) fn evict_told(&mut self, most: usize) -> usize {
-        if !self.shared.is_told() {
+    pub(super) fn evict_logged(&mut self, most: usize) -> usize {
+        if !self.shared.has_logged() {
             return 0;
         }
         self.release_quarantine();
         self.list_pins();
         let (mut got, mut moved) = (0, 0..0);
-        while got < most.min(TOLD_STEP)
+        while got < most.min(LOGGED_STEP)
             && !self.inactive.is_full()
-            && let Some(range) = self.shared.take_told()
+            && let Some(range) = self.shared.take_logged()
         {
             got += self.evict_range(range, &mut moved).0;
         }
@@ -137,8 +141,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     }
 
     /// Brings what lies in logs into the pool, where no relative is left that has it too: a window at a time. False when there is nothing left of it.
-    pub fn take_home(&mut self) -> bool {
-        self.shared.forget_told();
+    pub fn bring_logs_home(&mut self) -> bool {
+        self.shared.forget_logged();
         for _ in 0..LOOKS * LOOK_PAGES {
             let Some((page, entry)) = self.shared.next_home(&self.map) else {
                 return self.objects.has_common();
@@ -147,7 +151,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 continue;
             }
             if entry.kind() == Kind::Clean {
-                self.unheed(page);
+                self.forget_record(page);
                 continue;
             }
             let window = page & !(WINDOW - 1);

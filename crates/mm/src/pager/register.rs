@@ -14,23 +14,23 @@ const FEW: usize = 16;
 const TRIES: usize = 200;
 
 impl<K: Kernel, S: Store> Pager<'_, K, S> {
-    /// The size of the address space in bytes; and how much was mapped, ever, of which the pager is told before it may be filled (`enroll_now`).
+    /// The size of the address space in bytes; and how much was mapped, ever, of which the pager is told before it may be filled (`register_now`).
     pub fn mapped(&mut self, bytes: usize, told: usize) {
         self.fresh.mapped(bytes, told);
     }
 
     /// When all there was has been registered last, in nanoseconds.
-    pub fn enrolled_ns(&self) -> u64 {
-        self.fresh.enrolled_ns()
+    pub fn registered_ns(&self) -> u64 {
+        self.fresh.registered_ns()
     }
 
     /// How much was mapped, ever, when the look began by which that was done: what has come since may have been missed.
-    pub fn enrolled_bytes(&self) -> usize {
-        self.fresh.enrolled_bytes()
+    pub fn registered_bytes(&self) -> usize {
+        self.fresh.registered_bytes()
     }
 
     /// Registers an area, unless all of it from `from` on is registered already.
-    pub(super) fn enroll(&mut self, area: &Range<usize>, from: usize) -> Result<(), Errno> {
+    pub(super) fn register(&mut self, area: &Range<usize>, from: usize) -> Result<(), Errno> {
         if self.regions.registered().covers(&(from..area.end)) {
             return Ok(());
         }
@@ -53,20 +53,20 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// Registers all there is, ahead of the hand: only then does fresh memory fault to us and can be made to wait. No event tells of new
     /// mappings, and so this is done again and again while the footprint is high. Of thousands of mappings it looks at
     /// some each time.
-    pub fn enroll_all(&mut self) {
+    pub fn register_all(&mut self) {
         let now = self.kernel.now_ns();
         let Some(at) = self.fresh.next_step(now, self.limit.marks().limit) else { return };
-        let (next, is_all) = self.enroll_within(at..usize::MAX, STEP);
+        let (next, is_all) = self.register_within(at..usize::MAX, STEP);
         self.fresh.stepped(next, is_all, now, self.kernel.now_ns());
     }
 
     /// Registers what there is in these ranges, or touches them, because the program is about to fill what it has
     /// mapped there; also below the mark from which on that is done anyway. False where some must still wait for an
     /// event.
-    pub fn enroll_now(&mut self, ranges: &[Range<usize>]) -> bool {
+    pub fn register_now(&mut self, ranges: &[Range<usize>]) -> bool {
         let mut pauses = 0;
         for range in ranges {
-            while !self.enroll_within(range.clone(), usize::MAX).1 {
+            while !self.register_within(range.clone(), usize::MAX).1 {
                 if pauses == TRIES {
                     self.fresh.missed();
                     return false;
@@ -74,18 +74,18 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 self.wait_for_events(&mut pauses);
             }
         }
-        self.fresh.enrolled(self.kernel.now_ns());
+        self.fresh.registered(self.kernel.now_ns());
         true
     }
 
     /// Tries once to register each mapping; false where some must wait for an event.
-    pub(super) fn enroll_each(&mut self) -> bool {
-        self.enroll_within(0..usize::MAX, usize::MAX).1
+    pub(super) fn register_each(&mut self) -> bool {
+        self.register_within(0..usize::MAX, usize::MAX).1
     }
 
     /// The same for mappings that touch a range, of which so many are asked about at most: where to go on, and false
     /// where some must wait for an event.
-    fn enroll_within(&mut self, range: Range<usize>, most: usize) -> (Option<usize>, bool) {
+    fn register_within(&mut self, range: Range<usize>, most: usize) -> (Option<usize>, bool) {
         let (mut at, mut left, mut is_all) = (range.start, most, true);
         loop {
             // A few at a time: what lies behind the range is not asked about.
@@ -95,7 +95,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             left += asks;
             at = match found {
                 Ok(Some(area)) if area.start < range.end => {
-                    is_all &= self.enroll(&area, area.start) != Err(Errno::EAGAIN);
+                    is_all &= self.register(&area, area.start) != Err(Errno::EAGAIN);
                     area.end
                 }
                 Ok(_) => return (None, is_all),
