@@ -1,12 +1,13 @@
-//! What the hand has learnt of the address space: where there is memory that it can take, and where there is none. To ask costs a call for each mapping, of which a
-//! program can have thousands, and the hand comes by again and again.
+//! What the hand has learnt of the address space: where there is memory that it can take, and where there is none.
+//! To ask costs a call for each mapping, of which a program can have thousands, and the hand comes by again and
+//! again.
 //!
 //! What is known may be older than the address space. That costs time at most, and never a byte, because
 //! 1. of memory that is registered every change is an event, after which its range is forgotten ([`Areas::forget_at`]);
 //! 2. memory that is not registered is asked about again before it is registered (`Kernel::register`), and nothing is
 //!    taken that is not registered;
-//! 3. a mapping that is new where none was known is registered by `register_all` or `register_now`, which ask the kernel,
-//!    and is forgotten then. Before that its pages are not looked at, and so they go out a little later.
+//! 3. a mapping that is new where none was known is registered by `register_all` or `register_now`, which ask the
+//!    kernel, and is forgotten then. Before that its pages are not looked at, and so they go out a little later.
 
 use alloc::string::String;
 use alloc::vec::Vec;

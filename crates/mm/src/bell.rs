@@ -1,5 +1,5 @@
-//! Bells: pages of the engine's own, in registered memory, which threads of the program touch to be heard. A touch is a fault, and is answered when
-//! what was asked for is done.
+//! Bells: pages of the engine's own, in registered memory, which threads of the program touch to be heard. A touch
+//! is a fault, and is answered when what was asked for is done.
 
 use crate::kernel::WINDOW_PAGES;
 use vmscan::{PAGE, WINDOW};
@@ -37,7 +37,8 @@ impl Bells {
         self.rung != 0
     }
 
-    /// The addresses of those that have rung, which are answered now; and for each that of the bell half a window further, which is made ready.
+    /// The addresses of those that have rung, which are answered now; and for each that of the bell half a window
+    /// further, which is made ready.
     pub fn answer(&mut self) -> impl Iterator<Item = (usize, usize)> + use<> {
         let (base, rung) = (self.base, core::mem::take(&mut self.rung));
         let at = move |bell: usize| base + bell % WINDOW_PAGES * PAGE;

@@ -1,7 +1,8 @@
 //! Copy-on-write: pages that a fork has left to several processes.
 //!
-//! Each of them is write-protected: who writes to it takes memory for a copy, and waits for room like one who touches fresh memory. What has come
-//! since the fork is this process's alone, and is remembered here, since it goes out first.
+//! Each of them is write-protected: who writes to it takes memory for a copy, and waits for room like one who
+//! touches fresh memory. What has come since the fork is this process's alone, and is remembered here, since it
+//! goes out first.
 //!
 //! Invariant: while nothing is shared nothing is remembered; and never more than `MOST_RECENT` ranges are.
 
@@ -62,8 +63,8 @@ impl CopyOnWrite {
         self.recent.push_back(range);
     }
 
-    /// A thread writes to the page at `at`: the pages that it may write to from now on, up to `end` at most. Who writes one page after the other is
-    /// let through to ever more of them.
+    /// A thread writes to the page at `at`: the pages that it may write to from now on, up to `end` at most. Who
+    /// writes one page after the other is let through to ever more of them.
     pub fn unprotect(&mut self, at: usize, end: usize) -> Range<usize> {
         let follows = at == self.unprotected.end;
         let most = if follows { (2 * self.unprotected.len()).min(WINDOW) } else { PAGE };

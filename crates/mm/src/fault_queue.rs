@@ -16,8 +16,8 @@ use alloc::vec::Vec;
 use core::ops::Range;
 use vmscan::hunger::Hunger;
 
-/// How long after a fault was served the next one is waited for, before anything else is done: a thread that misses here and there
-/// comes back at once.
+/// How long after a fault was served the next one is waited for, before anything else is done: a thread that misses
+/// here and there comes back at once.
 const BREAK_NS: u64 = 20_000;
 
 /// A thread that waits for a page.
@@ -131,7 +131,8 @@ impl FaultQueue {
         }
     }
 
-    /// From now on the process waits for its turn, or goes on: how long its threads have waited for it, summed, in nanoseconds.
+    /// From now on the process waits for its turn, or goes on: how long its threads have waited for it, summed, in
+    /// nanoseconds.
     pub fn park(&mut self, is_parked: bool, now_ns: u64) -> u64 {
         if is_parked == self.is_parked {
             return 0;
@@ -182,7 +183,8 @@ impl FaultQueue {
         self.waiting.iter().map(|fault| fault.since_ns).min()
     }
 
-    /// How long those threads have waited so far, summed, that still wait; in nanoseconds. Who waits for its turn does not count.
+    /// How long those threads have waited so far, summed, that still wait; in nanoseconds. Who waits for its turn
+    /// does not count.
     pub fn waited_ns(&self, now_ns: u64) -> u64 {
         self.ready.iter().chain(&self.waiting).map(|fault| now_ns.saturating_sub(fault.since_ns)).sum()
     }

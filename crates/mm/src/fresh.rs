@@ -1,14 +1,14 @@
-//! Fresh memory: what the program has mapped and nobody has registered yet. Only of what is registered a fault comes to the pager, so that fresh
-//! memory can be made to wait.
+//! Fresh memory: what the program has mapped and nobody has registered yet. Only of what is registered a fault
+//! comes to the pager, so that fresh memory can be made to wait.
 //!
-//! No event tells of a new mapping. It is looked for as the address space grows; of most the program tells before it may fill them. This is when to look,
-//! and how far a look has come.
+//! No event tells of a new mapping. It is looked for as the address space grows; of most the program tells before
+//! it may fill them. This is when to look, and how far a look has come.
 
 use alloc::string::String;
 
-/// How long it is from one look for mappings that are not registered yet to the next: while the address space grows fast, slowly, and not at all.
-/// Fast is more than this part of the limit since the last look. And a program can have ten thousand mappings: how many times as long as the last
-/// look took it is besides.
+/// How long it is from one look for mappings that are not registered yet to the next: while the address space grows
+/// fast, slowly, and not at all. Fast is more than this part of the limit since the last look. And a program can
+/// have ten thousand mappings: how many times as long as the last look took it is besides.
 const LOOK_NS: [u64; 3] = [1_000_000, 4_000_000, 200_000_000];
 const LOOK_REST: [u64; 3] = [1, 4, 16];
 const FAST: usize = 64;
@@ -44,7 +44,8 @@ struct Walk {
 /// What is known of fresh memory, and what it is made from.
 #[derive(Debug)]
 pub struct Fresh {
-    /// Engine memory that is not registered, for fresh memory on its way to the program: an address and bytes, zeros or no page.
+    /// Engine memory that is not registered, for fresh memory on its way to the program: an address and bytes,
+    /// zeros or no page.
     zeros: (usize, usize),
     growth: Growth,
     walk: Walk,
@@ -89,7 +90,8 @@ impl Fresh {
         self.registered_ns
     }
 
-    /// How much was told of, ever, when the last look began that came to the end: what has come since may have been missed.
+    /// How much was told of, ever, when the last look began that came to the end: what has come since may have been
+    /// missed.
     pub fn registered_bytes(&self) -> usize {
         self.walk.told_at_last
     }
@@ -113,7 +115,8 @@ impl Fresh {
         Some(self.walk.at)
     }
 
-    /// The step is over: where the next one begins, if any is left, and whether each mapping could be registered, or refused for good.
+    /// The step is over: where the next one begins, if any is left, and whether each mapping could be registered,
+    /// or refused for good.
     pub fn stepped(&mut self, next: Option<usize>, is_all: bool, began_ns: u64, end_ns: u64) {
         let walk = &mut self.walk;
         walk.is_all &= is_all;

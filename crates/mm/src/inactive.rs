@@ -13,9 +13,11 @@
 //!   Stock ──single pages, to the program or the pool──> Opened ──> Free
 //! ```
 //!
-//! For each slot: `owned` ⊆ `present`; a page of `owned` has an owner whose entry says `Inactive` and names it, and no other page has one.
+//! For each slot: `owned` ⊆ `present`; a page of `owned` has an owner whose entry says `Inactive` and names it, and
+//! no other page has one.
 //!
-//! The range is as long as a large process may need it. The table of slots grows with what is used of it, so that a small process has a small one.
+//! The range is as long as a large process may need it. The table of slots grows with what is used of it, so that a
+//! small process has a small one.
 
 mod check;
 
@@ -84,8 +86,8 @@ impl Slot {
         seq: 0,
     };
 
-    /// How many of its pages go into one object: pages that were asked for one by one are kept one by one, so that a miss decompresses
-    /// no more than its page, and nothing stays in the pool but what is out.
+    /// How many of its pages go into one object: pages that were asked for one by one are kept one by one, so that
+    /// a miss decompresses no more than its page, and nothing stays in the pool but what is out.
     pub fn unit(&self) -> usize {
         if self.is_single { 1 } else { WINDOW_PAGES }
     }
@@ -117,7 +119,8 @@ pub struct InactiveList {
     in_flight_pages: usize,
     /// Slots of the range that are `Free`.
     free: usize,
-    /// The inactive list page where the next single page goes, and the sequence number of its slot; beyond it the slot has no page.
+    /// The inactive list page where the next single page goes, and the sequence number of its slot; beyond it the
+    /// slot has no page.
     next_single: Option<(u32, u32)>,
 }
 
@@ -186,8 +189,8 @@ impl InactiveList {
         self.free < self.capacity / 2
     }
 
-    /// Room for pages that lie `skip` pages into their window, in up to `windows` free slots in a row: the inactive list page, and
-    /// for how many pages.
+    /// Room for pages that lie `skip` pages into their window, in up to `windows` free slots in a row: the inactive
+    /// list page, and for how many pages.
     pub fn find_windows(&mut self, windows: usize, skip: usize) -> Option<(u32, usize)> {
         let (slot, count) = self.find_free(windows)?;
         Some((slot * WINDOW_PAGES as u32 + skip as u32, count * WINDOW_PAGES - skip))
@@ -294,7 +297,8 @@ impl InactiveList {
         s.lent_len += 1;
     }
 
-    /// The slot's job is over, done or withdrawn: `recall` or `emptied` follows. The objects that were lent to it, and how many.
+    /// The slot's job is over, done or withdrawn: `recall` or `emptied` follows. The objects that were lent to it,
+    /// and how many.
     pub fn job_over(&mut self, slot: u32) -> ([u32; WINDOW_PAGES], usize) {
         let s = &mut self.slots[slot as usize];
         self.in_flight -= 1;
@@ -384,8 +388,8 @@ impl InactiveList {
         is_whole
     }
 
-    /// Pages of stock, to be used one by one, and not as a window: the first page of the list, and how many follow each other. The caller moves them away
-    /// from the first on and calls `left`, or leaves them.
+    /// Pages of stock, to be used one by one, and not as a window: the first page of the list, and how many follow
+    /// each other. The caller moves them away from the first on and calls `left`, or leaves them.
     pub fn stock_pages(&mut self) -> Option<(u32, usize)> {
         let opened = self.opened.filter(|&slot| self.slots[slot as usize].used == Use::Opened);
         let slot = opened.or_else(|| self.stock.pop())?;
@@ -436,7 +440,8 @@ impl InactiveList {
         }
     }
 
-    /// Bytes on the inactive list that wait for a compressor, with what lies beside them that nobody needs any more and goes with them.
+    /// Bytes on the inactive list that wait for a compressor, with what lies beside them that nobody needs any more
+    /// and goes with them.
     pub fn inactive_bytes(&self) -> usize {
         self.inactive_pages * PAGE
     }

@@ -1,7 +1,8 @@
-//! What the pager asks of the world: a [`Kernel`] that moves pages and tells of faults, and a [`Store`] that keeps what went out.
+//! What the pager asks of the world: a [`Kernel`] that moves pages and tells of faults, and a [`Store`] that keeps
+//! what went out.
 //!
-//! The engine gives it the real ones (`live` in the engine crate); tests give it a simulated kernel that runs the program's
-//! threads between any two calls, from a seed, and can plant the bugs that docs/hazards.md lists.
+//! The engine gives it the real ones (`live` in the engine crate); tests give it a simulated kernel that runs the
+//! program's threads between any two calls, from a seed, and can plant the bugs that docs/hazards.md lists.
 
 use alloc::vec::Vec;
 pub use base::Damaged;
@@ -29,11 +30,13 @@ pub struct Birthmarks {
 /// What has become of memory that a locked mapping has grown by.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Filled {
-    /// Nothing: it is not locked, or not filled before somebody touches it. Who waits there has to wait for somebody who is only slow.
+    /// Nothing: it is not locked, or not filled before somebody touches it. Who waits there has to wait for
+    /// somebody who is only slow.
     No,
     /// Some or all of it is there, and all of it registered as before.
     Whole,
-    /// This part is not registered any more: it has become another mapping, or cannot be registered. The kernel serves it.
+    /// This part is not registered any more: it has become another mapping, or cannot be registered. The kernel
+    /// serves it.
     Left(Range<usize>),
 }
 
@@ -47,8 +50,9 @@ pub trait Kernel {
     fn register(&mut self, range: Range<usize>) -> Result<Range<usize>, Errno>;
     /// Undoes `register` for all mappings that touch the range.
     fn unregister(&mut self, range: Range<usize>);
-    /// A thread waits at the start of `range`, of which nothing is known, and nothing can be put there. If that is because mremap fills what it has added to a
-    /// locked mapping: has it go on, as if that were not registered, up to the end of `range` or of the mapping.
+    /// A thread waits at the start of `range`, of which nothing is known, and nothing can be put there. If that is
+    /// because mremap fills what it has added to a locked mapping: has it go on, as if that were not registered, up
+    /// to the end of `range` or of the mapping.
     fn fill_locked(&mut self, range: Range<usize>) -> Filled {
         let _ = range;
         Filled::No
@@ -60,8 +64,9 @@ pub trait Kernel {
     }
     /// Undoes `register` for exactly `range`, of which nothing is out.
     fn release(&mut self, range: Range<usize>);
-    /// False when the mapping at `at` is registered with another userfaultfd, the program's own, or with none, which the program may be about to change:
-    /// the kernel would let us fill the holes of the one, and what is in the other when it is registered is never missed.
+    /// False when the mapping at `at` is registered with another userfaultfd, the program's own, or with none,
+    /// which the program may be about to change: the kernel would let us fill the holes of the one, and what is in
+    /// the other when it is registered is never missed.
     fn is_ours(&mut self, at: usize) -> bool {
         let _ = at;
         true
@@ -82,15 +87,16 @@ pub trait Kernel {
     fn is_hole(&mut self, at: usize) -> bool {
         self.present(at..at + PAGE, 1, &mut [Run::default()]).0 == 0
     }
-    /// What the page tables say of the pages from `at` on, in the form of /proc/PID/pagemap; 0 for what they do not know.
+    /// What the page tables say of the pages from `at` on, in the form of /proc/PID/pagemap; 0 for what they do not
+    /// know.
     fn entries(&mut self, at: usize, entries: &mut [u64]);
     /// True for a page that must not leave the program now, since a thread has the kernel look at it or take it.
     fn is_held(&mut self, at: usize) -> bool {
         let _ = at;
         false
     }
-    /// The same as `present` from `at` to the end of the address space, in whatever mapping is not the engine's; `None` when there are none.
-    /// With pages that the kernel's own swap has, if they are wanted too.
+    /// The same as `present` from `at` to the end of the address space, in whatever mapping is not the engine's;
+    /// `None` when there are none. With pages that the kernel's own swap has, if they are wanted too.
     fn occupied(
         &mut self,
         at: usize,
@@ -102,7 +108,8 @@ pub trait Kernel {
     fn is_swapped(&self) -> bool {
         false
     }
-    /// Pages that must stay, because the kernel writes to them without a fault (thread control blocks, robust lists); sorted.
+    /// Pages that must stay, because the kernel writes to them without a fault (thread control blocks, robust
+    /// lists); sorted.
     fn pins(&mut self, pins: &mut Vec<usize>);
     /// Moves pages between the program and the engine, either way, whatever their protection.
     fn move_pages(&mut self, dst: usize, src: usize, bytes: usize) -> Moved;
@@ -110,36 +117,41 @@ pub trait Kernel {
     fn copy(&mut self, dst: usize, src: usize, bytes: usize) -> Moved;
     /// Fills holes with the shared zero page.
     fn zero(&mut self, dst: usize, bytes: usize) -> Moved;
-    /// Has each write to a page that is in registered memory now, and that others have too since a fork, told before it is made: it takes memory for a copy.
-    /// EAGAIN: an event is under way.
+    /// Has each write to a page that is in registered memory now, and that others have too since a fork, told
+    /// before it is made: it takes memory for a copy. EAGAIN: an event is under way.
     fn protect(&mut self, range: Range<usize>) -> Result<(), Errno>;
-    /// Undoes `protect` for pages that are about to be written to, and wakes those who wait. Returns how many of them others have too: so many copies will be
-    /// made. EAGAIN: an event is under way.
+    /// Undoes `protect` for pages that are about to be written to, and wakes those who wait. Returns how many of
+    /// them others have too: so many copies will be made. EAGAIN: an event is under way.
     fn unprotect(&mut self, range: Range<usize>) -> Result<usize, Errno>;
     /// Undoes `protect` for pages that are about to be moved to the engine's memory, and wakes those who wait. Of those
     /// that others have too none counts as a copy. EAGAIN: an event is under way.
     fn lift_protection(&mut self, range: Range<usize>) -> Result<(), Errno>;
     /// Which pages of a range, [`LOOK_PAGES`] at most, another process has too, since a fork: a bit for each.
     fn shared(&mut self, range: Range<usize>) -> u128;
-    /// Makes a page that is not protected exclusively owned again after a fork; false when that is not to be had. It must not wait for a fault: the page may be
-    /// a hole by now, which only the caller could fill (MADV_POPULATE_WRITE would wait, FUTEX_WAKE_OP that adds 0 says EFAULT).
+    /// Makes a page that is not protected exclusively owned again after a fork; false when that is not to be had.
+    /// It must not wait for a fault: the page may be a hole by now, which only the caller could fill
+    /// (MADV_POPULATE_WRITE would wait, FUTEX_WAKE_OP that adds 0 says EFAULT).
     fn unshare(&mut self, at: usize) -> bool;
     /// Parts the pages of the large folio that this one is in: moves are refused with EBUSY for as long as the folio's
     /// first page was not written to since a fork, whosever the others are. False where that is refused.
     fn split_folio(&mut self, at: usize) -> bool;
     /// Makes those who wait in a range look again.
     fn wake(&mut self, range: Range<usize>);
-    /// Makes a lost page raise SIGBUS, and says why. False, and nothing done: an event is under way, and the page may be another by now.
+    /// Makes a lost page raise SIGBUS, and says why. False, and nothing done: an event is under way, and the page
+    /// may be another by now.
     fn lose(&mut self, at: usize, why: fmt::Arguments<'_>) -> bool;
     /// Gives pages of the engine's own (inactive list, bounce window) back to the kernel; false when they stay.
     fn discard(&mut self, at: usize, bytes: usize) -> bool;
-    /// Has zeroed pages of the engine's own (inactive list, fresh) made where there are none; false where there is no memory for all of them.
+    /// Has zeroed pages of the engine's own (inactive list, fresh) made where there are none; false where there is
+    /// no memory for all of them.
     fn populate(&mut self, at: usize, bytes: usize) -> bool;
     /// Writes zeros to engine memory.
     fn clear(&mut self, at: usize, bytes: usize);
-    /// Begins a census: every thread that uses the program's memory now may be about to discard so many bytes of pages, whose REMOVE event has been read.
+    /// Begins a census: every thread that uses the program's memory now may be about to discard so many bytes of
+    /// pages, whose REMOVE event has been read.
     fn census_begin(&mut self, bytes: usize);
-    /// True when every thread of the census has been seen outside of such a call since, or has run for longer than one takes, or is gone.
+    /// True when every thread of the census has been seen outside of such a call since, or has run for longer than
+    /// one takes, or is gone.
     fn census_done(&mut self) -> bool;
     /// Nothing can be done before the program's threads have run: let them.
     fn pause(&mut self);
@@ -200,7 +212,8 @@ pub struct Job {
     pub is_awaited: bool,
     /// Which of its pages are to be stored, by bit.
     pub pages: u16,
-    /// How many pages an object holds at most: all of them, or 1 for pages that went out one by one and will come back so.
+    /// How many pages an object holds at most: all of them, or 1 for pages that went out one by one and will come
+    /// back so.
     pub unit: usize,
     /// What each page was loaded from, if it was.
     pub priors: [Option<Prior>; WINDOW_PAGES],
@@ -271,21 +284,22 @@ impl Spare {
 
 /// Where folios go.
 pub trait Store {
-    /// Takes a job. The pages at `job.at` stay until it is done or withdrawn, but for those that MADV_FREE gave up and the kernel takes
-    /// back: they read as zeros.
+    /// Takes a job. The pages at `job.at` stay until it is done or withdrawn, but for those that MADV_FREE gave up
+    /// and the kernel takes back: they read as zeros.
     fn submit(&mut self, job: Job);
     /// Takes a job to load.
     fn fetch(&mut self, fetch: Fetch);
     /// Takes a job back: true when it had not begun. Otherwise it is or will soon be among `complete`'s.
     fn withdraw(&mut self, slot: u32) -> bool;
-    /// The next job that is done. What the pool moves away of `spare` it takes from the front; the rest stays the caller's.
+    /// The next job that is done. What the pool moves away of `spare` it takes from the front; the rest stays the
+    /// caller's.
     fn complete(&mut self, spare: &mut Spare) -> Option<Done>;
     /// Loads `pages` pages of an object, from page `first` on, to engine memory at `to`.
     fn load(&mut self, body: Body, first: u16, pages: u16, to: usize) -> Result<(), Damaged>;
     /// Gives an object's memory back.
     fn free(&mut self, body: Body);
-    /// Parent and child have the pool in common from now on, each its own copy of what it writes to: what lies there now stays as it is until it
-    /// is freed.
+    /// Parent and child have the pool in common from now on, each its own copy of what it writes to: what lies
+    /// there now stays as it is until it is freed.
     fn freeze(&mut self);
     /// Nobody else has a part of it any more.
     fn thaw(&mut self);

@@ -1,4 +1,5 @@
-//! A live process: where each page of it is, how pages go out and come back, and what the kernel's events mean for them.
+//! A live process: where each page of it is, how pages go out and come back, and what the kernel's events mean for
+//! them.
 //!
 //! ```text
 //!             events, faults                         jobs, results
@@ -18,7 +19,8 @@
 //! - `regions`: what is registered, and what of that is in doubt; `quarantine`: what may be discarded just now
 //! - `limit`: watermarks and footprint; `fault_queue`: threads that wait; `bell`: threads that ask
 //! - `reclaim`: the clock hand; `areas`: where it may take something; `recompression`: its second hand
-//! - `swapin`: how a page comes from its object; `fetch_ahead`: what is loaded early; `fresh`: what nobody has registered yet
+//! - `swapin`: how a page comes from its object; `fetch_ahead`: what is loaded early; `fresh`: what nobody has
+//!   registered yet
 //! - `cow`: what a fork has left to several processes; [`shared_store`]: what of that is stored once
 //! - `ranges`, `mask`: sets of addresses, and of a window's pages
 //!
@@ -26,7 +28,8 @@
 //! - `event`, `quiet`: unmap, remap, remove, and when none of that is under way
 //! - `register`; out: `evict`, `move_out`, `deflate`, `recompress`
 //! - in: `serve`, `activate`, `load`, `fill`, ahead `fetch`, all of it `home`; and slots in between: `stock`
-//! - [`fork`]: what a child takes over; `share`: its pages, `log`: its objects; [`look`]: what the program asks about its pages
+//! - [`fork`]: what a child takes over; `share`: its pages, `log`: its objects; [`look`]: what the program asks
+//!   about its pages
 //! - `check`: what holds between the parts; `sim`: the simulator
 
 #![cfg_attr(not(test), no_std)]

@@ -1,6 +1,7 @@
 //! The limit of the process, and what it holds of it.
 //!
-//! The footprint is measured from time to time; in between the pager charges what it makes and what comes in, and gives back what it discards.
+//! The footprint is measured from time to time; in between the pager charges what it makes and what comes in, and
+//! gives back what it discards.
 
 use alloc::string::String;
 use vmscan::watermark::{UNKNOWN, Watermarks};
@@ -21,7 +22,8 @@ impl Limit {
         Limit { marks: Watermarks::new(limit, 1, UNKNOWN), footprint: 0, evict_all }
     }
 
-    /// Another limit in bytes, of one of so many processes for each CPU; and how many bytes came unheard between two looks of late.
+    /// Another limit in bytes, of one of so many processes for each CPU; and how many bytes came unheard between
+    /// two looks of late.
     pub fn set(&mut self, limit: usize, processes_per_cpu: usize, unheard: usize) {
         self.marks = match self.evict_all {
             true => Watermarks::evict_all(),

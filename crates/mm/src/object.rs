@@ -4,7 +4,8 @@
 //! - `refs` = entries of kind Stored and Clean, priors of slots, and fetches under way that name the object
 //! - `stored` = entries of kind Stored and fetches under way; `stored <= refs`
 //! - a `Dropped` object has `stored == 0`: nobody's contents depend on it
-//! - `clean` says that somebody names the object and nobody depends on it; `clean_bytes` is the pool's memory of all of those that are not frozen
+//! - `clean` says that somebody names the object and nobody depends on it; `clean_bytes` is the pool's memory of
+//!   all of those that are not frozen
 //! - an object whose `queued` is set is in the list of clean copies, once
 //! - `borrowed_pages` is the sum of `stored` of all objects that are relatives' records
 //! - `refs == 0` if and only if the id is free
@@ -54,7 +55,8 @@ impl Object {
         self.body != Body::Dropped && !self.split
     }
 
-    /// True where another process has it too: to give it up would free nothing, and to make anew what it holds would make a second one.
+    /// True where another process has it too: to give it up would free nothing, and to make anew what it holds
+    /// would make a second one.
     pub fn is_shared(&self) -> bool {
         self.frozen || matches!(self.body, Body::Common { .. })
     }
@@ -100,7 +102,8 @@ pub struct Objects<S> {
     is_full: bool,
     table: Vec<Object>,
     free: Vec<u32>,
-    /// Objects that nobody depended on when they were put here, and since when, oldest first; looked at again when taken.
+    /// Objects that nobody depended on when they were put here, and since when, oldest first; looked at again when
+    /// taken.
     queue: VecDeque<(u32, u32)>,
     clean_bytes: usize,
     borrowed_pages: usize,
@@ -351,9 +354,10 @@ impl<S: Store> Objects<S> {
         self.store.thaw();
     }
 
-    /// Gives up a clean copy: the pool's memory of an object on which nobody depends. False when there is none. A copy has been of no use if its
-    /// page has not gone out again while `due` others did, and goes first. Else it is the newest: the page of an older one will be wanted again
-    /// sooner, and were the oldest given up, a program that goes round in more memory than there is room for copies would find none at all.
+    /// Gives up a clean copy: the pool's memory of an object on which nobody depends. False when there is none. A
+    /// copy has been of no use if its page has not gone out again while `due` others did, and goes first. Else it
+    /// is the newest: the page of an older one will be wanted again sooner, and were the oldest given up, a program
+    /// that goes round in more memory than there is room for copies would find none at all.
     pub fn drop_clean(&mut self, due: usize) -> bool {
         while let Some(&(id, since)) = self.queue.front() {
             let o = &mut self.table[id as usize];
@@ -391,7 +395,8 @@ impl<S: Store> Objects<S> {
         self.store.free(core::mem::replace(&mut o.body, Body::Dropped));
     }
 
-    /// An object was split: what depends on it no more need not be kept for those that only name it, one page in a large object.
+    /// An object was split: what depends on it no more need not be kept for those that only name it, one page in a
+    /// large object.
     pub fn give_up(&mut self, id: u32) {
         let o = &mut self.table[id as usize];
         o.split = true;

@@ -1,11 +1,11 @@
 //! The pager: the one place that changes which page is where.
 //!
-//! All of it runs on one thread, and that is the design: an event is read and handled in one critical section because
-//! there is nobody else who could read, evict or restore. The compressors work beside it on pages that have left the program already,
-//! and tell their results through [`Store`].
+//! All of it runs on one thread, and that is the design: an event is read and handled in one critical section
+//! because there is nobody else who could read, evict or restore. The compressors work beside it on pages that have
+//! left the program already, and tell their results through [`Store`].
 //!
-//! The state is in parts, each of which keeps its own invariants (`check`) and knows no pager. What takes several of them is in the files below, by what
-//! is done.
+//! The state is in parts, each of which keeps its own invariants (`check`) and knows no pager. What takes several
+//! of them is in the files below, by what is done.
 //!
 //! A turn: read messages and apply events (`attend`), apply results (`collect`), serve faults, reclaim.
 
@@ -56,13 +56,16 @@ use vmscan::watermark::{Usage, Watermarks};
 /// What a pager is made with.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// The inactive list's range: engine memory registered for faults, no page present. Bytes are a multiple of the window.
+    /// The inactive list's range: engine memory registered for faults, no page present. Bytes are a multiple of the
+    /// window.
     pub inactive: (usize, usize),
     /// A window of engine memory that is not registered: loads go through it when there is no stock.
     pub bounce: usize,
-    /// Engine memory that is not registered, for fresh memory on its way to the program: an address and bytes, zeros or no page.
+    /// Engine memory that is not registered, for fresh memory on its way to the program: an address and bytes,
+    /// zeros or no page.
     pub fresh: (usize, usize),
-    /// A registered window of the engine's own, whose pages are bells: a touch of one by a thread of the program is a request (see `Pager::has_rung`).
+    /// A registered window of the engine's own, whose pages are bells: a touch of one by a thread of the program is
+    /// a request (see `Pager::has_rung`).
     pub doorbell: usize,
     /// Test mode: everything goes out all the time.
     pub evict_all: bool,
@@ -143,7 +146,8 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
             }
             return busy;
         }
-        // Whoever waits pays with a step: while a thread sleeps in its fault its CPU need not be interrupted for what goes out.
+        // Whoever waits pays with a step: while a thread sleeps in its fault its CPU need not be interrupted for
+        // what goes out.
         if !is_paused {
             self.reclaim(STEP_BYTES);
         }
@@ -176,7 +180,8 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
         }
     }
 
-    /// From now on the process waits for its turn, or goes on. While it waits no fault is served; all else is done as ever, and what it has may go out.
+    /// From now on the process waits for its turn, or goes on. While it waits no fault is served; all else is done
+    /// as ever, and what it has may go out.
     pub fn park(&mut self, is_parked: bool) {
         if is_parked != self.faults.is_parked() {
             let waited = self.faults.park(is_parked, self.kernel.now_ns());
@@ -199,7 +204,8 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
         self.swapin.set_alone(is_alone);
     }
 
-    /// A new limit in bytes, as other processes of the run come and go; how many of them there are for each CPU; and how many bytes came unheard between two looks of late.
+    /// A new limit in bytes, as other processes of the run come and go; how many of them there are for each CPU;
+    /// and how many bytes came unheard between two looks of late.
     pub fn set_limit(&mut self, limit: usize, processes_per_cpu: usize, unheard: usize) {
         self.limit.set(limit, processes_per_cpu, unheard);
     }
@@ -263,8 +269,8 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
         self.objects.borrowed_pages() * PAGE
     }
 
-    /// How many results of the compressors are worth a wake-up: a few where somebody waits for room, of which one window would not make much; one where
-    /// a stream is loaded ahead, or the footprint is high; else none.
+    /// How many results of the compressors are worth a wake-up: a few where somebody waits for room, of which one
+    /// window would not make much; one where a stream is loaded ahead, or the footprint is high; else none.
     pub fn wants_results(&self) -> usize {
         let fetches = !self.ahead.under_way().is_empty();
         if !fetches && self.faults.has_waiting() {

@@ -1,7 +1,9 @@
-//! Ranges that a REMOVE event covered: nothing there goes out until every thread that uses the memory has been seen outside of such a call.
+//! Ranges that a REMOVE event covered: nothing there goes out until every thread that uses the memory has been seen
+//! outside of such a call.
 //!
-//! Between the reading of the event and the zapping of the pages by its causer the old contents are still mapped, and saving them would bring them
-//! back after the zap. A census of the threads tells when that is over; what comes while one is under way waits for the next.
+//! Between the reading of the event and the zapping of the pages by its causer the old contents are still mapped,
+//! and saving them would bring them back after the zap. A census of the threads tells when that is over; what comes
+//! while one is under way waits for the next.
 
 use crate::ranges::RangeSet;
 use alloc::string::String;
@@ -33,7 +35,8 @@ impl Quarantine {
         self.young.remove(range);
     }
 
-    /// Ends the quarantine of those ranges whose causers have all been seen elsewhere since. If a census is to begin now: of how many bytes.
+    /// Ends the quarantine of those ranges whose causers have all been seen elsewhere since. If a census is to
+    /// begin now: of how many bytes.
     pub fn release(&mut self, is_census_done: impl FnOnce() -> bool) -> Option<usize> {
         if !self.old.is_empty() && is_census_done() {
             self.old.clear();

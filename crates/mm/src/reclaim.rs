@@ -1,6 +1,7 @@
 //! Reclaim: where the search for cold pages stands, what it has learnt of the address space, and which pages must stay.
 //!
-//! A clock hand goes round the address space. After a round in which it has found nothing to take it rests, until something comes in.
+//! A clock hand goes round the address space. After a round in which it has found nothing to take it rests, until
+//! something comes in.
 
 use crate::areas::Areas;
 use crate::kernel::{Kernel, Run};
@@ -56,8 +57,9 @@ impl Reclaim {
         self.areas.begin_search();
     }
 
-    /// What there is from the hand on: how many runs, and up to where it was looked. What the kernel has swapped is cold, and takes no memory, but it
-    /// counts: it is taken where a round has found nothing else to take, and a worker has the kernel bring it back as it reads it.
+    /// What there is from the hand on: how many runs, and up to where it was looked. What the kernel has swapped is
+    /// cold, and takes no memory, but it counts: it is taken where a round has found nothing else to take, and a
+    /// worker has the kernel bring it back as it reads it.
     pub fn find(&mut self, kernel: &mut impl Kernel, runs: &mut [Run]) -> Option<(usize, usize)> {
         self.areas.keep_until(kernel.now_ns());
         self.hand = self.areas.skip(self.hand);

@@ -1,9 +1,10 @@
-//! Recompression: windows whose pages have come to lie in many objects, or in objects of which a part is dead, are made one object again.
+//! Recompression: windows whose pages have come to lie in many objects, or in objects of which a part is dead, are
+//! made one object again.
 //!
-//! Pages that go out one by one are kept one by one, and shrink less than a window does; a window from which pages were taken one by one keeps
-//! their copies, which nobody needs. Both are paid for with time that a miss takes. Where the pool is most of the memory a second hand goes
-//! round behind the clock hand, and looks for such windows among those that nobody has asked for in a long time. zram's recompression of idle pages is
-//! the same idea.
+//! Pages that go out one by one are kept one by one, and shrink less than a window does; a window from which pages
+//! were taken one by one keeps their copies, which nobody needs. Both are paid for with time that a miss takes.
+//! Where the pool is most of the memory a second hand goes round behind the clock hand, and looks for such windows
+//! among those that nobody has asked for in a long time. zram's recompression of idle pages is the same idea.
 
 use crate::kernel::WINDOW_PAGES;
 use crate::object::Objects;
@@ -12,7 +13,8 @@ use alloc::string::String;
 use vmscan::rest::Rest;
 use vmscan::{PAGE, WINDOW};
 
-/// One part of the engine's time in so many goes into recompression, and into looking for what is worth it where there is nothing.
+/// One part of the engine's time in so many goes into recompression, and into looking for what is worth it where
+/// there is nothing.
 const SHARE: u64 = 8;
 const SHARE_IN_VAIN: u64 = 64;
 
@@ -79,8 +81,8 @@ impl Recompression {
     }
 }
 
-/// The pages of a window that are to be one object, by bit; 0 when it is well as it is, or, where only `cold` ones are meant, has pages that
-/// went out a short time ago.
+/// The pages of a window that are to be one object, by bit; 0 when it is well as it is, or, where only `cold` ones
+/// are meant, has pages that went out a short time ago.
 pub fn worth<S>(map: &SwapMap, objects: &Objects<S>, window: usize, cold: bool) -> u16 {
     let (mut mask, mut pieces, mut held, mut last) = (0u16, 0, 0, None);
     for page in 0..WINDOW_PAGES {

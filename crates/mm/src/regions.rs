@@ -1,17 +1,20 @@
 //! What of the address space is registered with the userfaultfd, as far as the events that were read tell.
 //!
-//! The events of one thread come in order, those of different threads do not: when one unmaps a range, and mremap gives its address to another at
-//! once, the REMAP may be read before the UNMAP. That is seen by the target being registered still: what was known there is put aside (`displaced`),
-//! and the late event finds it there. So what is known to be registered must be all that is: whole mappings, and what mremap adds to one, of which no
-//! event tells (`remapped`). Where somebody moves to such a part before it is known to be registered, there may be an event of a former owner's due or
-//! not (`doubted`), until none is under way. A limit: what else comes to be registered while events are under way is known only then.
+//! The events of one thread come in order, those of different threads do not: when one unmaps a range, and mremap
+//! gives its address to another at once, the REMAP may be read before the UNMAP. That is seen by the target being
+//! registered still: what was known there is put aside (`displaced`), and the late event finds it there. So what is
+//! known to be registered must be all that is: whole mappings, and what mremap adds to one, of which no event tells
+//! (`remapped`). Where somebody moves to such a part before it is known to be registered, there may be an event of
+//! a former owner's due or not (`doubted`), until none is under way. A limit: what else comes to be registered
+//! while events are under way is known only then.
 //!
-//! An UNMAP of such a place may be that former owner's, or of the one who has moved there since: it is his if nothing is mapped there any more, or what
-//! is there is not registered. Where yet another has moved there by then it is not known whose it was (`undecided`): if it was the new one's, the REMAP
-//! of the one who is there now is yet to be read, and finds nobody to be displaced.
+//! An UNMAP of such a place may be that former owner's, or of the one who has moved there since: it is his if
+//! nothing is mapped there any more, or what is there is not registered. Where yet another has moved there by then
+//! it is not known whose it was (`undecided`): if it was the new one's, the REMAP of the one who is there now is
+//! yet to be read, and finds nobody to be displaced.
 //!
-//! A limit: mremap may add memory where another has just left whose REMAP was not read yet. Of that it is not known that it is registered, until it is
-//! looked at again with no event under way (scenes.rs plays it).
+//! A limit: mremap may add memory where another has just left whose REMAP was not read yet. Of that it is not known
+//! that it is registered, until it is looked at again with no event under way (scenes.rs plays it).
 //!
 //! Invariants: `doubted` is part of `displaced`, `undecided` of `registered`; each is a set of ranges.
 
@@ -54,12 +57,13 @@ pub struct Regions {
     registered: RangeSet,
     /// Mappings that mremap has made, all of it registered, until no event is under way.
     remapped: RangeSet,
-    /// Ranges that somebody moved to before the event of their former owner was read: what is known of his pages is aside.
+    /// Ranges that somebody moved to before the event of their former owner was read: what is known of his pages is
+    /// aside.
     displaced: RangeSet,
     /// Those of them that may have had no former owner.
     doubted: RangeSet,
-    /// Ranges of which an UNMAP was taken for a former owner's that may have had none: if it was the new one's, yet another is there by now, whose REMAP
-    /// is due.
+    /// Ranges of which an UNMAP was taken for a former owner's that may have had none: if it was the new one's, yet
+    /// another is there by now, whose REMAP is due.
     undecided: RangeSet,
     /// What a REMOVE covered.
     quarantine: Quarantine,
@@ -130,8 +134,8 @@ impl Regions {
         self.undecided.remove(range);
     }
 
-    /// An event says that a range has a new address. The old one's UNMAP follows, unless the program keeps the old mapping, empty
-    /// (MREMAP_DONTUNMAP).
+    /// An event says that a range has a new address. The old one's UNMAP follows, unless the program keeps the old
+    /// mapping, empty (MREMAP_DONTUNMAP).
     pub fn remap(&mut self, from: &Range<usize>, to: usize, mappings: &mut impl Mappings) -> Remapped {
         let target = to..to + from.len();
         // Where it is in doubt whether there was a former owner the new one has moved away, if he has it no longer.
@@ -152,7 +156,8 @@ impl Regions {
         }
         // What is still registered there has another owner, whose event is yet to come.
         let mut taken: RangeSet = self.registered.within(&target).into_iter().collect();
-        // What that one's mremap had added to his mapping was registered too; but it may be this one's own that was seen there.
+        // What that one's mremap had added to his mapping was registered too; but it may be this one's own that was
+        // seen there.
         for grown in self.remapped.within(&target) {
             for range in taken.without(&grown) {
                 self.doubted.insert(range.clone());
@@ -162,7 +167,8 @@ impl Regions {
         // And the event of the one who was there may have been read already.
         self.undecided.within(&target).into_iter().for_each(|range| self.doubted.insert(range));
         self.unregister(&target);
-        // Where the old mapping is kept it does not grow, and its thread may be anywhere by now; but what is there may be another's as well.
+        // Where the old mapping is kept it does not grow, and its thread may be anywhere by now; but what is there
+        // may be another's as well.
         let mut gone = Vec::new();
         let has_left = mappings.mapping(from.start).is_none();
         if let Some(mapping) = mappings.mapping(to)
@@ -201,8 +207,8 @@ impl Regions {
         Unmapped { aside, here }
     }
 
-    /// No event is under way: none is due of which that was in doubt. The next range of which what is aside is nobody's; `None` when there is none
-    /// left.
+    /// No event is under way: none is due of which that was in doubt. The next range of which what is aside is
+    /// nobody's; `None` when there is none left.
     pub fn next_not_due(&mut self) -> Option<Range<usize>> {
         let range = self.doubted.first();
         match &range {

@@ -1,7 +1,8 @@
-//! A store that relatives share: pages that several processes have since a fork are put into a log by one engine, for all of them.
+//! A store that relatives share: pages that several processes have since a fork are put into a log by one engine,
+//! for all of them.
 //!
-//! This is where the pager stands in that: the search for pages that no log has yet, what was logged and is to go out, and the way through what
-//! comes home when no relative is left.
+//! This is where the pager stands in that: the search for pages that no log has yet, what was logged and is to go
+//! out, and the way through what comes home when no relative is left.
 
 use crate::swap_map::{Entry, SwapMap};
 use alloc::collections::VecDeque;

@@ -1,5 +1,6 @@
-//! The swap map: for each page of the program, what the engine knows about it. Leaves of 128 entries in a tree: programs spread their mappings
-//! over all of the address space (V8 does so on purpose), where a page table's upper levels would take more memory than the pages.
+//! The swap map: for each page of the program, what the engine knows about it. Leaves of 128 entries in a tree:
+//! programs spread their mappings over all of the address space (V8 does so on purpose), where a page table's upper
+//! levels would take more memory than the pages.
 //!
 //! ```text
 //!   entry     63      46 45                14 13     5 4  3 2   0
@@ -115,7 +116,8 @@ impl Entry {
         Heat::from_bits(self.0 >> 3)
     }
 
-    /// How many pages have gone out since this one did, when `evictions` have altogether; counts from 0 again after 16 million.
+    /// How many pages have gone out since this one did, when `evictions` have altogether; counts from 0 again after
+    /// 16 million.
     pub fn distance(self, evictions: usize) -> usize {
         let steps = ((evictions / EVICTED_STEP) as u64).wrapping_sub(self.0 >> EVICTED);
         (steps & ((1 << (64 - EVICTED)) - 1)) as usize * EVICTED_STEP
@@ -263,7 +265,8 @@ impl SwapMap {
         old
     }
 
-    /// Replaces the heat of the page at `at` by what `change` makes of it, unless that is nothing; true if it was something.
+    /// Replaces the heat of the page at `at` by what `change` makes of it, unless that is nothing; true if it was
+    /// something.
     pub fn cool(&mut self, at: usize, change: impl FnOnce(Heat) -> Option<Heat>) -> bool {
         let (number, place) = split(at);
         let Some(found) = self.find(number) else { return false };

@@ -10,8 +10,9 @@ pub struct SwapIn {
     bounce: usize,
     /// How much of what is asked for alone has objects of its own.
     splitting: Splitting,
-    /// One thread alone misses: a single page is moved in from stock instead of being copied. A move interrupts every CPU on which another thread of
-    /// the program runs, and so costs less only where the others sleep. And its fault is served before more messages are read.
+    /// One thread alone misses: a single page is moved in from stock instead of being copied. A move interrupts
+    /// every CPU on which another thread of the program runs, and so costs less only where the others sleep. And
+    /// its fault is served before more messages are read.
     is_alone: bool,
 }
 

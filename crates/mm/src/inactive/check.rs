@@ -1,4 +1,5 @@
-//! What must hold of the inactive list: each slot has the pages that its use says, lies in the lists that it should, and is counted.
+//! What must hold of the inactive list: each slot has the pages that its use says, lies in the lists that it
+//! should, and is counted.
 
 use super::{InactiveList, Use};
 use crate::kernel::WINDOW_PAGES;

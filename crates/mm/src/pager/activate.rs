@@ -25,7 +25,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             if extent == Extent::Page { alone } else { around(self.inactive.slot(slot), at, page) };
         let (to, from) = (at - (page - first) * PAGE, self.inactive.at(slot) + first * PAGE);
         let (mut first, mut pages) = (first, last - first + 1);
-        // A move interrupts every CPU where the program runs; a copy of one page costs less, and what stays behind goes with its slot.
+        // A move interrupts every CPU where the program runs; a copy of one page costs less, and what stays behind
+        // goes with its slot.
         let mut gone = pages > 1;
         let mut moved = if gone {
             self.kernel.move_pages(to, from, pages * PAGE)
@@ -33,7 +34,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             self.kernel.copy(at, from, PAGE)
         };
         if !gone && moved.stop == Some(Errno::EAGAIN) {
-            // Copies stand still while somebody makes guards, who may be the one that waits here; a move stops at guards by itself.
+            // Copies stand still while somebody makes guards, who may be the one that waits here; a move stops at
+            // guards by itself.
             gone = true;
             moved = self.kernel.move_pages(to, from, PAGE);
         }
@@ -50,7 +52,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         self.landed(at, if gone { to } else { at }, pages, moved, covered)
     }
 
-    /// Pages of a slot, from its page `first` on, are in the program; those that are `gone` no longer on the inactive list.
+    /// Pages of a slot, from its page `first` on, are in the program; those that are `gone` no longer on the
+    /// inactive list.
     fn activated(&mut self, slot: u32, first: usize, pages: usize, gone: bool) {
         if !gone {
             self.limit.charge(pages * PAGE);
@@ -59,14 +62,16 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             let owner = self.inactive.slot(slot).owner[page];
             let heat = self.map.get(owner).heat().touched();
             let prior = self.inactive.take(slot, page, gone);
-            // A page that nobody may write yet may be written later all the same: a prior is only a guess, checked by hash.
+            // A page that nobody may write yet may be written later all the same: a prior is only a guess, checked
+            // by hash.
             self.map.set(owner, prior.with_heat(heat));
         }
         self.stat.pgactivate.fetch_add(pages as u64, Relaxed);
         self.discard_if_empty(slot);
     }
 
-    /// A page was given up by MADV_FREE before it came to the inactive list, and the kernel has taken it back: zeros from now on.
+    /// A page was given up by MADV_FREE before it came to the inactive list, and the kernel has taken it back:
+    /// zeros from now on.
     fn vanished(&mut self, owner: usize, slot: u32, page: usize) -> Outcome {
         let prior = self.inactive.take(slot, page, true);
         self.drop_entry(prior);

@@ -1,8 +1,8 @@
-//! Walks everything the pager holds and recomputes what its counters and lists say: in the simulator after each turn, in the real engine's test mode from
-//! time to time.
+//! Walks everything the pager holds and recomputes what its counters and lists say: in the simulator after each
+//! turn, in the real engine's test mode from time to time.
 //!
-//! Each part checks what it knows alone. Here is what holds between them: an entry of the swap map and the slot or the object that it names know each
-//! other, and what is out is registered.
+//! Each part checks what it knows alone. Here is what holds between them: an entry of the swap map and the slot or
+//! the object that it names know each other, and what is out is registered.
 
 use crate::inactive::Use;
 use crate::kernel::{Kernel, Store};
@@ -42,8 +42,8 @@ fn name(counts: &mut Counts, id: u32, stored: bool) {
 }
 
 impl<K: Kernel, S: Store> Pager<'_, K, S> {
-    /// Recomputes everything between two turns; the error says what does not hold, in words. Takes time in proportion to all memory
-    /// that is out.
+    /// Recomputes everything between two turns; the error says what does not hold, in words. Takes time in
+    /// proportion to all memory that is out.
     pub fn check(&self) -> Result<(), String> {
         self.limit.check()?;
         self.map.check()?;

@@ -69,7 +69,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         self.kernel.pause();
     }
 
-    /// The next result. What was stock becomes memory of the pool, which would else need new pages while stock is given back.
+    /// The next result. What was stock becomes memory of the pool, which would else need new pages while stock is
+    /// given back.
     fn next_done(&mut self) -> Option<Done> {
         let opened = if self.inactive.in_flight() > 0 { self.inactive.stock_pages() } else { None };
         let Some((page, pages)) = opened else {

@@ -1,13 +1,14 @@
 //! Events: what the program does to its mappings, and what that does to what we hold of them.
 //!
 //! This is safe because
-//! 1. whoever causes an event waits until it is read, and every move and copy is refused with EAGAIN from before the mapping changes
-//!    until that thread runs again: so a move that succeeds was made with all events read;
-//! 2. an event's effect on the tables is complete before the next message is read (`apply` runs to its end), so a move that
-//!    succeeds was made with all events applied;
-//! 3. what a REMOVE covers is quarantined: between the reading of the event and the zapping of the pages by its causer the old contents
-//!    are still mapped, and saving them would bring them back after the zap. Nothing there is evicted until every thread that uses the memory has
-//!    been seen outside of such a call since, or has run for longer than one takes (`Kernel::census_done`). Throwing the pages away at once instead would be wrong: after
+//! 1. whoever causes an event waits until it is read, and every move and copy is refused with EAGAIN from before
+//!    the mapping changes until that thread runs again: so a move that succeeds was made with all events read;
+//! 2. an event's effect on the tables is complete before the next message is read (`apply` runs to its end), so a
+//!    move that succeeds was made with all events applied;
+//! 3. what a REMOVE covers is quarantined: between the reading of the event and the zapping of the pages by its
+//!    causer the old contents are still mapped, and saving them would bring them back after the zap. Nothing there
+//!    is evicted until every thread that uses the memory has been seen outside of such a call since, or has run for
+//!    longer than one takes (`Kernel::census_done`). Throwing the pages away at once instead would be wrong: after
 //!    MADV_FREE the program may write to them as soon as the call returns, and we cannot tell the two apart.
 //!
 //! Events of different threads come in any order: what that means for what is known is regions.rs's.
@@ -28,8 +29,9 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         }
     }
 
-    /// The same at the beginning of a turn: the fault of a thread that misses alone is served before more is read. A turn does well without: the
-    /// kernel lets nothing be moved or copied while an event is under way, and what must be known before is waited for (`is_quiet`).
+    /// The same at the beginning of a turn: the fault of a thread that misses alone is served before more is read.
+    /// A turn does well without: the kernel lets nothing be moved or copied while an event is under way, and what
+    /// must be known before is waited for (`is_quiet`).
     pub(super) fn attend(&mut self) {
         while let Some(message) = self.kernel.next() {
             self.apply(message);
@@ -77,8 +79,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         }
     }
 
-    /// The same as a thread asks for it that has thrown the contents away by a call that sends no event. One under way may be of who had the place
-    /// before, and has taken its contents elsewhere: that comes first.
+    /// The same as a thread asks for it that has thrown the contents away by a call that sends no event. One under
+    /// way may be of who had the place before, and has taken its contents elsewhere: that comes first.
     pub fn disown(&mut self, range: Range<usize>) {
         self.await_quiet();
         self.forget(range);
@@ -124,8 +126,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         }
     }
 
-    /// Faults on a range that is gone are nobody's: a thread that a signal interrupted in its fault has told it twice, and has gone on
-    /// since. What is mapped there next may not be ours to fill.
+    /// Faults on a range that is gone are nobody's: a thread that a signal interrupted in its fault has told it
+    /// twice, and has gone on since. What is mapped there next may not be ours to fill.
     pub(super) fn unfault(&mut self, range: &Range<usize>) {
         if self.faults.forget(range) {
             self.kernel.wake(range.clone());

@@ -1,5 +1,6 @@
-//! Out: what the watermarks ask for. The clock hand takes present pages to the inactive list (move_out.rs), the inactive list's oldest go to the compressors
-//! (deflate.rs), and what they made of them becomes the pages' new place.
+//! Out: what the watermarks ask for. The clock hand takes present pages to the inactive list (move_out.rs), the
+//! inactive list's oldest go to the compressors (deflate.rs), and what they made of them becomes the pages' new
+//! place.
 
 use crate::kernel::{Errno, Kernel, LOOK_PAGES, Run, Store};
 use crate::pager::Pager;
@@ -20,16 +21,19 @@ const CROWDED_BYTES: usize = 64 * PAGE;
 const LOOKS: usize = 4;
 const PAGES_PER_LOOK: usize = 8;
 
-/// How many windows that streams have passed are looked at in a search, beside one for each that is wanted: most may be gone, or hot.
+/// How many windows that streams have passed are looked at in a search, beside one for each that is wanted: most
+/// may be gone, or hot.
 const PASSED_LOOKS: usize = 32;
 
-/// How many warm pages are spared in a search, and for each page that is wanted: a bound for the time that somebody may wait for it. Each is
-/// colder afterwards, so that altogether no more are spared than were made warm, three times for a fault at most.
+/// How many warm pages are spared in a search, and for each page that is wanted: a bound for the time that somebody
+/// may wait for it. Each is colder afterwards, so that altogether no more are spared than were made warm, three
+/// times for a fault at most.
 pub(super) const PATIENCE: usize = 4096;
 const PATIENCE_PER_PAGE: usize = 64;
 
 impl<K: Kernel, S: Store> Pager<'_, K, S> {
-    /// Does what the watermarks ask for, evicting about `most` bytes at most. True when there may be more to do at once.
+    /// Does what the watermarks ask for, evicting about `most` bytes at most. True when there may be more to do at
+    /// once.
     pub(super) fn reclaim(&mut self, most: usize) -> bool {
         // Where everything goes out all the time no fault waits for room, and the hand registers what it comes to.
         if self.limit.footprint() > self.marks().wake && !self.limit.evicts_all() {
@@ -40,7 +44,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         let dropped = self.drop_spare(&actions);
         let logged = self.evict_logged(most);
         let evicted = if actions.evict > 0 { self.evict(actions.evict.min(most)) } else { 0 };
-        // What goes out in pieces leaves holes in its slots, and can use the inactive list up long before it is many bytes.
+        // What goes out in pieces leaves holes in its slots, and can use the inactive list up long before it is
+        // many bytes.
         let crowded = self.inactive.is_crowded() && actions.evict > 0;
         let deflate = if crowded { actions.deflate.max(CROWDED_BYTES) } else { actions.deflate };
         let deflated = self.deflate(deflate);
@@ -50,7 +55,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             && self.faults.is_empty()
             && self.limit.footprint() > self.marks().low
         {
-            // Nothing left to take: clean copies are memory too, and so is what an object holds of pages that are elsewhere.
+            // Nothing left to take: clean copies are memory too, and so is what an object holds of pages that are
+            // elsewhere.
             return self.drop_clean()
                 || dropped > 0
                 || self.limit.footprint() >= self.marks().high && self.recompress_at_last();
@@ -58,7 +64,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         recompressed || dropped + logged + evicted + deflated > 0
     }
 
-    /// Gives back what nobody needs: waste, stock beyond what is wanted, and clean copies. How many bytes of stock it was.
+    /// Gives back what nobody needs: waste, stock beyond what is wanted, and clean copies. How many bytes of stock
+    /// it was.
     fn drop_spare(&mut self, actions: &Actions) -> usize {
         for _ in 0..self.inactive.waste_len() {
             if let Some(slot) = self.inactive.take_waste() {
@@ -117,7 +124,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             };
             let (more, is_due) = self.evict_found(&runs[..found], upto, want - got, &mut patience);
             got += more;
-            // An event is under way, whose causer may have a fault to be served first; and a thread that waits goes first.
+            // An event is under way, whose causer may have a fault to be served first; and a thread that waits goes
+            // first.
             let waited = self.faults.len();
             self.settle();
             if is_due || self.faults.len() > waited {
@@ -127,8 +135,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         got
     }
 
-    /// Takes what it can of runs of present pages that the hand has found, up to `upto`, until about `want` bytes have gone: how many it was, and whether an
-    /// event is to be read first.
+    /// Takes what it can of runs of present pages that the hand has found, up to `upto`, until about `want` bytes
+    /// have gone: how many it was, and whether an event is to be read first.
     fn evict_found(&mut self, runs: &[Run], upto: usize, want: usize, patience: &mut usize) -> (usize, bool) {
         let (mut got, mut due, began) = (0, None, self.kernel.now_ns());
         self.reclaim.go_on_from(upto);
@@ -155,7 +163,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         (got, due.is_some())
     }
 
-    /// True when nothing was found lately, and nobody waits for room: what others gave up meanwhile is to be seen at once then.
+    /// True when nothing was found lately, and nobody waits for room: what others gave up meanwhile is to be seen
+    /// at once then.
     fn rests(&mut self) -> bool {
         self.faults.is_empty()
             && !self.faults.has_waiting()
@@ -172,7 +181,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             && let Some(window) = self.ahead.passed()
         {
             looks -= 1;
-            // What came in with the stream has a copy in the pool. Fresh memory has none, and is left to the hand: it is what the program has made last.
+            // What came in with the stream has a copy in the pool. Fresh memory has none, and is left to the hand:
+            // it is what the program has made last.
             let is_due = |this: &Self, page: usize| {
                 let entry = this.map.get(page);
                 entry.kind() == Kind::Clean && (entry.heat() <= Heat::WARM || this.limit.evicts_all())
@@ -193,7 +203,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         got
     }
 
-    /// Moves what is there of a range to the inactive list, but for what stays for a reason: how many bytes it was, and whether anything is left. Adds the range to `moved`.
+    /// Moves what is there of a range to the inactive list, but for what stays for a reason: how many bytes it was,
+    /// and whether anything is left. Adds the range to `moved`.
     pub(super) fn evict_range(&mut self, range: Range<usize>, moved: &mut Range<usize>) -> (usize, bool) {
         let (mut runs, mut patience) = ([Run::default(); 2 * WINDOW / PAGE], PATIENCE);
         let (found, upto) = self.kernel.present(range.clone(), usize::MAX, &mut runs);
@@ -207,7 +218,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         (got, is_left)
     }
 
-    /// Takes what is manageable and cold of a run of present pages: how many bytes it was, and where to go on once events have been read.
+    /// Takes what is manageable and cold of a run of present pages: how many bytes it was, and where to go on once
+    /// events have been read.
     pub(super) fn evict_occupied(
         &mut self,
         run: Range<usize>,
@@ -238,7 +250,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// Takes the pages of a run of present ones that are cold, as long as there is patience to spare the others.
     fn evict_run(&mut self, run: Range<usize>, patience: &mut usize) -> usize {
         let (mut got, mut start) = (0, run.start);
-        // To take a page from one of those who have it frees little, and costs a copy, and what that is compressed to: at last, for a thread that waits and waits.
+        // To take a page from one of those who have it frees little, and costs a copy, and what that is compressed
+        // to: at last, for a thread that waits and waits.
         let spares_shared = self.cow.is_shared() && !self.is_at_last();
         let mut shared = 0;
         for (page, at) in run.clone().step_by(PAGE).enumerate() {

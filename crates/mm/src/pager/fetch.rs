@@ -1,9 +1,12 @@
-//! In, ahead of the fault: a stream's next windows are loaded by the workers, each onto a slot of stock, and moved in whole.
+//! In, ahead of the fault: a stream's next windows are loaded by the workers, each onto a slot of stock, and moved
+//! in whole.
 //!
 //! This is safe because
 //! 1. a fetch under way depends on its object, which is kept until it ends;
-//! 2. a fault on a window that is being loaded takes the fetch back, or waits for its end (`join_fetch`): nobody else loads it meanwhile;
-//! 3. what was loaded goes in only where every page of the window is still out, in the same place of the same object (`fetched`).
+//! 2. a fault on a window that is being loaded takes the fetch back, or waits for its end (`join_fetch`): nobody
+//!    else loads it meanwhile;
+//! 3. what was loaded goes in only where every page of the window is still out, in the same place of the same
+//!    object (`fetched`).
 
 use crate::fetch_ahead::Ahead;
 use crate::kernel::{Body, Errno, Fetch, Kernel, Store, WINDOW_PAGES};

@@ -20,7 +20,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 return Outcome::Wait;
             }
         }
-        // Outside of what is known to be registered: a mapping that mremap has grown, or one that has taken another's place.
+        // Outside of what is known to be registered: a mapping that mremap has grown, or one that has taken
+        // another's place.
         if !self.regions.registered().contains(fault.at) && !self.kernel.is_ours(fault.at) {
             self.kernel.wake(fault.at..fault.at + PAGE);
             return Outcome::Served;
@@ -34,7 +35,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         if fault.write { self.fill_to_write(fault.at, end) } else { self.fill_to_read(fault.at, end) }
     }
 
-    /// Up to where it is filled for a fault at `at`: as far as is wanted, in the same region, and no further than nothing but zeros is known of.
+    /// Up to where it is filled for a fault at `at`: as far as is wanted, in the same region, and no further than
+    /// nothing but zeros is known of.
     fn end_of_fill(&self, at: usize, extent: Extent) -> usize {
         let window_end = (at & !(WINDOW - 1)) + WINDOW;
         let end = match extent {
@@ -85,7 +87,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         outcome
     }
 
-    /// How much is filled at a time, with a slot of stock if there is one for it. The page that somebody waits for comes in any case.
+    /// How much is filled at a time, with a slot of stock if there is one for it. The page that somebody waits for
+    /// comes in any case.
     fn room_to_fill(&mut self, at: usize, end: usize, is_first: bool) -> Option<(usize, Option<u32>)> {
         let mut bytes = (WINDOW - at % WINDOW).min(end - at);
         let stock = if bytes == WINDOW { self.inactive.take_stock() } else { None };
@@ -103,8 +106,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         Some((bytes, stock))
     }
 
-    /// Moved, or filled with the zero page (the write makes it a page of its own): both stop at guards and at lost pages, where a
-    /// copy would take their place.
+    /// Moved, or filled with the zero page (the write makes it a page of its own): both stop at guards and at lost
+    /// pages, where a copy would take their place.
     fn bring_zeros(&mut self, at: usize, bytes: usize, stock: Option<u32>, is_first: bool) -> Moved {
         let zeros = self.fresh.zeros().0;
         let moved = match stock {

@@ -1,4 +1,5 @@
-//! Fork: parent and child go on with the same tables, each with a copy of its own, as each has of the memory and of the pool.
+//! Fork: parent and child go on with the same tables, each with a copy of its own, as each has of the memory and of
+//! the pool.
 //!
 //! ```text
 //!   parent's engine   quiesce ── marks mappings ── drain_events ── stands still ────────── after_clone ──> goes on
@@ -7,12 +8,15 @@
 //! ```
 //!
 //! This is safe because
-//! 1. from `quiesce` to the clone nothing is on the inactive list or with a worker: each page is in the program, in the pool, or nowhere, as the swap map says;
+//! 1. from `quiesce` to the clone nothing is on the inactive list or with a worker: each page is in the program, in
+//!    the pool, or nowhere, as the swap map says;
 //! 2. the child runs not one instruction of the program's before it has registered what is out (`take_over`);
-//! 3. what the program's other threads do to mappings after `drain_events` is an event that the parent reads after the clone (`Late`), whenever it was. The child sees
-//!    which it was by what it has: a mapping that was there as the engine stood still bears a mark, also where it has been moved, and what has come
-//!    since bears none. Where that says nothing, and something is out there, it must not run;
-//! 4. what the program wants wiped in a child is forgotten (`adopt`), and a page that is said to be out must be a hole there (`verify`).
+//! 3. what the program's other threads do to mappings after `drain_events` is an event that the parent reads after
+//!    the clone (`Late`), whenever it was. The child sees which it was by what it has: a mapping that was there as
+//!    the engine stood still bears a mark, also where it has been moved, and what has come since bears none. Where
+//!    that says nothing, and something is out there, it must not run;
+//! 4. what the program wants wiped in a child is forgotten (`adopt`), and a page that is said to be out must be a
+//!    hole there (`verify`).
 
 use crate::inactive::InactiveList;
 use crate::kernel::{Birthmarks, Errno, Kernel, Message, Run, Store};
@@ -92,7 +96,8 @@ impl fmt::Display for Misfit {
 }
 
 impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
-    /// Before a clone: all that lies on the inactive list goes home, and all jobs end. Until `after_clone` nothing of this pager's may be called but `drain_events`.
+    /// Before a clone: all that lies on the inactive list goes home, and all jobs end. Until `after_clone` nothing
+    /// of this pager's may be called but `drain_events`.
     pub fn quiesce(&mut self) {
         let mut pauses = 0;
         loop {
@@ -113,12 +118,13 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
         }
     }
 
-    /// After all that is registered has been marked: waits until no event is under way, so that every one that is read later is of a change that came
-    /// after the marks. False when that did not come: there can be no clone.
+    /// After all that is registered has been marked: waits until no event is under way, so that every one that is
+    /// read later is of a change that came after the marks. False when that did not come: there can be no clone.
     pub fn drain_events(&mut self) -> bool {
         let mut pauses = 0;
         while pauses < DRAIN_PAUSES {
-            // What is read now may be of a change before: the marks went with it, or are made where it has come to as it is read.
+            // What is read now may be of a change before: the marks went with it, or are made where it has come to
+            // as it is read.
             self.settle();
             if self.is_quiet() {
                 return true;
@@ -131,8 +137,8 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
     /// After the clone: reads what was not read before it, and says what a child must know of it. If there `is_child`,
     /// the pool is its too.
     ///
-    /// Equal changes are told once. Who makes one waits until it is read, so that each thread has made one before the clone at most: what is moved to and fro is moved so after
-    /// it, but for the first time.
+    /// Equal changes are told once. Who makes one waits until it is read, so that each thread has made one before
+    /// the clone at most: what is moved to and fro is moved so after it, but for the first time.
     pub fn after_clone(&mut self, is_child: bool) -> Vec<Late> {
         let (mut pauses, mut late) = (0, Vec::new());
         let mut tell = |event| {
@@ -141,7 +147,8 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
             }
         };
         loop {
-            // An event is under way until its causer runs again: with none under way, all that was done before the clone has been read.
+            // An event is under way until its causer runs again: with none under way, all that was done before the
+            // clone has been read.
             let is_quiet = self.is_quiet();
             while let Some(message) = self.kernel.next() {
                 match message {
@@ -191,7 +198,8 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
         }
     }
 
-    /// A child's pager. All that is out is registered when it is there; `kernel` has no memory of the program's registered yet.
+    /// A child's pager. All that is out is registered when it is there; `kernel` has no memory of the program's
+    /// registered yet.
     pub fn take_over(
         kernel: K,
         store: S,
@@ -239,7 +247,8 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
     /// A range was unmapped, before the clone or after it. In the child are the mappings `known`, and maybe new ones.
     fn clear_unmap(&mut self, range: Range<usize>, known: &RangeSet, late: &[Late]) -> Result<(), Misfit> {
         let there: RangeSet = known.within(&range).into_iter().collect();
-        // What is there is as it was, or has been moved there, which is another event's; but what mremap has added to that is new, and known as well.
+        // What is there is as it was, or has been moved there, which is another event's; but what mremap has added
+        // to that is new, and known as well.
         for event in late {
             if let Late::Remap { start, end, to, .. } = *event
                 && let Some(mapping) = self.kernel.mapping(to)
@@ -256,7 +265,8 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
         Ok(())
     }
 
-    /// A range was moved, before the clone or after it. The parent had `regions`, wherever they have been moved by then.
+    /// A range was moved, before the clone or after it. The parent had `regions`, wherever they have been moved by
+    /// then.
     fn clear_remap(
         &mut self,
         from: Range<usize>,
@@ -267,7 +277,8 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
     ) -> Result<(), Misfit> {
         let is_there = known.overlaps(&from);
         let has_come = known.overlaps(&target);
-        // Both can be there before as well as after it, if the old place was kept: then it counts whether there was something at the new one.
+        // Both can be there before as well as after it, if the old place was kept: then it counts whether there was
+        // something at the new one.
         let was_there = regions.overlaps(&target);
         let is_before = match (is_there, has_come) {
             (true, false) => false,

@@ -9,7 +9,8 @@ use vmscan::PAGE;
 use vmscan::readahead::Extent;
 
 impl<K: Kernel, S: Store> Pager<'_, K, S> {
-    /// Brings everything home and unregisters it: before a fork. Faults are served all the while; afterwards none can come.
+    /// Brings everything home and unregisters it: before a fork. Faults are served all the while; afterwards none
+    /// can come.
     pub fn retire(&mut self) {
         self.pause(true);
         self.park(false);

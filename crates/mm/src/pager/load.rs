@@ -85,7 +85,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         }
     }
 
-    /// Moves or copies what was loaded to `to`, or the page at `at` alone: where to, how many pages, and what came of it.
+    /// Moves or copies what was loaded to `to`, or the page at `at` alone: where to, how many pages, and what came
+    /// of it.
     fn move_in(&mut self, at: usize, to: usize, pages: u16, buffer: Buffer) -> (usize, u16, Moved) {
         let from = self.buffer_at(buffer);
         let mut moved = if pages == 1 && !matches!(buffer, Buffer::Single(_)) {
@@ -113,9 +114,9 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         (to, pages, moved)
     }
 
-    /// Loads all of an object whose pages are asked for one by one: this page goes to the program, the others to the inactive list, from where
-    /// they go out again, each on its own.
-    /// `None` where a page of it is damaged, which need not be this one.
+    /// Loads all of an object whose pages are asked for one by one: this page goes to the program, the others to
+    /// the inactive list, from where they go out again, each on its own. `None` where a page of it is damaged,
+    /// which need not be this one.
     fn split(&mut self, at: usize, entry: Entry, slot: u32) -> Option<Outcome> {
         let (id, to) = (entry.id(), self.inactive.at(slot));
         let object = *self.objects.get(id);
@@ -130,7 +131,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         Some(self.landed(at, at, 1, landed, landed.bytes > 0))
     }
 
-    /// Those pages of a window that an object holds, and that are not elsewhere by now, are on a slot of the inactive list.
+    /// Those pages of a window that an object holds, and that are not elsewhere by now, are on a slot of the
+    /// inactive list.
     fn scatter(&mut self, window: usize, id: u32, slot: u32) {
         // Named while it is asked for, so that it is not freed meanwhile.
         self.objects.retain(id, false);
@@ -156,7 +158,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         self.objects.release(entry.id(), true);
     }
 
-    /// Pages that were `Stored` are in the program now, and their object is a clean copy. Without a heat each has that of its own refault.
+    /// Pages that were `Stored` are in the program now, and their object is a clean copy. Without a heat each has
+    /// that of its own refault.
     pub(super) fn loaded(&mut self, to: usize, bytes: usize, heat: Option<Heat>) {
         for page in (to..to + bytes).step_by(PAGE) {
             let entry = self.map.get(page);

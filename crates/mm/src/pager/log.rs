@@ -1,4 +1,5 @@
-//! What relatives store once: pages that several processes have since a fork are put into a log by one engine, for all of them.
+//! What relatives store once: pages that several processes have since a fork are put into a log by one engine, for
+//! all of them.
 //!
 //! ```text
 //!   who writes     unlogged ── reads, compresses ──> record of its log
@@ -7,8 +8,8 @@
 //!                      └─ another: an object of its own
 //! ```
 //!
-//! Each for itself would make an object of its own, by way of a copy: with two of them and a ratio of 2 to 1 nothing would be
-//! gained.
+//! Each for itself would make an object of its own, by way of a copy: with two of them and a ratio of 2 to 1
+//! nothing would be gained.
 //!
 //! This is safe because
 //! 1. a record is a guess, as any clean copy: a page depends on it only where the hash that it has when it has left the
@@ -76,8 +77,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         Unlogged::None
     }
 
-    /// A log has pages of the window at `window`, named by bit, one after the other in `body`: its own engine's, or a `borrowed` one. Those that are there, and stored
-    /// nowhere else, go out soon.
+    /// A log has pages of the window at `window`, named by bit, one after the other in `body`: its own engine's, or
+    /// a `borrowed` one. Those that are there, and stored nowhere else, go out soon.
     pub fn note_record(&mut self, window: usize, pages: u16, body: Body, borrowed: bool) {
         let mut id = None;
         for (rank, page) in (0..WINDOW_PAGES).filter(|page| pages & bits(*page, 1) != 0).enumerate() {
@@ -120,8 +121,9 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         }
     }
 
-    /// Moves some of what was logged to the inactive list, and has as much compared; how many bytes it was. It frees memory only when all of the relatives have done so, and so
-    /// it is done also by those that are far from their limit.
+    /// Moves some of what was logged to the inactive list, and has as much compared; how many bytes it was. It
+    /// frees memory only when all of the relatives have done so, and so it is done also by those that are far from
+    /// their limit.
     pub(super) fn evict_logged(&mut self, most: usize) -> usize {
         if !self.shared.has_logged() {
             return 0;
@@ -140,7 +142,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         got
     }
 
-    /// Brings what lies in logs into the pool, where no relative is left that has it too: a window at a time. False when there is nothing left of it.
+    /// Brings what lies in logs into the pool, where no relative is left that has it too: a window at a time. False
+    /// when there is nothing left of it.
     pub fn bring_logs_home(&mut self) -> bool {
         self.shared.forget_logged();
         for _ in 0..LOOKS * LOOK_PAGES {

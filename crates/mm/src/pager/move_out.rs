@@ -1,12 +1,13 @@
 //! Out, from the program to the inactive list.
 //!
 //! Evicting is safe because
-//! 1. the source is registered on the descriptor that moves it, and has been since the last event was applied (event.rs);
+//! 1. the source is registered on the descriptor that moves it, and has been since the last event was applied
+//!    (event.rs);
 //! 2. a page is `Inactive` in the swap map before any message is read after its move, so its fault finds it;
-//! 3. nothing is taken from a range that somebody may be discarding (the quarantine), also not after an event that came during the move: what is
-//!    left of the run is looked at again;
-//! 4. pages that the kernel writes without a fault are left where they are: they are listed before the move, and again after it,
-//!    and one that was moved in between goes back at once.
+//! 3. nothing is taken from a range that somebody may be discarding (the quarantine), also not after an event that
+//!    came during the move: what is left of the run is looked at again;
+//! 4. pages that the kernel writes without a fault are left where they are: they are listed before the move, and
+//!    again after it, and one that was moved in between goes back at once.
 
 use crate::kernel::{Errno, Kernel, Moved, Store, WINDOW_PAGES};
 use crate::pager::Pager;
@@ -31,13 +32,14 @@ struct Helped {
 }
 
 impl<K: Kernel, S: Store> Pager<'_, K, S> {
-    /// True for pages that the kernel writes without a fault, for those that somebody may be discarding, and for those that are held.
+    /// True for pages that the kernel writes without a fault, for those that somebody may be discarding, and for
+    /// those that are held.
     fn must_stay(&mut self, at: usize) -> bool {
         self.reclaim.is_pinned(at) || self.regions.quarantine().holds(at) || self.kernel.is_held(at)
     }
 
-    /// Moves a run to the inactive list, as far as it goes; how many bytes it was. What may be moved is asked anew before each move, since the
-    /// events that were applied meanwhile may have changed the answer.
+    /// Moves a run to the inactive list, as far as it goes; how many bytes it was. What may be moved is asked anew
+    /// before each move, since the events that were applied meanwhile may have changed the answer.
     pub(super) fn move_out(&mut self, range: Range<usize>) -> usize {
         let (mut at, mut got, mut tries, mut helped) = (range.start, 0, 0, Helped::default());
         while at < range.end && self.regions.registered().covers(&(at..range.end)) {
@@ -92,7 +94,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         self.inactive.find_windows(windows.min(32), at / PAGE % WINDOW_PAGES)
     }
 
-    /// Pages that are refused are shared since a fork, in a folio whose first page is, or pinned by I/O in flight: all but the last can be helped, once.
+    /// Pages that are refused are shared since a fork, in a folio whose first page is, or pinned by I/O in flight:
+    /// all but the last can be helped, once.
     fn can_be_helped(&mut self, at: usize, bytes: usize, helped: &mut Helped) -> bool {
         if helped.unshared != at && self.unshare(at..at + bytes.min(WINDOW)) {
             helped.unshared = at;
@@ -107,9 +110,10 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
 
     /// Moves pages of the program's to the inactive list, without their protection.
     ///
-    /// A swap entry would take it along, and so would a page on kernels since April 2026. Then the engine's own write to
-    /// the inactive list would wait for the engine. It is safe to take protection away first: a write to a page that nobody else
-    /// has copies nothing, and one that others have too stays, and what is copied there is counted late.
+    /// A swap entry would take it along, and so would a page on kernels since April 2026. Then the engine's own
+    /// write to the inactive list would wait for the engine. It is safe to take protection away first: a write to a
+    /// page that nobody else has copies nothing, and one that others have too stays, and what is copied there is
+    /// counted late.
     fn move_unprotected(&mut self, dst: usize, src: usize, bytes: usize) -> Moved {
         match self.kernel.lift_protection(src..src + bytes) {
             Err(Errno::EAGAIN) => Moved::NOTHING_YET,

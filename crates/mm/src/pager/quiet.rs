@@ -7,13 +7,13 @@ use alloc::vec::Vec;
 use core::ops::Range;
 use vmscan::PAGE;
 
-/// After this many fruitless pauses for one fault, some ms, the pager looks whether it can be served at all: what is done then is harmless where
-/// somebody was only slow.
+/// After this many fruitless pauses for one fault, some ms, the pager looks whether it can be served at all: what
+/// is done then is harmless where somebody was only slow.
 pub(super) const STUCK: usize = 50;
 
 impl<K: Kernel, S: Store> Pager<'_, K, S> {
-    /// True when no event is under way: even one that is not to be read yet stops every fill with EAGAIN, before the kernel sees that
-    /// the window that loads go through is not registered.
+    /// True when no event is under way: even one that is not to be read yet stops every fill with EAGAIN, before
+    /// the kernel sees that the window that loads go through is not registered.
     pub(super) fn is_quiet(&mut self) -> bool {
         let is_quiet = self.kernel.zero(self.swapin.bounce(), PAGE).stop != Some(Errno::EAGAIN);
         if is_quiet {
@@ -52,12 +52,14 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         }
     }
 
-    /// mremap that grows a locked mapping fills the new part before it sends its event, and nothing can be installed before the event is
-    /// read: who waits there would wait for ever. So mremap is let fill it as memory that is not registered. This is safe because
-    /// 1. nothing is known of that part, so that it is zeros: what may come there by an event that is not read yet is in the old part, and that is there, since
-    ///    the mapping is locked;
-    /// 2. while it is not registered mremap has not returned, so that nobody can ask for the mapping as a whole, of which it is a part again
-    ///    before its event is read (`Filled::Whole`). Left unregistered it would stay a mapping of its own, and the next mremap would say EFAULT.
+    /// mremap that grows a locked mapping fills the new part before it sends its event, and nothing can be
+    /// installed before the event is read: who waits there would wait for ever. So mremap is let fill it as memory
+    /// that is not registered. This is safe because
+    /// 1. nothing is known of that part, so that it is zeros: what may come there by an event that is not read yet
+    ///    is in the old part, and that is there, since the mapping is locked;
+    /// 2. while it is not registered mremap has not returned, so that nobody can ask for the mapping as a whole, of
+    ///    which it is a part again before its event is read (`Filled::Whole`). Left unregistered it would stay a
+    ///    mapping of its own, and the next mremap would say EFAULT.
     pub(super) fn fill_grown(&mut self, at: usize) -> bool {
         if self.map.get(at).kind() != Kind::None {
             return false;
@@ -73,9 +75,10 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         true
     }
 
-    /// What mremap has added to a mapping is registered with it, and no event tells how much it is; but while its thread is busy still the new
-    /// mapping is as mremap made it. What no event has been about since then is still there with none under way, perhaps in parts of several
-    /// kinds. It is registered once more, so that it is certain.
+    /// What mremap has added to a mapping is registered with it, and no event tells how much it is; but while its
+    /// thread is busy still the new mapping is as mremap made it. What no event has been about since then is still
+    /// there with none under way, perhaps in parts of several kinds. It is registered once more, so that it is
+    /// certain.
     pub(super) fn learn_growth(&mut self) {
         while let Some(Range { start, end }) = self.regions.grown() {
             let mapping = self.kernel.mapping(start);

@@ -1,8 +1,10 @@
-//! Out once more, and smaller: windows that are worth it are put on the inactive list, from where they go out as one object.
+//! Out once more, and smaller: windows that are worth it are put on the inactive list, from where they go out as
+//! one object.
 //!
 //! This is safe because
 //! 1. no message is read between the look at the entries and their change, so that they still say where the pages are;
-//! 2. the bytes are checked against their hashes before the objects are given up; of a damaged object nothing is touched.
+//! 2. the bytes are checked against their hashes before the objects are given up; of a damaged object nothing is
+//!    touched.
 
 use crate::kernel::{Kernel, Store, WINDOW_PAGES};
 use crate::mask::runs;
@@ -16,7 +18,8 @@ const LOOKS: usize = 64;
 const LOOKS_AT_LAST: usize = 4096;
 
 impl<K: Kernel, S: Store> Pager<'_, K, S> {
-    /// Recompresses a window, if the pool is large enough for that to matter and it is time for it. True when there was one.
+    /// Recompresses a window, if the pool is large enough for that to matter and it is time for it. True when there
+    /// was one.
     pub(super) fn recompress(&mut self) -> bool {
         let now = self.kernel.now_ns();
         if !self.recompression.is_due(now) || self.objects.pool_bytes() <= self.marks().dense {
@@ -27,8 +30,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         found
     }
 
-    /// Recompresses a window that need not be cold: nothing else is left that would make room. True when there was one; where there is none it is a while
-    /// until the next search.
+    /// Recompresses a window that need not be cold: nothing else is left that would make room. True when there was
+    /// one; where there is none it is a while until the next search.
     pub(super) fn recompress_at_last(&mut self) -> bool {
         if self.recompression.rests(self.kernel.now_ns()) {
             return false;

@@ -14,7 +14,8 @@ const FEW: usize = 16;
 const TRIES: usize = 200;
 
 impl<K: Kernel, S: Store> Pager<'_, K, S> {
-    /// The size of the address space in bytes; and how much was mapped, ever, of which the pager is told before it may be filled (`register_now`).
+    /// The size of the address space in bytes; and how much was mapped, ever, of which the pager is told before it
+    /// may be filled (`register_now`).
     pub fn mapped(&mut self, bytes: usize, told: usize) {
         self.fresh.mapped(bytes, told);
     }
@@ -34,9 +35,9 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         if self.regions.registered().covers(&(from..area.end)) {
             return Ok(());
         }
-        // An event under way may be about this mapping, or about what was there before: what the regions say must be what is registered,
-        // or an event whose part has come twice is taken for one that is yet to come, or the other way about (regions.rs). So it is asked
-        // before as well.
+        // An event under way may be about this mapping, or about what was there before: what the regions say must
+        // be what is registered, or an event whose part has come twice is taken for one that is yet to come, or the
+        // other way about (regions.rs). So it is asked before as well.
         if !self.is_quiet() {
             return Err(Errno::EAGAIN);
         }
@@ -50,9 +51,9 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         Ok(())
     }
 
-    /// Registers all there is, ahead of the hand: only then does fresh memory fault to us and can be made to wait. No event tells of new
-    /// mappings, and so this is done again and again while the footprint is high. Of thousands of mappings it looks at
-    /// some each time.
+    /// Registers all there is, ahead of the hand: only then does fresh memory fault to us and can be made to wait.
+    /// No event tells of new mappings, and so this is done again and again while the footprint is high. Of
+    /// thousands of mappings it looks at some each time.
     pub fn register_all(&mut self) {
         let now = self.kernel.now_ns();
         let Some(at) = self.fresh.next_step(now, self.limit.marks().limit) else { return };

@@ -1,4 +1,5 @@
-//! In: what a thread waits for is brought, from the inactive list (activate.rs), from an object (load.rs), or out of nothing (fill.rs).
+//! In: what a thread waits for is brought, from the inactive list (activate.rs), from an object (load.rs), or out
+//! of nothing (fill.rs).
 //!
 //! Restoring is safe because
 //! 1. a page is put only where the kernel says there is a hole (EEXIST otherwise), and in a mapping registered with us;
@@ -112,8 +113,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         }
     }
 
-    /// How hot a page is that comes back from the pool. It and those that come with it, `pages` in all, are counted where more memory would have kept
-    /// them in.
+    /// How hot a page is that comes back from the pool. It and those that come with it, `pages` in all, are counted
+    /// where more memory would have kept them in.
     pub(super) fn refault(&self, entry: Entry, pages: usize) -> Heat {
         let distance = self.map.distance(entry);
         let heat = Heat::refault(distance, self.resident_pages());
@@ -134,7 +135,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         self.faults.bells().has_rung()
     }
 
-    /// Answers: whoever has rung goes on. A bell stays full until others have been answered: emptied at once it would be touched again by a thread that had to wait for a CPU.
+    /// Answers: whoever has rung goes on. A bell stays full until others have been answered: emptied at once it
+    /// would be touched again by a thread that had to wait for a CPU.
     pub fn answer(&mut self) {
         let mut pauses = 0;
         for (at, far) in self.faults.bells_mut().answer() {

@@ -1,6 +1,7 @@
 //! What others have too: pages that a fork has left to several processes.
 //!
-//! What has come since the fork goes out first, what others have too at last, by copy and drop: that frees it only when all have done so.
+//! What has come since the fork goes out first, what others have too at last, by copy and drop: that frees it only
+//! when all have done so.
 
 use crate::fault_queue::Fault;
 use crate::kernel::{Errno, Kernel, Store};
@@ -25,8 +26,9 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         }
     }
 
-    /// What is in the program is another process's too, since a fork: whoever writes to it takes memory for a copy, and that is told from now on. What
-    /// cannot be registered is left out: that includes what another thread changes this moment.
+    /// What is in the program is another process's too, since a fork: whoever writes to it takes memory for a copy,
+    /// and that is told from now on. What cannot be registered is left out: that includes what another thread
+    /// changes this moment.
     pub fn share(&mut self) {
         // A child has registered no more than what it knows something of.
         self.register_each();
@@ -101,8 +103,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         pages.step_by(PAGE).take_while(|&at| kernel.unshare(at)).count() > 0
     }
 
-    /// While most of what is in the program is others' too: moves to the inactive list what is not, as far as it is known, and cold; how many bytes it was. The hand
-    /// would pass thousands of pages for each of those.
+    /// While most of what is in the program is others' too: moves to the inactive list what is not, as far as it is
+    /// known, and cold; how many bytes it was. The hand would pass thousands of pages for each of those.
     pub(super) fn evict_recent(&mut self, want: usize) -> usize {
         let (mut got, mut moved) = (0, 0..0);
         for _ in 0..self.cow.recent().min(RECENT_LOOKS + want / WINDOW) {

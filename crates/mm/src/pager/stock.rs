@@ -57,7 +57,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         }
     }
 
-    /// Gives a slot's pages, which nobody needs, back to the kernel; those that it does not take now are waste, and tried again.
+    /// Gives a slot's pages, which nobody needs, back to the kernel; those that it does not take now are waste, and
+    /// tried again.
     pub(super) fn discard_slot(&mut self, slot: u32) {
         let base = self.inactive.at(slot);
         for (first, count) in runs(self.inactive.slot(slot).present) {

@@ -1,7 +1,9 @@
-//! A naive model of an address space, page by page, and random runs of threads that change it while the events about that are on their way.
+//! A naive model of an address space, page by page, and random runs of threads that change it while the events
+//! about that are on their way.
 //!
-//! The model has what is really mapped, registered and out. Beside it `Regions`, and entries that are moved and forgotten as the pager does it, learn
-//! what events tell. Whenever none is under way both must say the same. A run that fails is made as short as it gets before it is shown.
+//! The model has what is really mapped, registered and out. Beside it `Regions`, and entries that are moved and
+//! forgotten as the pager does it, learn what events tell. Whenever none is under way both must say the same. A run
+//! that fails is made as short as it gets before it is shown.
 
 use super::{Mappings, Regions};
 use std::collections::{BTreeMap, VecDeque};
@@ -31,7 +33,8 @@ pub enum Op {
     Step(usize),
     /// The engine reads a message.
     Read,
-    /// The engine registers the mapping of a page; a thread takes a step before it has asked whether all is still quiet.
+    /// The engine registers the mapping of a page; a thread takes a step before it has asked whether all is still
+    /// quiet.
     Register(usize, usize),
     /// The engine takes a page out.
     Evict(usize),
@@ -64,7 +67,8 @@ struct Call {
     events: VecDeque<Event>,
     /// No other thread changes these pages before it is over, but what is free may be mapped.
     changes: Vec<Range<usize>>,
-    /// What of that was unmapped and not registered: the event names it all the same, and nobody moves there (see the limits in regions.rs).
+    /// What of that was unmapped and not registered: the event names it all the same, and nobody moves there (see
+    /// the limits in regions.rs).
     unregistered: Vec<usize>,
     /// An event was raised, and the thread has not run since.
     is_raised: bool,

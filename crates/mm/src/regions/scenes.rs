@@ -14,7 +14,8 @@ fn tells(thread: usize) -> [Op; 3] {
     [Op::Step(thread), Op::Read, Op::Step(thread)]
 }
 
-/// Two threads move side by side, so that the second's part looks as if it had been added to the first's; and then it is taken by another.
+/// Two threads move side by side, so that the second's part looks as if it had been added to the first's; and then
+/// it is taken by another.
 #[test]
 fn who_takes_the_place_of_one_that_looked_like_an_addition_is_known_to_be_there() {
     let mut ops = Vec::from([moves(1, 13..15, 17), moves(2, 11..13, 15)]);
@@ -50,7 +51,8 @@ fn what_is_added_is_known_also_where_another_has_the_old_place() {
     assert_eq!(run(&ops), Ok(()));
 }
 
-/// The limit that regions.rs tells of: page 9 is added to a mapping, where another thread has just left, and its REMAP is read later.
+/// The limit that regions.rs tells of: page 9 is added to a mapping, where another thread has just left, and its
+/// REMAP is read later.
 #[test]
 fn what_is_added_where_another_has_just_left_is_not_known() {
     let mut ops = Vec::from([moves(1, 7..11, 15)]);

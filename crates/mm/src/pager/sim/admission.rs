@@ -10,7 +10,8 @@ pub fn stopped(bytes: usize, stop: Errno) -> Moved {
 }
 
 impl World {
-    /// The checks that every move, copy and fill begins with. The mappings are looked up between two looks at mmap_changing.
+    /// The checks that every move, copy and fill begins with. The mappings are looked up between two looks at
+    /// mmap_changing.
     pub fn admit(&mut self, find: impl Fn(&World) -> Result<(), Errno>) -> Result<(), Errno> {
         let blind = self.bugs.blind_moves;
         if self.memory.changing > 0 && !blind {

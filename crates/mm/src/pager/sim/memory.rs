@@ -110,7 +110,8 @@ pub struct Memory {
     pub blocked: BTreeSet<Task>,
     /// The kernel's mmap_changing: events announced whose causer has not run again since they were read.
     pub changing: usize,
-    /// Scenes only: a page that mremap fills before it sends its event. While the fill waits here, the event does not come.
+    /// Scenes only: a page that mremap fills before it sends its event. While the fill waits here, the event does
+    /// not come.
     pub fills_first: Option<usize>,
     /// A page that is moved stays protected, as on kernels since April 2026. A swap entry does so on any.
     pub keeps_protection: bool,
@@ -269,8 +270,8 @@ impl Memory {
         self.insert(to, Page { protected, ..page });
     }
 
-    /// What a child gets: no mapping is registered or locked there, the engine's are missing, and no page is anybody's alone any more but those that a device
-    /// writes to, of which the child has copies.
+    /// What a child gets: no mapping is registered or locked there, the engine's are missing, and no page is
+    /// anybody's alone any more but those that a device writes to, of which the child has copies.
     pub fn fork(&mut self) -> Memory {
         let vmas = self.vmas.iter().filter(|(_, vma)| !vma.engine);
         let own =

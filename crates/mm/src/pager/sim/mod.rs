@@ -1,5 +1,5 @@
-//! A simulator that drives the pager: a kernel, a store and a program whose threads run between any two calls of the engine, all
-//! from one seed.
+//! A simulator that drives the pager: a kernel, a store and a program whose threads run between any two calls of
+//! the engine, all from one seed.
 //!
 //! ```text
 //!   run ──> Pager ──> kernel::SimKernel ──┐                 ┌── program   threads, system calls
@@ -8,12 +8,14 @@
 //!                        world run on a while)              └── shadow    what a page may read
 //! ```
 //!
-//! - [`memory`], [`kernel`], [`admission`], [`scan`]: the simulated kernel; [`store`]: the simulated pool and its workers
+//! - [`memory`], [`kernel`], [`admission`], [`scan`]: the simulated kernel; [`store`]: the simulated pool and its
+//!   workers
 //! - [`unwritable`]: how pages leave memory that cannot be written to
 //! - [`own`]: a userfaultfd of the program's own; [`swap`]: the machine's own swap
 //! - [`program`]: the threads, [`syscall`]: what they call; [`shadow`]: what they must read
 //! - [`run`]: one run from a seed, and what is checked; [`fork`]: a child's; [`clean`]: runs that must pass
-//! - [`scene`]: how short plays are set, one for each bug that was found: [`incoming`], [`outgoing`], [`waiting`], [`moves`], [`look`], [`many`]
+//! - [`scene`]: how short plays are set, one for each bug that was found: [`incoming`], [`outgoing`], [`waiting`],
+//!   [`moves`], [`look`], [`many`]
 //! - [`bugs`]: planted bugs, each of which a run must find
 
 mod admission;
@@ -140,7 +142,8 @@ impl World {
         }
     }
 
-    /// What happens without the program: memory that was given up lazily is taken back, devices write, threads exit, signals come.
+    /// What happens without the program: memory that was given up lazily is taken back, devices write, threads
+    /// exit, signals come.
     fn step_elsewhere(&mut self) {
         match self.random.below(8) {
             0 if self.random.one_in(8) => {

@@ -33,7 +33,8 @@ fn an_unmap_that_is_read_after_its_address_was_given_away_spares_the_new_owner()
     }
 }
 
-/// Two threads' mremaps make one mapping together, of which the second's part looks as if the first's call had added it; and the second unmaps it before all events are read.
+/// Two threads' mremaps make one mapping together, of which the second's part looks as if the first's call had
+/// added it; and the second unmaps it before all events are read.
 #[test]
 fn who_has_moved_beside_another_and_unmaps_that_has_it_no_longer() {
     let mut scene = Scene::new();
@@ -94,7 +95,8 @@ fn what_mremap_added_is_known_although_it_changes_before_the_call_ends() {
     assert!(scene.pager.regions.registered().covers(&pages(64..72)));
 }
 
-/// mremap fills what it adds to a locked mapping before it sends its event, and nothing can be put there until that is read.
+/// mremap fills what it adds to a locked mapping before it sends its event, and nothing can be put there until that
+/// is read.
 #[test]
 fn what_mremap_added_to_a_locked_mapping_is_there_known_and_part_of_it() {
     let mut scene = Scene::new();

@@ -67,8 +67,8 @@ fn pages_from_here_and_there_share_a_slot_and_become_objects_of_their_own() {
     }
 }
 
-/// Pages that went out one by one lie in an object each. Once nobody has asked for them in a long time, and the pool is most of the memory, they
-/// are one object, like a window that went out whole.
+/// Pages that went out one by one lie in an object each. Once nobody has asked for them in a long time, and the
+/// pool is most of the memory, they are one object, like a window that went out whole.
 #[test]
 fn a_window_in_pieces_becomes_one_object_when_it_is_cold() {
     let mut scene = Scene::new();
@@ -171,7 +171,8 @@ fn pages_of_a_large_folio_go_out_once_it_is_split() {
     scene.reads_back(pages(0..16), 0);
 }
 
-/// The hand remembers where there is nothing to take, and no event tells of a mapping that may be written to from now on.
+/// The hand remembers where there is nothing to take, and no event tells of a mapping that may be written to from
+/// now on.
 #[test]
 fn what_is_registered_anew_can_be_taken_at_once() {
     let mut scene = Scene::new();
@@ -190,7 +191,8 @@ fn what_is_registered_anew_can_be_taken_at_once() {
     scene.reads_back(pages(0..32), 0);
 }
 
-/// A program that goes through memory in order is not likely to want what it has just left before it has been everywhere else.
+/// A program that goes through memory in order is not likely to want what it has just left before it has been
+/// everywhere else.
 #[test]
 fn what_a_stream_has_passed_goes_out_first_and_what_is_hot_stays() {
     let mut scene = Scene::new();

@@ -1,6 +1,6 @@
-//! A userfaultfd of the program's own: memory is given to it and taken back, and UFFDIO_MOVE moves pages there, past any
-//! fault. The hooks ask the engine before each call, and it answers between two turns: one thread at a time, since there
-//! is one bell.
+//! A userfaultfd of the program's own: memory is given to it and taken back, and UFFDIO_MOVE moves pages there,
+//! past any fault. The hooks ask the engine before each call, and it answers between two turns: one thread at a
+//! time, since there is one bell.
 
 use super::program::Doing;
 use super::run::Simulated;

@@ -1,4 +1,5 @@
-//! The simulated program: threads that touch memory, change their mappings, are born and exit, and read only what they may.
+//! The simulated program: threads that touch memory, change their mappings, are born and exit, and read only what
+//! they may.
 
 use super::World;
 use super::memory::{Access, Content, Task, Vma};
@@ -237,8 +238,8 @@ impl World {
         };
     }
 
-    /// The engine lists pins: a page that is in place now stays so. One that was protected since the list before is not known yet: the real one would lie at the
-    /// end of its mapping, and not be protected at all.
+    /// The engine lists pins: a page that is in place now stays so. One that was protected since the list before is
+    /// not known yet: the real one would lie at the end of its mapping, and not be protected at all.
     pub fn list_pins(&mut self) {
         let memory = &self.memory;
         for tcb in &mut self.program.tcbs {

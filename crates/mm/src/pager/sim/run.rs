@@ -1,4 +1,5 @@
-//! One run from a seed: turns of the pager while the program lives, then everything is read, unmapped, and must be gone.
+//! One run from a seed: turns of the pager while the program lives, then everything is read, unmapped, and must be
+//! gone.
 
 use super::bugs::Bugs;
 use super::fork::fork;
@@ -231,8 +232,8 @@ pub fn set_up(pager: &mut Simulated, world: &Shared, plan: &Plan) {
     *pager.limit.marks_mut() = marks;
 }
 
-/// Some of what relatives have too is told to the family, which is not always right; some of what was told is heeded. With no relative left what is in the log comes
-/// home.
+/// Some of what relatives have too is told to the family, which is not always right; some of what was told is
+/// heeded. With no relative left what is in the log comes home.
 fn tell(world: &Shared, pager: &mut Simulated) {
     if !pager.shares() {
         if world.borrow_mut().chance(4) {

@@ -1,8 +1,9 @@
 //! What the program may read: the memory as it would be without an engine, under the same interleaving.
 //!
 //! The program's steps are atomic here, so that is one value for each page, but for one window: from the moment a
-//! MADV_DONTNEED is announced until the caller has zapped the pages, a page may read as it was, or as zeros already, and what another
-//! thread writes meanwhile may survive the zap or not. A value that a read has ruled out must not come back.
+//! MADV_DONTNEED is announced until the caller has zapped the pages, a page may read as it was, or as zeros
+//! already, and what another thread writes meanwhile may survive the zap or not. A value that a read has ruled out
+//! must not come back.
 
 use super::memory::Content;
 use std::collections::BTreeMap;
@@ -142,8 +143,8 @@ impl Shadow {
         }
     }
 
-    /// A page was taken away without an event (MADV_GUARD_INSTALL). If it was out just then, the engine cannot know of it,
-    /// and may bring it back when the guard is gone: a limit that is documented.
+    /// A page was taken away without an event (MADV_GUARD_INSTALL). If it was out just then, the engine cannot know
+    /// of it, and may bring it back when the guard is gone: a limit that is documented.
     pub fn silent_zap(&mut self, at: usize, was_present: bool) {
         let now = self.tick();
         let racing = self.racing(at);

@@ -1,5 +1,5 @@
-//! The simulated system calls that change mappings, step by step: what they do to the memory, the events they raise, and what they do
-//! after the events were read.
+//! The simulated system calls that change mappings, step by step: what they do to the memory, the events they
+//! raise, and what they do after the events were read.
 
 use super::World;
 use super::memory::{Access, Marker, Task};
@@ -14,11 +14,12 @@ use vmscan::PAGE;
 #[derive(Default)]
 pub struct Call {
     pub events: VecDeque<Message>,
-    /// What is unmapped, or moved, and where to. No other thread changes these mappings before the call returns, since events of
-    /// different threads come in any order, and what a program does there without waiting has no one right outcome; but what is free
-    /// may be mapped anew, as the kernel itself would choose it.
+    /// What is unmapped, or moved, and where to. No other thread changes these mappings before the call returns,
+    /// since events of different threads come in any order, and what a program does there without waiting has no
+    /// one right outcome; but what is free may be mapped anew, as the kernel itself would choose it.
     pub changes: Vec<Range<usize>>,
-    /// Parts of what was unmapped that were not registered: the event names them all the same (see the limit in event.rs).
+    /// Parts of what was unmapped that were not registered: the event names them all the same (see the limit in
+    /// event.rs).
     pub unregistered: RangeSet,
     /// What is filled before an event is raised: a mapping that is being locked, or what mremap adds to a locked one.
     pub fill: Range<usize>,
@@ -51,8 +52,8 @@ fn overlaps(ranges: &[Range<usize>], range: &Range<usize>) -> bool {
 }
 
 impl World {
-    /// True when a range must be left as it is: a thread's control block is there, another thread's call is not over, or
-    /// the mmap lock is taken, or a thread has asked the engine about it.
+    /// True when a range must be left as it is: a thread's control block is there, another thread's call is not
+    /// over, or the mmap lock is taken, or a thread has asked the engine about it.
     pub fn held(&self, range: &Range<usize>) -> bool {
         let is_asked_about = self.bell.ranges().any(|asked| overlaps(&[asked], range));
         is_asked_about
@@ -69,7 +70,8 @@ impl World {
         self.program.calls().any(|call| call.unregistered.overlaps(range))
     }
 
-    /// True when a mapping may be made at a range: also where another has just moved away, whose events are yet to come.
+    /// True when a mapping may be made at a range: also where another has just moved away, whose events are yet to
+    /// come.
     pub fn can_be_mapped(&self, range: &Range<usize>) -> bool {
         !self.held(range) || !self.locked(range) && self.memory.vmas_in(range.clone()).is_empty()
     }
@@ -93,7 +95,8 @@ impl World {
         Call { events: event.into_iter().collect(), changes: vec![range], unregistered, ..Call::default() }
     }
 
-    /// Moves a mapping, and grows it. One that is locked does not grow over memory that may be out: of that the event comes too late (a limit that is documented).
+    /// Moves a mapping, and grows it. One that is locked does not grow over memory that may be out: of that the
+    /// event comes too late (a limit that is documented).
     pub fn mremap(&mut self, thread: usize, range: Range<usize>) -> Doing {
         let Some((whole, vma)) = self.memory.vma(range.start) else { return Doing::Nothing };
         let (registered, filled, space) = (vma.registered, vma.filled, self.program.space());

@@ -95,7 +95,8 @@ fn what_mremap_added_to_a_mapping_is_unregistered_too() {
     assert!(world.memory.vmas().all(|(_, vma)| vma.engine || !vma.registered));
 }
 
-/// mremap grows a locked mapping: it fills page 100, for which a thread waits here, before the event comes that stops everything else.
+/// mremap grows a locked mapping: it fills page 100, for which a thread waits here, before the event comes that
+/// stops everything else.
 fn mremap_fills_first(scene: &mut Scene) {
     let at = pages(100..101).start;
     assert_eq!(scene.world.borrow_mut().memory.access(SOMEBODY, at, Some(1)), Access::Fault);
@@ -188,7 +189,8 @@ fn a_page_of_zeros_that_is_let_go_is_not_a_hole() {
     }
 }
 
-/// A child knows of nothing that is out, and so has registered nothing: its writes to what its parent has too are told all the same.
+/// A child knows of nothing that is out, and so has registered nothing: its writes to what its parent has too are
+/// told all the same.
 #[test]
 fn what_is_not_registered_yet_is_protected_too() {
     let mut scene = Scene::new();
