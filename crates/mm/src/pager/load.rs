@@ -139,7 +139,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         for page in (window..window + WINDOW).step_by(PAGE) {
             let entry = self.map.get(page);
             if entry.kind() == Kind::Stored && entry.id() == id {
-                self.to_inactive(page, slot, entry.offset() as usize);
+                self.deactivate(page, slot, entry.offset() as usize);
             }
         }
         self.objects.give_up(id);
@@ -150,7 +150,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     }
 
     /// A page that was `Stored` is on a slot of the inactive list now, and does not depend on its object any more.
-    pub(super) fn to_inactive(&mut self, page: usize, slot: u32, place: usize) {
+    pub(super) fn deactivate(&mut self, page: usize, slot: u32, place: usize) {
         let entry = self.map.get(page);
         self.inactive.put(slot, place, page, Entry::NONE);
         let id = slot * WINDOW_PAGES as u32 + place as u32;

@@ -70,7 +70,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         }
         self.inactive.hold(slot, false);
         for index in (0..WINDOW_PAGES).filter(|i| mask & 1 << i != 0) {
-            self.to_inactive(window + index * PAGE, slot, index);
+            self.deactivate(window + index * PAGE, slot, index);
         }
         self.stat.packed.fetch_add(mask.count_ones() as u64, Relaxed);
         true

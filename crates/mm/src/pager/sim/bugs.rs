@@ -90,7 +90,7 @@ impl World {
 }
 
 /// How many seeds a planted bug may escape.
-const SEEDS: u64 = 200;
+const SEEDS: u64 = 500;
 
 /// Runs with a planted bug until it is found; the message must contain one of the given words.
 fn is_found(bugs: Bugs, habit: Habit, words: &[&str]) {
