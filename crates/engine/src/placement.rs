@@ -11,8 +11,8 @@
 //! which happens while a worker runs, the engine goes after it before it sleeps (`follow`).
 //!
 //! SCHED_IDLE gets next to nothing where others want the CPU. A program that stops missing and writes fresh memory
-//! could so take more of it than there is: a worker looks out for that, and calls the engine (`BoardHead::alarm`). And the
-//! placement is given up as soon as misses are no longer frequent, for whatever reason, and not taken again for a
+//! could so take more of it than there is: a worker looks out for that, and calls the engine (`BoardHead::alarm`). And
+//! the placement is given up as soon as misses are no longer frequent, for whatever reason, and not taken again for a
 //! while, twice as long each time until it has proved good. Who may not leave SCHED_IDLE again (that takes
 //! CAP_SYS_NICE, or an RLIMIT_NICE of 20) never takes it.
 //!

@@ -213,7 +213,7 @@ impl Kernel for Live {
     }
 
     fn move_pages(&mut self, dst: usize, src: usize, bytes: usize) -> Moved {
-        // SAFETY: the pager tells where each page is before anything can ask for it (evict.rs, fault.rs of mm).
+        // SAFETY: the pager tells where each page is before anything can ask for it (move_out.rs, serve.rs of mm).
         let moved = unsafe { self.uffd.move_pages(&self.pagemap, dst, src, bytes) };
         if moved.stop == Some(Errno::EINVAL) && moved.bytes == 0 {
             return self.move_unlike(dst, src, bytes);
