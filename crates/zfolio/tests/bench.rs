@@ -145,8 +145,9 @@ fn a_dictionary_is_a_row() {
     let output = compress(&with_plot);
     let table = text(&output.stdout);
     assert!(table.lines().skip(1).all(|line| line.len() <= 80), "{table}");
-    let name = given.path().rsplit('/').next().unwrap();
-    assert_eq!(table.matches(&format!("zstd:1,dict={name}")).count(), 2, "{table}");
+    // A long name loses its beginning.
+    let name = format!("given-{}", std::process::id());
+    assert_eq!(table.matches(&name).count(), 2, "{table}");
     let svg = fs::read_to_string(&drawing.0).unwrap();
     assert_eq!((svg.matches("<circle").count(), svg.matches(&format!("{name}<")).count()), (6, 2));
 }
