@@ -85,7 +85,7 @@ impl Heap {
         assert_eq!(sum_and_kib(&output).0, self.sum, "{said}");
         let peak = figures["memory"]["peak_bytes"].as_u64().unwrap();
         assert!(peak <= limit / 10 * 11, "{} MiB: {said}", peak / MIB);
-        let out = figures["pages"]["deactivated"].as_u64().unwrap() << 12;
+        let out = figures["counters"]["pgdeactivate"].as_u64().unwrap() << 12;
         assert!(out > limit / 2, "{} MiB went out: {said}", out / MIB);
         assert_eq!(figures["tree"]["unmanaged"], 0, "{said}");
         output
