@@ -1,8 +1,7 @@
-//! Processes that come and go and use memory in different ways, from a seed, under the policy: engines that follow
-//! their shares as fast as a real one can, and take from the pot as they grow.
+//! Processes that come and go and use memory in different ways, from a seed, under the policy: engines that follow their
+//! shares as fast as a real one can, and take from the pot as they grow.
 
 use super::*;
-use base::Random;
 
 const MIB: u64 = 1 << 20;
 /// Time between two looks.
@@ -13,6 +12,16 @@ const STREAM: u64 = 20 * MIB;
 const OUT: u64 = 8 * MIB;
 /// What goes out takes up so little of what it was: 1 in 3.
 const RATIO: u64 = 3;
+
+/// A sequence of numbers from a seed.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (self.0 >> 33) % n
+    }
+}
 
 /// What a process does with its memory.
 #[derive(Clone, Copy, Debug)]
@@ -360,23 +369,22 @@ fn without_enough_for_anybody_each_has_the_least() {
 
 #[test]
 fn processes_that_come_and_go_keep_the_invariants_and_their_floor() {
-    let mut rests = 0;
     for seed in 1..=30 {
         let mut random = Random(seed);
-        let usable = random.within(64..1064) * MIB;
+        let usable = (64 + random.below(1000)) * MIB;
         let mut run = Run::new(usable, &[Process::new(Habit::Hog, MIB)]);
         let mut usable_now = usable;
         for tick in 0..3000u64 {
-            if random.one_in(100) {
+            if random.below(100) == 0 {
                 // Whatever is out must have room beside the rest.
-                let size = random.within(usable / 12..usable / 6);
+                let size = usable / 12 + random.below(usable / 12);
                 let habit = match random.below(4) {
                     0 => Habit::Idle,
                     1 => Habit::Random(size),
                     2 => Habit::Loop(size),
                     _ => Habit::Hog,
                 };
-                let at = random.below(run.processes.len());
+                let at = random.below(run.processes.len() as u64) as usize;
                 match random.below(3) {
                     0 if run.processes.len() > 1 => drop(run.processes.swap_remove(at)),
                     1 => run.processes[at].habit = habit,
@@ -384,9 +392,9 @@ fn processes_that_come_and_go_keep_the_invariants_and_their_floor() {
                     _ => {}
                 }
             }
-            if random.one_in(1000) {
+            if random.below(1000) == 0 {
                 // What is not managed has grown, or shrunk.
-                usable_now = usable / random.within(1..3);
+                usable_now = usable / (1 + random.below(2));
             }
             run.usable = usable_now;
             run.tick();
@@ -397,12 +405,6 @@ fn processes_that_come_and_go_keep_the_invariants_and_their_floor() {
         }
         // At rest each has its floor, and all of them no more than there is.
         (0..300).for_each(|_| run.tick());
-        // But where what is out takes up so much that nobody can give anything.
-        let all_out: u64 = run.processes.iter().map(|p| (p.resident + p.stored) / RATIO + FLOOR / 2).sum();
-        if all_out > run.usable {
-            continue;
-        }
-        rests += 1;
         assert!(run.held() <= run.usable, "seed {seed}: {} of {}", run.held(), run.usable);
         let count = run.processes.len() as u64;
         for process in &run.processes {
@@ -410,5 +412,4 @@ fn processes_that_come_and_go_keep_the_invariants_and_their_floor() {
             assert!(process.member.share >= floor, "seed {seed}: {process:?}");
         }
     }
-    assert!(rests >= 25, "{rests} of 30");
 }
