@@ -300,6 +300,8 @@ impl Control {
     ///
     /// What is so already is not written: where there was no engine that is all, and the child goes on sharing the page
     /// with its parent.
+    // By itself, where zfolio.ld has what a small child runs.
+    #[inline(never)]
     pub fn reset(&self, inherits: bool) {
         macro_rules! put {
             ($($cell:expr, $value:expr;)*) => {
