@@ -51,10 +51,6 @@ pub struct Control {
     pub spared: (AtomicUsize, AtomicUsize),
     /// A range that must not leave the program; (0, 0) when there is none.
     pub held: (AtomicUsize, AtomicUsize),
-    /// 1 while a thread of the program makes guards, which a copy would overwrite.
-    pub guarding: AtomicU32,
-    /// 1 while the engine copies a page into the program: guards wait for that.
-    pub copying: AtomicU32,
     /// What the engine is taking of memory that cannot be written to (detach.rs); (0, 0) when nothing.
     taken: (AtomicUsize, AtomicUsize),
     /// Calls of mremap under way, during which nothing is taken so.
@@ -145,8 +141,8 @@ pub enum Takeover {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Request {
-    /// The contents of a range were discarded without an event: they are to be forgotten.
-    Forget = 1,
+    /// A range is to have guards (MADV_GUARD_INSTALL).
+    Guard = 1,
     /// Another userfaultfd is to have a range: its contents are to come home, and its registration is to end.
     LetGo = 2,
     /// The thread is about to fork, and the child is to take over what is out.
@@ -204,8 +200,6 @@ impl Control {
             outcome: AtomicU32::new(UNANSWERED),
             spared: (AtomicUsize::new(0), AtomicUsize::new(0)),
             held: (AtomicUsize::new(0), AtomicUsize::new(0)),
-            guarding: AtomicU32::new(0),
-            copying: AtomicU32::new(0),
             taken: (AtomicUsize::new(0), AtomicUsize::new(0)),
             remaps: AtomicU32::new(0),
             memcg: AtomicPtr::new(core::ptr::null_mut()),
@@ -327,8 +321,6 @@ impl Control {
             self.spared.1, 0;
             self.held.0, 0;
             self.held.1, 0;
-            self.guarding, 0;
-            self.copying, 0;
             self.taken.0, 0;
             self.taken.1, 0;
             self.remaps, 0;

@@ -18,8 +18,8 @@ pub fn answer(watch: &Watch, pager: &mut Engine) {
     let range = CONTROL.range.0.load(Relaxed)..CONTROL.range.1.load(Relaxed);
     if request == Request::Fork as u32 {
         return fork::stand_still(watch, pager);
-    } else if request == Request::Forget as u32 {
-        pager.disown(range);
+    } else if request == Request::Guard as u32 {
+        install_guards(pager, range);
     } else if request == Request::LetGo as u32 {
         pager.let_go(range);
     } else if request == Request::Enroll as u32 {
@@ -48,6 +48,15 @@ pub fn answer(watch: &Watch, pager: &mut Engine) {
 fn advise_children(pager: &mut Engine, range: Range<usize>, advice: u32) {
     pager.await_quiet();
     let done = pager.kernel().advise_children(range, advice, pager.regions());
+    CONTROL.outcome.store(done.err().map_or(0, |errno| errno.0), Release);
+}
+
+/// Makes guards, and forgets what was in their places: they discard it without an event.
+fn install_guards(pager: &mut Engine, range: Range<usize>) {
+    CONTROL.guards.store(1, SeqCst);
+    pager.await_quiet();
+    let (done, guarded) = pager.kernel().install_guards(range, pager.regions());
+    guarded.into_iter().for_each(|part| pager.disown(part));
     CONTROL.outcome.store(done.err().map_or(0, |errno| errno.0), Release);
 }
 

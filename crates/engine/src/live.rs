@@ -2,6 +2,7 @@
 
 mod census;
 mod children;
+mod guards;
 mod kernel;
 mod protections;
 
@@ -187,10 +188,6 @@ impl Live {
         });
     }
 
-    fn has_guard(&self, range: Range<usize>) -> bool {
-        range.step_by(PAGE).any(|at| self.pagemap.is_guard(at).unwrap_or(false))
-    }
-
     fn manageable(m: &Mapping) -> bool {
         let smallest = if m.is_writable() { SMALLEST } else { SMALLEST_UNWRITABLE };
         m.protection & PROT_READ != 0
@@ -215,25 +212,6 @@ pub fn forbid_huge_pages() {
 pub fn allow_huge_pages() {
     if CONTROL.forbids_huge.swap(0, SeqCst) != 0 {
         let _ = sys::disable_thp(false);
-    }
-}
-
-/// The engine copies a page into the program, and no guard is made there meanwhile (`advice::install_guards`): each of
-/// the two says first what it is about to do, and then looks at the other.
-struct Copying;
-
-impl Copying {
-    /// `None` while a guard is being made.
-    fn begin() -> Option<Copying> {
-        CONTROL.copying.store(1, SeqCst);
-        let copying = Copying;
-        (CONTROL.guarding.load(SeqCst) == 0).then_some(copying)
-    }
-}
-
-impl Drop for Copying {
-    fn drop(&mut self) {
-        CONTROL.copying.store(0, SeqCst);
     }
 }
 

@@ -9,58 +9,38 @@ use control::{CONTROL, EngineState, Request, UNANSWERED};
 use core::ops::Range;
 use core::sync::atomic::Ordering::*;
 use uffd::PAGE;
-use uffd::sys::{self, consts::*};
+use uffd::sys::consts::*;
 
-/// Installs guards by `call`, while the engine copies nothing: it looks for guards before each copy, and one that is
-/// made between the look and the copy would be overwritten. What was there before is forgotten.
-fn install_guards(range: Range<usize>, call: impl FnOnce() -> i32) -> i32 {
-    with_bell(|| {
-        CONTROL.guards.store(1, SeqCst);
-        CONTROL.guarding.store(1, SeqCst);
-        while CONTROL.copying.load(SeqCst) != 0 && CONTROL.has_engine() {
-            sys::sched_yield();
-        }
-        let result = call();
-        CONTROL.guarding.store(0, SeqCst);
-        if result == 0 && CONTROL.state() == EngineState::Awake {
-            ask(Request::Forget, range);
-        }
-        result
-    })
-}
-
-/// madvise(2): what children are to have, or not, is the engine's to see to, since it keeps more out of them. A guard
-/// that the program installs discards pages without an event, and so the engine is told here.
+/// madvise(2): what children are to have, or not, is the engine's to see to, since it keeps more out of them; and so are
+/// guards, which discard pages without an event, and which a copy of the engine's would overwrite.
 pub extern "C" fn madvise(at: usize, bytes: usize, advice: i32) -> i32 {
     const FREE: i32 = 8;
-    const GUARD_INSTALL: i32 = 102;
     // SAFETY: the type of madvise(2).
     let real = unsafe { real::<extern "C" fn(usize, usize, i32) -> i32>(Call::Madvise) };
     // To give pages up at once is one of the two things that MADV_FREE allows, and the one that is seen at once: memory
     // that is given up later would have to be watched until then.
-    let managed = run::is_managed();
-    let effective = if advice == FREE && managed { MADV_DONTNEED as i32 } else { advice };
+    let effective = if advice == FREE && run::is_managed() { MADV_DONTNEED as i32 } else { advice };
     let call = || real.map_or(NO_SUCH_CALL, |f| f(at, bytes, effective));
     let end = bytes.checked_next_multiple_of(PAGE).and_then(|bytes| at.checked_add(bytes));
     let range = at..end.unwrap_or(at);
-    if advice == GUARD_INSTALL && run::is_in_run() {
-        return install_guards(range, call);
-    }
-    match advice as u32 {
-        // What is no range the kernel refuses before it looks at the advice.
-        MADV_DONTFORK | MADV_DOFORK if at.is_multiple_of(PAGE) && !range.is_empty() => {
-            advise_children(range, advice as u32, call)
-        }
-        _ => call(),
-    }
+    let request = match advice as u32 {
+        MADV_DONTFORK => Request::KeepOut,
+        MADV_DOFORK => Request::LetIn,
+        MADV_GUARD_INSTALL if run::is_in_run() => Request::Guard,
+        _ => return call(),
+    };
+    // What is no range the kernel refuses before it looks at the advice.
+    if at.is_multiple_of(PAGE) && !range.is_empty() { advise(request, range, call) } else { call() }
 }
 
-/// MADV_DONTFORK and MADV_DOFORK: an engine that is awake gives the advice for the program (dontfork.rs).
-fn advise_children(range: Range<usize>, advice: u32, call: impl Fn() -> i32) -> i32 {
+/// Advice that an engine which is awake gives for the program (dontfork.rs, guards.rs).
+fn advise(request: Request, range: Range<usize>, call: impl Fn() -> i32) -> i32 {
     is_own_memory();
     if CONTROL.state() == EngineState::Asleep {
-        if advice == MADV_DONTFORK {
-            CONTROL.early_advice.store(1, SeqCst);
+        match request {
+            Request::KeepOut => CONTROL.early_advice.store(1, SeqCst),
+            Request::Guard => CONTROL.guards.store(1, SeqCst),
+            _ => {}
         }
         let result = call();
         // If it has awoken meanwhile it may not know of this.
@@ -68,7 +48,6 @@ fn advise_children(range: Range<usize>, advice: u32, call: impl Fn() -> i32) -> 
             return result;
         }
     }
-    let request = if advice == MADV_DONTFORK { Request::KeepOut } else { Request::LetIn };
     let outcome = with_bell(|| {
         CONTROL.outcome.store(UNANSWERED, SeqCst);
         ask(request, range);

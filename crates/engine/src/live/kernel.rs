@@ -1,7 +1,7 @@
 //! What the pager asks of the kernel, as the real one does it.
 
 use super::census::Census;
-use super::{Copying, DROP_ZONE, Live, TAIL, TOP};
+use super::{DROP_ZONE, Live, TAIL, TOP};
 use crate::dontfork;
 use crate::locked;
 use crate::smaps;
@@ -222,15 +222,6 @@ impl Kernel for Live {
     }
 
     fn copy(&mut self, dst: usize, src: usize, bytes: usize) -> Moved {
-        // While a guard is being made a move does instead, which stops at guards; the thread that makes it may be the
-        // one that waits.
-        let Some(_copying) = Copying::begin() else {
-            let from_stage = self.registered.contains(&src);
-            let moved = if from_stage { Moved::NOTHING_YET } else { self.move_pages(dst, src, bytes) };
-            // What only a copy can do is tried again.
-            let refused = !matches!(moved.stop, None | Some(Errno::EEXIST | Errno::ENOENT));
-            return if moved.bytes == 0 && refused { Moved::NOTHING_YET } else { moved };
-        };
         // A thread that a signal interrupts in a fault sends its message again, and the second may be served when a
         // guard is there already.
         if CONTROL.guards.load(SeqCst) != 0 && self.has_guard(dst..dst + bytes) {

@@ -10,7 +10,7 @@
 //! A landing is there only while it is needed, and has no other protection than the program has given such memory
 //! itself.
 
-use super::{Copying, DROP_ZONE, Live};
+use super::{DROP_ZONE, Live};
 use crate::detach::{self, Landing, Removed};
 use crate::locked;
 use control::CONTROL;
@@ -74,13 +74,11 @@ impl Live {
 
     /// Copies engine memory to holes of one mapping of the program's, and drops it.
     fn bring_in(&mut self, dst: usize, src: usize, bytes: usize) -> Moved {
-        let Some(copying) = Copying::begin() else { return Moved::NOTHING_YET };
         if CONTROL.guards.load(SeqCst) != 0 && self.has_guard(dst..dst + bytes) {
             return stopped(Errno::EINVAL);
         }
         // SAFETY: a move was to go there, which the pager tells to go to what it has evicted only.
         let copied = unsafe { self.uffd.copy(dst, src, bytes) };
-        drop(copying);
         match copied {
             Moved { bytes: 1.., .. } => {
                 self.discard(src, copied.bytes);
@@ -128,9 +126,7 @@ impl Live {
         let wanted = src.len();
         let src = src.start..src.end.min(src.start + detach::PIECE);
         let Some(landing) = Landing::new(src.len()) else { return stopped(Errno::ENOMEM) };
-        // No guard is made meanwhile: it would be taken for a page, and lost. Nobody waits here for a thread of the
-        // program's: there is other memory to take.
-        let Some(_copying) = Copying::begin() else { return stopped(Errno::EINVAL) };
+        // It would be taken for a page, and lost.
         if CONTROL.guards.load(SeqCst) != 0 && self.has_guard(src.clone()) {
             return stopped(Errno::ENOENT);
         }

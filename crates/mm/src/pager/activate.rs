@@ -33,12 +33,6 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         } else {
             self.kernel.copy(at, from, PAGE)
         };
-        if !gone && moved.stop == Some(Errno::EAGAIN) {
-            // Copies stand still while somebody makes guards, who may be the one that waits here; a move stops at
-            // guards by itself.
-            gone = true;
-            moved = self.kernel.move_pages(to, from, PAGE);
-        }
         if gone && moved.bytes == 0 && moved.stop == Some(Errno::ENOENT) && self.kernel.is_hole(from) {
             return self.vanished(to, slot, first);
         }

@@ -6,8 +6,9 @@
 //! same, and so does what the kernel needs for the group; where that does not do, the kernel kills.
 
 use crate::comparison::{SLACK, assert_within, one_at_a_time, run_alone, run_limited, skip, tell};
-use crate::process::{Output, field_kib};
+use crate::process::{Outcome, Output, field_kib};
 use crate::workload::{self, Size};
+use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -97,10 +98,15 @@ impl Cgroup {
     }
 
     /// The kernel has killed nothing for want of memory.
-    pub fn assert_enough(&self, name: &str) {
+    pub fn assert_enough(&self, name: &str, got: &Outcome, summary: &Value) {
         let text = fs::read_to_string(self.directory.join(self.events)).unwrap_or_default();
         let kills = field_kib(&text, "oom_kill ");
-        assert_eq!(kills, 0, "{name}: so many were killed at the limit and 10 %, by the kernel's account");
+        let [sampled, peak] = [got.peak_bytes, self.peak_bytes()].map(|bytes| bytes >> 20);
+        assert_eq!(
+            kills, 0,
+            "{name}: so many were killed at the limit and 10 %, by the kernel's account: {sampled} MiB anonymous and shared at most, \
+             {peak} MiB with page cache and kernel memory; {summary}"
+        );
     }
 }
 
@@ -195,5 +201,5 @@ pub fn check_files() {
         got.elapsed.as_secs_f64()
     ));
     assert!((4 << 20..=limit_bytes / 4).contains(&left), "{left} bytes: {summary}");
-    group.assert_enough(workload.name);
+    group.assert_enough(workload.name, &got, &summary);
 }

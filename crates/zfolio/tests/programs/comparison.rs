@@ -26,7 +26,7 @@ pub fn check(make: Make) {
         Ok(workload) => workload,
         Err(missing) => return skip(missing),
     };
-    let (summary, limit_bytes) = compare(&workload, size, MIB, &[], anonymous_bytes, |_| {});
+    let (summary, limit_bytes) = compare(&workload, size, MIB, &[], anonymous_bytes, |_| {}, |_, _| {});
     assert_went_out(workload.name, &summary, limit_bytes);
 }
 
@@ -41,7 +41,7 @@ pub fn assert_went_out(name: &str, summary: &Value, limit_bytes: u64) {
 
 /// Runs the workload alone and in a part of what it needs, but at least `least_bytes`; both are started by `launcher`
 /// and measured by `sample`. What they say must be the same, and the limit must hold; between the two `before` is told
-/// it. Returns the summary and the limit in bytes.
+/// it, and after them `after` what came of the second. Returns the summary and the limit in bytes.
 pub fn compare(
     workload: &Workload,
     size: Size,
@@ -49,6 +49,7 @@ pub fn compare(
     launcher: &[String],
     sample: impl Fn(u32) -> u64 + Copy,
     before: impl FnOnce(u64),
+    after: impl FnOnce(&Outcome, &Value),
 ) -> (Value, u64) {
     let (wanted, answer) = run_alone_in(workload, size, launcher, sample);
     let share =
@@ -56,6 +57,7 @@ pub fn compare(
     let limit_bytes = ((wanted.peak_bytes as f64 * share) as u64).max(least_bytes).next_multiple_of(MIB);
     before(limit_bytes);
     let (got, same_answer, summary) = run_limited(workload, size, limit_bytes, launcher, sample);
+    after(&got, &summary);
 
     let name = workload.name;
     assert_eq!(got.status, wanted.status, "{name}: exit status; stderr: {:?}", got.stderr);

@@ -47,8 +47,8 @@ pub fn check(make: Make) -> Option<Value> {
         &group.launcher(),
         |_| group.bytes(),
         |limit| group.end_at(limit),
+        |got, summary| group.assert_enough(workload.name, got, summary),
     );
-    group.assert_enough(workload.name);
     if workload.share < 1.0 {
         assert_went_out(workload.name, &summary, limit_bytes);
     }
