@@ -56,8 +56,8 @@ static _Atomic(uint8_t *) barriers[MAX_THREADS];
 static void on_fault(int number, siginfo_t *info, void *context)
 {
 	uint8_t *at = info->si_addr;
+	ucontext_t *interrupted = context;
 
-	(void)context;
 	for (unsigned i = 0; i < options.threads; i++) {
 		uint8_t *barrier = barriers[i];
 		if (!barrier || at < barrier || at >= barrier + BARRIER_PAGES * PAGE)
@@ -69,8 +69,10 @@ static void on_fault(int number, siginfo_t *info, void *context)
 		mprotect((void *)((uintptr_t)at & ~(PAGE - 1)), PAGE, PROT_READ | PROT_WRITE);
 		return;
 	}
-	/* Not ours: the access is repeated and kills. */
+	/* Not ours. A second one, while this is told, kills. */
 	signal(number, SIG_DFL);
+	differs(NULL, at, "SIGSEGV with code %d, by the instruction at %p", info->si_code,
+		(void *)interrupted->uc_mcontext.gregs[REG_RIP]);
 }
 
 void act_barrier(struct worker *w)
