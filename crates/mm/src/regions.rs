@@ -55,7 +55,8 @@ impl<K: Kernel> Mappings for K {
 pub struct Regions {
     /// Registered ranges.
     registered: RangeSet,
-    /// Mappings that mremap has made, all of it registered, until no event is under way.
+    /// Mappings that mremap has made, all of it registered, until no event is under way; and those that were
+    /// registered while one was.
     remapped: RangeSet,
     /// Ranges that somebody moved to before the event of their former owner was read: what is known of his pages is
     /// aside.
@@ -125,6 +126,12 @@ impl Regions {
     /// A whole mapping is registered.
     pub fn register(&mut self, whole: Range<usize>) {
         self.registered.insert(whole);
+    }
+
+    /// A whole mapping was registered, but an event is under way that may be of it: whether it was before that is
+    /// known when there is none.
+    pub fn register_in_doubt(&mut self, whole: Range<usize>) {
+        self.remapped.insert(whole);
     }
 
     /// Nothing of a range is registered any more.

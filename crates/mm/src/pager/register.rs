@@ -43,6 +43,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         }
         let whole = self.kernel.register(area.clone())?;
         if !self.is_quiet() {
+            self.regions.register_in_doubt(whole);
             return Err(Errno::EAGAIN);
         }
         self.reclaim.forget_areas_in(&whole);

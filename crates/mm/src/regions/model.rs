@@ -6,6 +6,7 @@
 //! that fails is made as short as it gets before it is shown.
 
 use super::{Mappings, Regions};
+use std::boxed::Box;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::vec::Vec;
@@ -33,9 +34,9 @@ pub enum Op {
     Step(usize),
     /// The engine reads a message.
     Read,
-    /// The engine registers the mapping of a page; a thread takes a step before it has asked whether all is still
+    /// The engine registers the mapping of a page; a thread does something before it has asked whether all is still
     /// quiet.
-    Register(usize, usize),
+    Register(usize, Box<Op>),
     /// The engine takes a page out.
     Evict(usize),
     /// The engine learns what has grown.
@@ -254,7 +255,7 @@ impl Book {
     }
 
     /// Registers the mapping that holds an area: false while an event is under way.
-    fn enroll(&mut self, area: &Range<usize>, space: &mut Space, between: Option<usize>) -> bool {
+    fn enroll(&mut self, area: &Range<usize>, space: &mut Space, between: Option<&Op>) -> bool {
         if self.regions.registered().covers(area) {
             return true;
         }
@@ -269,12 +270,14 @@ impl Book {
         }
         // Neighbours that were registered before are part of it now.
         let whole = Mappings::mapping(space, area.start).expect("as before");
-        if let Some(thread) = between {
-            space.step(thread);
+        if let Some(op) = between {
+            space.act(op);
         }
         let is_quiet = self.is_quiet(space);
         if is_quiet {
             self.regions.register(whole);
+        } else {
+            self.regions.register_in_doubt(whole);
         }
         is_quiet
     }
@@ -335,48 +338,55 @@ impl Book {
     }
 }
 
+impl Space {
+    /// A thread does something, if it can.
+    fn act(&mut self, op: &Op) {
+        let is_idle = |space: &Space, thread: &usize| space.calls[*thread].is_none();
+        let call = match op {
+            Op::Unmap(thread, range) if is_idle(self, thread) && !self.is_held(range) => {
+                Some((*thread, self.unmap(range.clone())))
+            }
+            Op::Map(thread, range) if is_idle(self, thread) && self.can_be_mapped(range) => {
+                Some((*thread, self.map(range.clone())))
+            }
+            Op::Move { thread, from, to, grown, keep } if is_idle(self, thread) => {
+                self.remap(from.clone(), *to, *grown, *keep).map(|call| (*thread, call))
+            }
+            Op::Protect(range, writable) if !self.is_held(range) => {
+                self.pages.range_mut(range.clone()).for_each(|(_, page)| page.writable = *writable);
+                None
+            }
+            Op::Step(thread) => {
+                self.step(*thread);
+                None
+            }
+            _ => None,
+        };
+        if let Some((thread, call)) = call {
+            self.changing += call.events.len();
+            self.calls[thread] = Some(call);
+        }
+    }
+}
+
 /// Does one thing, and looks whether both agree.
 fn act(op: &Op, space: &mut Space, book: &mut Book) -> Result<(), String> {
-    let call = match op {
-        Op::Unmap(thread, range) if !space.is_held(range) => Some((*thread, range.clone(), false)),
-        Op::Map(thread, range) if space.can_be_mapped(range) => Some((*thread, range.clone(), true)),
-        _ => None,
-    };
-    let call = call
-        .filter(|(thread, ..)| space.calls[*thread].is_none())
-        .map(|(thread, range, is_new)| (thread, if is_new { space.map(range) } else { space.unmap(range) }));
-    let call = call.or_else(|| match op {
-        Op::Move { thread, from, to, grown, keep } if space.calls[*thread].is_none() => {
-            space.remap(from.clone(), *to, *grown, *keep).map(|call| (*thread, call))
-        }
-        _ => None,
-    });
-    if let Some((thread, call)) = call {
-        space.changing += call.events.len();
-        space.calls[thread] = Some(call);
-    }
     match op {
-        Op::Step(thread) => space.step(*thread),
-        Op::Protect(range, writable) => {
-            if !space.is_held(range) {
-                space.pages.range_mut(range.clone()).for_each(|(_, page)| page.writable = *writable);
-            }
-        }
         Op::Read => {
             if let Some((thread, event)) = space.unread.pop_front() {
                 book.apply(event, space);
                 space.calls[thread].as_mut().expect("it waits").is_read = true;
             }
         }
-        Op::Register(at, thread) => {
+        Op::Register(at, between) => {
             if let Some(mapping) = Mappings::mapping(space, at * PAGE) {
-                book.enroll(&mapping, space, Some(*thread));
+                book.enroll(&mapping, space, Some(between));
             }
         }
         Op::Evict(at) => book.evict(*at, space)?,
         Op::Learn => book.learn(space),
         Op::AskQuiet => drop(book.is_quiet(space)),
-        Op::Unmap(..) | Op::Map(..) | Op::Move { .. } => {}
+        _ => space.act(op),
     }
     book.agrees(space)
 }
@@ -408,6 +418,29 @@ fn shorten(mut ops: Vec<Op>) -> Vec<Op> {
     ops
 }
 
+/// What a thread does, or what the engine does.
+fn any(next: &mut impl FnMut(usize) -> usize) -> Op {
+    let start = next(PAGES);
+    let range = start..(start + 1 + next(5)).min(PAGES);
+    let thread = next(THREADS);
+    match next(24) {
+        0 => match next(3) {
+            0 => Op::Protect(range, next(2) == 0),
+            1 => Op::Map(thread, range),
+            _ => Op::Unmap(thread, range),
+        },
+        1..6 => {
+            let (grown, keep) = [(0, false), (0, false), (1 + next(3), false), (0, true)][next(4)];
+            Op::Move { thread, from: range, to: next(PAGES), grown, keep }
+        }
+        6..13 => Op::Step(thread),
+        13..18 => Op::Read,
+        18 => Op::Register(start, Box::new(any(next))),
+        19 => [Op::Learn, Op::AskQuiet][next(2)].clone(),
+        _ => Op::Evict(start),
+    }
+}
+
 /// What a seed does.
 fn plan(seed: u64) -> Vec<Op> {
     let mut random = seed;
@@ -415,28 +448,7 @@ fn plan(seed: u64) -> Vec<Op> {
         random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         (random >> 33) as usize % n
     };
-    let mut op = || {
-        let start = next(PAGES);
-        let range = start..(start + 1 + next(5)).min(PAGES);
-        let thread = next(THREADS);
-        match next(24) {
-            0 => match next(3) {
-                0 => Op::Protect(range, next(2) == 0),
-                1 => Op::Map(thread, range),
-                _ => Op::Unmap(thread, range),
-            },
-            1..6 => {
-                let (grown, keep) = [(0, false), (0, false), (1 + next(3), false), (0, true)][next(4)];
-                Op::Move { thread, from: range, to: next(PAGES), grown, keep }
-            }
-            6..13 => Op::Step(thread),
-            13..18 => Op::Read,
-            18 => Op::Register(start, thread),
-            19 => [Op::Learn, Op::AskQuiet][next(2)].clone(),
-            _ => Op::Evict(start),
-        }
-    };
-    (0..160).map(|_| op()).collect()
+    (0..160).map(|_| any(&mut next)).collect()
 }
 
 #[test]
