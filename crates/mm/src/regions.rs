@@ -5,8 +5,8 @@
 //! registered still: what was known there is put aside (`displaced`), and the late event finds it there. So what is
 //! known to be registered must be all that is: whole mappings, and what mremap adds to one, of which no event tells
 //! (`remapped`). Where somebody moves to such a part before it is known to be registered, there may be an event of
-//! a former owner's due or not (`doubted`), until none is under way. A limit: what else comes to be registered
-//! while events are under way is known only then.
+//! a former owner's due or not (`doubted`), until none is under way. So it is with what is registered while an event
+//! comes.
 //!
 //! An UNMAP of such a place may be that former owner's, or of the one who has moved there since: it is his if
 //! nothing is mapped there any more, or what is there is not registered. Where yet another has moved there by then
@@ -14,7 +14,8 @@
 //! yet to be read, and finds nobody to be displaced.
 //!
 //! A limit: mremap may add memory where another has just left whose REMAP was not read yet. Of that it is not known
-//! that it is registered, until it is looked at again with no event under way (scenes.rs plays it).
+//! that it is registered, until it is looked at again with no event under way. And one whose place is in doubt may
+//! move on and keep the old mapping, so that his REMAP is taken for a former owner's (scenes.rs plays both).
 //!
 //! Invariants: `doubted` is part of `displaced`, `undecided` of `registered`; each is a set of ranges.
 

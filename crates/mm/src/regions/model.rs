@@ -396,7 +396,7 @@ pub fn run(ops: &[Op]) -> Result<(), String> {
     let (mut space, mut book) = (Space::default(), Book::default());
     space.map(0..PAGES);
     book.enroll(&bytes(0..PAGES), &mut space, None);
-    let rest = (0..8).flat_map(|_| (0..THREADS).flat_map(|thread| [Op::Step(thread), Op::Read]));
+    let rest = (0..12).flat_map(|_| (0..THREADS).flat_map(|thread| [Op::Step(thread), Op::Read]));
     for op in ops.iter().cloned().chain(rest) {
         act(&op, &mut space, &mut book)?;
     }
@@ -421,7 +421,7 @@ fn shorten(mut ops: Vec<Op>) -> Vec<Op> {
 /// What a thread does, or what the engine does.
 fn any(next: &mut impl FnMut(usize) -> usize) -> Op {
     let start = next(PAGES);
-    let range = start..(start + 1 + next(5)).min(PAGES);
+    let range = start..(start + 1 + next(4)).min(PAGES);
     let thread = next(THREADS);
     match next(24) {
         0 => match next(3) {
@@ -433,9 +433,9 @@ fn any(next: &mut impl FnMut(usize) -> usize) -> Op {
             let (grown, keep) = [(0, false), (0, false), (1 + next(3), false), (0, true)][next(4)];
             Op::Move { thread, from: range, to: next(PAGES), grown, keep }
         }
-        6..13 => Op::Step(thread),
-        13..18 => Op::Read,
-        18 => Op::Register(start, Box::new(any(next))),
+        6..12 => Op::Step(thread),
+        12..16 => Op::Read,
+        16..19 => Op::Register(start, Box::new(any(next))),
         19 => [Op::Learn, Op::AskQuiet][next(2)].clone(),
         _ => Op::Evict(start),
     }
@@ -448,14 +448,14 @@ fn plan(seed: u64) -> Vec<Op> {
         random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         (random >> 33) as usize % n
     };
-    (0..160).map(|_| any(&mut next)).collect()
+    (0..400).map(|_| any(&mut next)).collect()
 }
 
 #[test]
 fn what_events_tell_is_what_there_is() {
     let given = std::env::var("ZFOLIO_SEEDS").ok();
     let bounds = given.as_deref().and_then(|s| s.split_once("..")).map(|(a, b)| (a.parse(), b.parse()));
-    let seeds = if let Some((Ok(from), Ok(to))) = bounds { from..=to } else { 1..=2000 };
+    let seeds = if let Some((Ok(from), Ok(to))) = bounds { from..=to } else { 1..=4000 };
     let failed: Vec<u64> = seeds.filter(|&seed| run(&plan(seed)).is_err()).collect();
     if let Some(&seed) = failed.first() {
         let ops = shorten(plan(seed));

@@ -62,3 +62,14 @@ fn what_is_added_where_another_has_just_left_is_not_known() {
     ops.push(Op::Move { thread: 2, from: 4..9, to: 8, grown: 0, keep: true });
     assert!(run(&ops).is_err(), "this is no limit any more: say so in regions.rs");
 }
+
+/// Another limit: where it is in doubt whether there was a former owner, the new one moves on and keeps the old
+/// mapping. His REMAP may as well be the former owner's.
+#[test]
+fn who_moves_on_in_doubt_and_keeps_the_old_mapping_leaves_his_own_behind() {
+    let mut ops = Vec::from([Op::Evict(17), moves(0, 17..20, 3)]);
+    ops.push(Op::Move { thread: 1, from: 15..16, to: 1, grown: 1, keep: false });
+    ops.extend([1, 0, 1, 0, 0].into_iter().flat_map(tells));
+    ops.extend([Op::Step(0), Op::Move { thread: 2, from: 3..4, to: 15, grown: 0, keep: true }]);
+    assert!(run(&ops).is_err(), "this is no limit any more: say so in regions.rs");
+}

@@ -9,10 +9,8 @@ fn seeds() -> Vec<u64> {
     let bounds = given.as_deref().and_then(|s| s.split_once("..")).map(|(a, b)| (a.parse(), b.parse()));
     match bounds {
         Some((Ok(from), Ok(to))) => (from..=to).collect(),
-        // And those that fail where a REMAP does not say that its source was registered (1038), or a mapping is
-        // registered while an event is under way (405), or what mremap has added is not known where somebody else
-        // comes to (367), or a child takes what was moved twice after the clone for moved before it (1665).
-        _ => (1..=100).chain([367, 405, 1038, 1665]).collect(),
+        // And some that have failed once. What they failed by is in regions/scenes.rs and in moves.rs.
+        _ => (1..=100).chain([367, 405, 1038, 1282, 1665]).collect(),
     }
 }
 
