@@ -108,10 +108,14 @@ fn advice_from_before_there_was_an_engine_holds_after_it() {
 
 #[test]
 fn the_test_mode_has_an_engine_in_every_process_that_checks_itself() {
-    let json =
-        figures("at-once", &["--evict-all", "--memory", "64M"], &["sh", "-c", "/bin/true; sleep 0.5; true"]);
-    // The shell and true; a shell that does not use vfork has a child between them.
-    assert!(json["tree"]["managed"].as_u64().unwrap() >= 2, "{json}");
-    // What the shell's engine keeps count of was recomputed while the shell waited, and was right.
+    let program = "import time; held = bytearray(8 << 20); time.sleep(1)";
+    let json = figures(
+        "at-once",
+        &["--evict-all", "--memory", "64M"],
+        &["sh", "-c", &format!("/bin/true; python3 -c '{program}'; true")],
+    );
+    // The shell, true and python; a shell that does not use vfork has a child between them.
+    assert!(json["tree"]["managed"].as_u64().unwrap() >= 3, "{json}");
+    // What python's engine keeps count of was recomputed while python waited, and was right.
     assert!(json["counters"]["checks"].as_u64().unwrap() > 0, "{json}");
 }

@@ -1,5 +1,5 @@
-//! Processes that come and go and use memory in different ways, from a seed, under the policy: engines that follow their
-//! shares as fast as a real one can, and take from the pot as they grow.
+//! Processes that come and go and use memory in different ways, from a seed, under the policy: engines that follow
+//! their shares as fast as a real one can, and take from the pot as they grow.
 
 use super::*;
 
