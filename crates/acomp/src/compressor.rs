@@ -3,11 +3,9 @@
 
 use core::fmt;
 
+use crate::algorithm::Algorithm;
 use crate::device::Device;
-use crate::registry::{ALGORITHMS, Algorithm};
-
-/// The most bytes of a dictionary that the user gives: `zstd --train` makes 110 KiB unless it is told otherwise.
-pub const FILE_MAX_BYTES: usize = 128 << 10;
+use crate::registry::ALGORITHMS;
 
 /// What comes before the parameter's value.
 const DICTIONARY: &str = "dict=";

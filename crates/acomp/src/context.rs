@@ -5,8 +5,8 @@ use alloc::sync::Arc;
 
 use crate::UNIT_MAX_BYTES;
 use crate::compressor::Compressor;
-use crate::pending::{Batch, Pending};
-use crate::request::{CompressRequest, DecompressRequest, Error, Outcome};
+use crate::pending::Pending;
+use crate::request::{Batch, CompressRequest, DecompressRequest, Error, Outcome};
 use crate::stream::Stream;
 
 /// A compressor ready to work, made up front and kept by one worker.

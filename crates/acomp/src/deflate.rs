@@ -13,7 +13,7 @@ use core::alloc::Layout;
 use core::ffi::{c_int, c_uint, c_void};
 use core::ptr::{NonNull, null_mut};
 
-use crate::registry::{Algorithm, Parameter};
+use crate::algorithm::{Algorithm, Parameter};
 use crate::request::{Error, Outcome};
 use crate::stream::Stream;
 use crate::workspace::Workspace;

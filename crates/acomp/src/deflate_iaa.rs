@@ -7,9 +7,9 @@
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 
+use crate::algorithm::{Algorithm, Parameter};
 use crate::deflate::Inflate;
-use crate::pending::Batch;
-use crate::registry::{Algorithm, Parameter};
+use crate::request::Batch;
 use crate::request::{Error, Outcome};
 use crate::stream::Stream;
 

@@ -34,21 +34,21 @@
 //! - [`mod@context`]: a worker's context
 //! - [`mod@request`]: a unit of work in a batch, its outcome, errors
 //! - [`mod@pending`]: a batch under way
-//! - `registry`: the list of algorithms
+//! - `algorithm`: what is known of one; `registry`: the list of them
 //! - `stream`: what an algorithm implements
 //! - `workspace`: the memory that an algorithm works in
 //! - `lz4`, `lz4hc`, `zstd`, `deflate`: the algorithms over a C library
-//! - `zstd_dictionary`: the dictionary of a zstd context
 //! - `deflate_iaa`: deflate by Intel's accelerator, or as it does it
 //! - [`mod@device`]: how devices are used, parsed and printed
-//! - `lzo`, with `lzo_encode` and `lzo_decode`: LZO1X and the kernel's variant with runs of zeros
-//! - `nx842`, with `nx842_encode` and `nx842_decode`: IBM's 842
+//! - `lzo`, with `encode` and `decode`: LZO1X and the kernel's variant with runs of zeros
+//! - `nx842`, with `encode` and `decode`: IBM's 842
 
 #![cfg_attr(not(test), no_std)]
 #![deny(unsafe_code)]
 
 extern crate alloc;
 
+mod algorithm;
 pub mod compressor;
 pub mod context;
 mod deflate;
@@ -57,27 +57,23 @@ pub mod device;
 mod lz4;
 mod lz4hc;
 mod lzo;
-mod lzo_decode;
-mod lzo_encode;
 mod nx842;
-mod nx842_decode;
-mod nx842_encode;
 pub mod pending;
 mod registry;
 pub mod request;
 mod stream;
 mod workspace;
 mod zstd;
-mod zstd_dictionary;
 
-pub use compressor::{Compressor, FILE_MAX_BYTES, ParseError};
+pub use algorithm::{Algorithm, FILE_MAX_BYTES, Parameter, Said};
+pub use compressor::{Compressor, ParseError};
 pub use context::Context;
 pub use deflate_iaa::open_device;
 pub use device::{Device, QUEUES_MAX};
 pub use iaa::doors;
-pub use pending::{Batch, Pending};
-pub use registry::{ALGORITHMS, Algorithm, Parameter, Said};
-pub use request::{CompressRequest, DecompressRequest, Error, Outcome};
+pub use pending::Pending;
+pub use registry::ALGORITHMS;
+pub use request::{Batch, CompressRequest, DecompressRequest, Error, Outcome};
 
 /// The longest unit that any context works on, in bytes: the largest folio.
 pub const UNIT_MAX_BYTES: usize = 2 << 20;

@@ -10,7 +10,7 @@ use core::ffi::{c_char, c_int, c_void};
 // The crate is wanted for the C library that it builds. Its bindings lack what needs no malloc.
 use lz4_sys as _;
 
-use crate::registry::{Algorithm, Parameter};
+use crate::algorithm::{Algorithm, Parameter};
 use crate::request::{Error, Outcome};
 use crate::stream::Stream;
 use crate::workspace::Workspace;

@@ -11,8 +11,8 @@
 use alloc::boxed::Box;
 use core::ffi::{c_char, c_int, c_void};
 
+use crate::algorithm::{Algorithm, Parameter};
 use crate::lz4;
-use crate::registry::{Algorithm, Parameter};
 use crate::request::{Error, Outcome};
 use crate::stream::Stream;
 use crate::workspace::Workspace;

@@ -20,13 +20,16 @@
 
 #![forbid(unsafe_code)]
 
+mod decode;
+mod encode;
+
 use alloc::boxed::Box;
 
-use crate::lzo_decode::decode;
-use crate::lzo_encode::{Encoder, TABLE_BYTES};
-use crate::registry::Algorithm;
+use crate::algorithm::Algorithm;
 use crate::request::{Error, Outcome};
 use crate::stream::Stream;
+use decode::decode;
+use encode::{Encoder, TABLE_BYTES};
 
 /// LZO's line in the registry.
 pub(crate) static ALGORITHM: Algorithm = Algorithm {

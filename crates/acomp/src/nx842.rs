@@ -22,13 +22,16 @@
 
 #![forbid(unsafe_code)]
 
+mod decode;
+mod encode;
+
 use alloc::boxed::Box;
 
-use crate::nx842_decode::decode;
-use crate::nx842_encode::{Encoder, TABLES_BYTES};
-use crate::registry::Algorithm;
+use crate::algorithm::Algorithm;
 use crate::request::{Error, Outcome};
 use crate::stream::Stream;
+use decode::decode;
+use encode::{Encoder, TABLES_BYTES};
 
 /// 842's line in the registry.
 pub(crate) static ALGORITHM: Algorithm = Algorithm {

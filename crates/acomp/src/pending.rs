@@ -1,15 +1,7 @@
 //! A batch that was submitted: the caller does something else, and asks now and then.
 
-use crate::request::{CompressRequest, DecompressRequest, Error, Outcome};
+use crate::request::{Batch, CompressRequest, DecompressRequest, Error, Outcome};
 use crate::stream::Stream;
-
-/// What a context is given: requests of one kind.
-pub enum Batch<'b, 'd> {
-    /// To compress.
-    Compress(&'b mut [CompressRequest<'d>]),
-    /// To decompress.
-    Decompress(&'b mut [DecompressRequest<'d>]),
-}
 
 /// A batch under way. Dropped, it leaves what is not done undone ([`Error::NotRun`]).
 pub struct Pending<'b, 'd> {

@@ -97,3 +97,11 @@ impl fmt::Display for Error {
 }
 
 impl core::error::Error for Error {}
+
+/// What a context is given: requests of one kind.
+pub enum Batch<'b, 'd> {
+    /// To compress.
+    Compress(&'b mut [CompressRequest<'d>]),
+    /// To decompress.
+    Decompress(&'b mut [DecompressRequest<'d>]),
+}

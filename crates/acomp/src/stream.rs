@@ -5,7 +5,7 @@
 
 use alloc::sync::Arc;
 
-use crate::pending::Batch;
+use crate::request::Batch;
 use crate::request::{Error, Outcome};
 
 /// Requests in a batch where an algorithm works on one unit at a time: enough to have the next

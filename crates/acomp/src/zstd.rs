@@ -6,10 +6,12 @@
 //! 1. `ZSTD_initStaticCCtx` and `ZSTD_initStaticDCtx` mark a context as static, and where a context would
 //!    grow, zstd fails for a static one (`memory_allocation`) instead of calling malloc.
 //! 2. What would need more than the context (worker threads, dictionaries loaded by copy, buffers of the
-//!    streaming interface) is not used here. A dictionary is prepared in memory of ours too (`zstd_dictionary`).
+//!    streaming interface) is not used here. A dictionary is prepared in memory of ours too (`dictionary`).
 //! 3. So malloc is not reached, and if our estimate of the context's size were short, a test would see an error.
 
 #![allow(unsafe_code)]
+
+mod dictionary;
 
 use alloc::boxed::Box;
 use core::mem::MaybeUninit;
@@ -24,11 +26,11 @@ use zstd_sys::{
     ZSTD_initStaticDCtx, ZSTD_isError, ZSTD_nextSrcSizeToDecompress,
 };
 
-use crate::registry::{Algorithm, Parameter, WithDictionary};
+use crate::algorithm::{Algorithm, Parameter, WithDictionary};
 use crate::request::{Error, Outcome};
 use crate::stream::Stream;
 use crate::workspace::Workspace;
-use crate::zstd_dictionary::Dictionary;
+use dictionary::Dictionary;
 
 /// Zstandard's line in the registry.
 pub(crate) static ALGORITHM: Algorithm = Algorithm {

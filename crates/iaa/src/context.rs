@@ -13,17 +13,20 @@
 //! Nothing here waits for a lock, and nothing waits without a bound: what the queues do not take after so many tries,
 //! and what is not done in time, the CPU does.
 
+pub mod flight;
+mod launch;
+
 use crate::cpu;
 use crate::crc::Crc64;
 use crate::descriptor::Descriptor;
 use crate::driver::Driver;
-use crate::flight::{Flight, Lost, Slot};
 use crate::lanes::Lanes;
 use crate::request::{At, Batch, Error, Operation, Outcome, Reason, Request, Requests, Software};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use base::sys;
+use flight::{Flight, Lost, Slot};
 
 /// A thread's own part of the driver.
 pub struct Context {

@@ -56,7 +56,7 @@
 //! - [`queue`]: one open queue, its entries, how it is closed under its users
 //! - [`driver`]: all queues of a process
 //! - [`context`]: a thread's descriptors; `lanes`: the memory that the device writes to
-//! - [`flight`]: a batch on its way, and what completions mean; `launch`: how it is submitted
+//! - [`context::flight`]: a batch on its way, and what completions mean; `launch`: how it is submitted
 //! - [`request`]: units, outcomes, errors, and the reasons to do without the device
 //! - [`stats`]: counters by queue, device, CPU and reason
 //! - `order`: sorting
@@ -75,10 +75,8 @@ pub mod deflate;
 pub mod descriptor;
 pub mod doors;
 pub mod driver;
-pub mod flight;
 pub mod huffman;
 mod lanes;
-mod launch;
 mod order;
 pub mod portal;
 pub mod queue;
@@ -94,9 +92,9 @@ pub mod topology;
 mod skip;
 
 pub use context::Context;
+pub use context::flight::Flight;
 pub use crc::Crc64;
 pub use driver::{Config, Driver, Mode, Opener};
-pub use flight::Flight;
 pub use portal::{Gone, Portal};
 pub use queue::Spec;
 pub use queues::Policy;

@@ -17,7 +17,7 @@ use zstd_sys::{
     ZSTD_getCParams, ZSTD_initStaticCDict, ZSTD_initStaticDDict,
 };
 
-use crate::compressor::FILE_MAX_BYTES;
+use crate::algorithm::FILE_MAX_BYTES;
 use crate::request::Error;
 use crate::workspace::Workspace;
 

@@ -1,10 +1,10 @@
 //! How a batch is submitted: lanes for requests, queues for lanes, descriptors for queues.
 
+use super::flight::{Flight, Flying, Pass, Ready, Slot};
 use crate::aecs::{CompressState, Histogram};
 use crate::crc::Crc64;
 use crate::descriptor::{Descriptor, Opcode, compress, crc64, decompress, flag};
 use crate::driver::Mode;
-use crate::flight::{Flight, Flying, Pass, Ready, Slot};
 use crate::queue::Spec;
 use crate::request::{At, Batch, Operation, Reason};
 use base::sys;
