@@ -71,7 +71,7 @@ pub const ENGINE_ADDRESSES: Range<usize> = 0x5500_0000_0000..0x5540_0000_0000;
 pub const NAME_BYTES: usize = 16;
 
 /// Folio orders that are counted: 4 KiB (order 0) to 2 MiB (order 9).
-pub const ORDERS: usize = 10;
+pub const ORDERS: usize = base::folio::ORDER_MAX as usize + 1;
 
 /// What [`Memcg::unseen_copy`] is when the user has been told.
 pub const SAID: u32 = u32::MAX;

@@ -2,6 +2,7 @@
 
 use crate::ORDERS;
 use crate::hist::Histogram;
+use base::PageMask;
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -168,15 +169,17 @@ impl Stat {
         }
     }
 
-    /// Counts pages of a window, by bit, that went into one object.
-    pub fn count_out(&self, pages: u16) {
-        self.zswpout.fetch_add(pages.count_ones().into(), Relaxed);
+    /// Counts pages of a folio that went into one object.
+    pub fn count_out(&self, pages: impl Into<PageMask>) {
+        let pages = pages.into();
+        self.zswpout.fetch_add(pages.count() as u64, Relaxed);
         count_folios(&self.folios_out, pages);
     }
 
-    /// Counts pages of a window, by bit, that came in together.
-    pub fn count_in(&self, pages: u16) {
-        self.zswpin.fetch_add(pages.count_ones().into(), Relaxed);
+    /// Counts pages of a folio that came in together.
+    pub fn count_in(&self, pages: impl Into<PageMask>) {
+        let pages = pages.into();
+        self.zswpin.fetch_add(pages.count() as u64, Relaxed);
         count_folios(&self.folios_in, pages);
     }
 
@@ -187,17 +190,10 @@ impl Stat {
     }
 }
 
-/// Counts the naturally aligned runs of which `pages` consists, the largest first.
-fn count_folios(folios: &[AtomicU64; ORDERS], mut pages: u16) {
-    for order in (0..=u16::BITS.ilog2()).rev() {
-        let len = 1 << order;
-        let folio = u16::MAX >> (u16::BITS - len);
-        for at in (0..u16::BITS).step_by(len as usize) {
-            if pages & folio << at == folio << at {
-                pages &= !(folio << at);
-                folios[order as usize].fetch_add(1, Relaxed);
-            }
-        }
+/// Counts the naturally aligned runs of which `pages` consists, each as large as can be.
+fn count_folios(folios: &[AtomicU64; ORDERS], pages: PageMask) {
+    for (_, order) in pages.folios() {
+        folios[order as usize].fetch_add(1, Relaxed);
     }
 }
 
@@ -223,6 +219,9 @@ mod tests {
             let Counts { zswpout, folios_out, .. } = Counts::from(&stat);
             assert_eq!((zswpout, &folios_out[..5]), (pages.count_ones().into(), &expected[..]), "{pages:#x}");
         }
+        let stat = Stat::default();
+        stat.count_out(PageMask::range(3..512));
+        assert_eq!(Counts::from(&stat).folios_out, [1, 0, 1, 1, 1, 1, 1, 1, 1, 0], "3, then 4 to 511");
         let stat = Stat::default();
         (0..=u16::MAX).for_each(|pages| stat.count_in(pages));
         let Counts { zswpin, folios_in, .. } = Counts::from(&stat);
