@@ -5,7 +5,7 @@ ZFOLIO := target/release/zfolio
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 10
 
-demo: ## a python3 program that needs 1.2 GiB, run in 256 MiB
+demo: ## a python3 program that wants 1.2 GiB, alone and in 256 MiB: about a minute after the build
 	@tools/setup demo
 	@tools/demo
 
