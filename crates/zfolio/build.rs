@@ -96,6 +96,10 @@ fn compile(target: &Path) -> PathBuf {
             "--target-dir",
         ])
         .arg(target);
+    // A debug build of the command is for tests, and so is its library: what must hold is asserted there too.
+    if env::var("PROFILE").as_deref() == Ok("debug") {
+        cargo.args(["--config", "profile.libzfolio.debug-assertions=true"]);
+    }
     // What the outer build was told is about the command: another target's flags, clippy in the compiler's place, a
     // profile.
     for (name, _) in env::vars_os() {
