@@ -2,7 +2,7 @@
 
 use crate::Damaged;
 use crate::codec::Codec;
-use crate::object::View;
+use crate::layout::View;
 use crate::page::Hash;
 use zsmalloc::{Backing, Handle, Pool};
 

@@ -3,7 +3,7 @@
 use crate::choice::Choice;
 use crate::chooser::Tried;
 use crate::noise::{Guesses, Trust};
-use crate::object::prefix;
+use crate::layout::prefix;
 use crate::page::Hash;
 use crate::{PAGE, WINDOW_PAGES};
 use acomp::Context;

@@ -7,7 +7,7 @@
 //!                 ── compress ── shrunk? ──> object, else the pages as they are
 //!
 //!   compress: with the compressor; of two with the one that the job's region is worth   (chooser.rs)
-//!   object: [ header | 128-bit hash of each page | compressed pages ]   (object.rs)
+//!   object: [ header | 128-bit hash of each page | compressed pages ]   (layout.rs)
 //! ```
 //!
 //! The hashes are keyed with a seed of the process, and serve twice: what is loaded is checked against them, and a page
@@ -15,7 +15,7 @@
 //!
 //! - [`codec`]: [`Codec`], pages to objects and back, for those who have the bytes and not the pool: `pack`, `unpack`
 //! - [`cache`]: [`Cache`], the objects in the pool
-//! - [`object`]: the layout of an object
+//! - [`layout`]: how an object lies in the pool
 //! - [`page`]: what can be said of a page without compressing it
 //! - [`choice`]: what the user has pages compressed with: one compressor, or two
 //! - [`chooser`]: which of two makes an object
@@ -30,8 +30,8 @@ pub mod cache;
 pub mod choice;
 pub mod chooser;
 pub mod codec;
+pub mod layout;
 pub mod noise;
-pub mod object;
 pub mod page;
 
 pub use base::{Damaged, PAGE};

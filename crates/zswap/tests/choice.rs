@@ -2,7 +2,7 @@
 
 use base::Random;
 use std::cell::Cell;
-use zswap::object::{Format, View};
+use zswap::layout::{Format, View};
 use zswap::{Choice, Codec, Damaged, New, PAGE, PARCEL_MAX_BYTES, Packed, Priors, WINDOW_PAGES, Way};
 
 const WINDOW: usize = WINDOW_PAGES * PAGE;

@@ -14,7 +14,7 @@
 use super::{BATCH_MAX, Codec, New, Packed, Priors};
 use crate::chooser::{Made, Tried, Way};
 use crate::noise::{self, Trust};
-use crate::object::{self, Format, prefix};
+use crate::layout::{self, Format, prefix};
 use crate::page::{self, Hash};
 use crate::{PAGE, WINDOW_PAGES};
 use acomp::{Batch, CompressRequest, Outcome};
@@ -280,9 +280,9 @@ fn write(
             }
         };
         let hashes = pages.iter().map(|page| page.hash);
-        object::write(&mut parcel[to..], format, hashes.clone());
+        layout::write(&mut parcel[to..], format, hashes.clone());
         *made = Some(New::Blob {
-            fingerprint: object::fingerprint(hashes),
+            fingerprint: layout::fingerprint(hashes),
             bytes: (head + payload) as u32,
             compressed: format != Format::Plain,
         });

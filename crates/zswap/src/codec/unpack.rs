@@ -1,7 +1,7 @@
 //! Objects to pages.
 
 use super::{BATCH_MAX, Codec};
-use crate::object::{Format, View};
+use crate::layout::{Format, View};
 use crate::page;
 use crate::{Damaged, PAGE};
 use acomp::{Batch, DecompressRequest};

@@ -11,7 +11,7 @@
 use crate::samples::fence::Fenced;
 use crate::samples::{Random, Samples};
 use acomp::Compressor;
-use zswap::object::View;
+use zswap::layout::View;
 use zswap::{Choice, Codec, New, PAGE, PARCEL_MAX_BYTES, Packed, Priors, WINDOW_PAGES, Way};
 
 const WINDOW_BYTES: usize = WINDOW_PAGES * PAGE;
