@@ -11,11 +11,11 @@ use control::line::Line;
 use core::fmt::{self, Write};
 use core::sync::atomic::Ordering::Relaxed;
 use memcg::Memcg;
-use mm::kernel::Store;
 use uffd::kinds::{Entry, Kind, Parser};
 use uffd::sys;
 use uffd::{Errno, Fd};
 use vmscan::crawl::{Crawl, Held, Pace, Passed, Sample};
+use zswap::objects::Contents;
 
 /// How long smaps is read at a time, in nanoseconds, for which a fault may wait; and how much of it in one call, which
 /// is all that the kernel gives.

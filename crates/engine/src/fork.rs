@@ -14,9 +14,9 @@ use core::fmt;
 use core::sync::atomic::Ordering::*;
 use memcg::Slot;
 use mm::fork::Late;
-use mm::kernel::Store;
 use uffd::sys;
 use vmscan::watermark::UNKNOWN;
+use zswap::objects::Contents;
 
 /// How many late events a child can be told of. More mean that it cannot take over.
 const LATE_MAX: usize = 100;

@@ -19,10 +19,10 @@ use control::line::Line;
 use core::fmt::Write;
 use core::sync::atomic::Ordering::*;
 use memcg::{Memcg, Slot};
-use mm::kernel::Store;
 use uffd::sys::{self, consts::*};
 use vmscan::growth::Growth;
 use vmscan::watermark::Watermarks;
+use zswap::objects::Contents;
 
 /// So much may be mapped and not be registered: one part in so many of what the process may still grow by, and this in
 /// any case.

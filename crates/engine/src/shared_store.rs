@@ -25,9 +25,9 @@ use control::log::{self, LOG, Log, LogHead, LogRecord, stride, writing};
 use core::fmt::Write;
 use core::sync::atomic::Ordering::*;
 use memcg::{Memcg, Slot};
-use mm::kernel::Body;
 use uffd::PAGE;
 use uffd::sys::{self, Errno, consts::*};
+use zswap::objects::Body;
 
 /// A log is this part of the limit, at most.
 const PART: usize = 4;

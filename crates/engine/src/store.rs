@@ -10,10 +10,11 @@ use alloc::collections::VecDeque;
 use control::messages;
 use core::sync::atomic::Ordering::Relaxed;
 use memcg::{Memcg, Stat};
-use mm::kernel::{Body, Damaged, Done, Fetch, Job, Prior, Spare, Store, WINDOW_PAGES};
+use mm::kernel::{Damaged, Done, Fetch, Job, Prior, Spare, Store, WINDOW_PAGES};
 use uffd::sys;
 use vmscan::PAGE;
 use zsmalloc::Handle;
+use zswap::objects::{Body, Contents};
 use zswap::{Cache, Chooser, Chosen, Codec, New, Origin, Packed, Priors, Purse, Way};
 
 /// How much compaction moves at a time, in bytes: somebody may fault meanwhile.
@@ -314,7 +315,9 @@ impl Store for PageStore {
             Body::Dropped => Err(Damaged::Stream),
         }
     }
+}
 
+impl Contents for PageStore {
     fn free(&mut self, body: Body) {
         if let Body::Blob { handle, .. } = body
             && let Some(handle) = Handle::from_raw(handle)

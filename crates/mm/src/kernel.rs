@@ -11,6 +11,7 @@ use core::ops::Range;
 pub use uffd::pagemap::Run;
 pub use uffd::{Errno, Message, Moved};
 use vmscan::PAGE;
+use zswap::objects::{Body, Contents};
 
 /// Pages of a window.
 pub const WINDOW_PAGES: usize = vmscan::WINDOW / PAGE;
@@ -163,33 +164,6 @@ pub trait Kernel {
     }
 }
 
-/// What an object holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Body {
-    /// Bytes in the pool.
-    Blob {
-        /// The store's name for it, which another object may have once this one is freed.
-        handle: u32,
-        /// Of the contents: what lies under the handle must have the same, or it is another object.
-        fingerprint: u32,
-        /// How many bytes of the pool it takes.
-        bytes: u32,
-    },
-    /// A record of a log that relatives read too: what they all have is stored there once, in nobody's pool.
-    Common {
-        /// Which log, by the place where this process and its children list it.
-        log: u32,
-        /// Where in it, as the store counts.
-        at: u32,
-        /// Of the contents.
-        fingerprint: u32,
-    },
-    /// Pages filled with one repeated word; nothing in the pool.
-    Same(u64),
-    /// A clean copy that was given up: nothing can be loaded from it.
-    Dropped,
-}
-
 /// A page's copy that may still be right: the pager remembers that page `page` of `body` was loaded there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prior {
@@ -282,8 +256,8 @@ impl Spare {
     }
 }
 
-/// Where folios go.
-pub trait Store {
+/// Where folios go, and come back from.
+pub trait Store: Contents {
     /// Takes a job. The pages at `job.at` stay until it is done or withdrawn, but for those that MADV_FREE gave up
     /// and the kernel takes back: they read as zeros.
     fn submit(&mut self, job: Job);
@@ -296,13 +270,4 @@ pub trait Store {
     fn complete(&mut self, spare: &mut Spare) -> Option<Done>;
     /// Loads `pages` pages of an object, from page `first` on, to engine memory at `to`.
     fn load(&mut self, body: Body, first: u16, pages: u16, to: usize) -> Result<(), Damaged>;
-    /// Gives an object's memory back.
-    fn free(&mut self, body: Body);
-    /// Parent and child have the pool in common from now on, each its own copy of what it writes to: what lies
-    /// there now stays as it is until it is freed.
-    fn freeze(&mut self);
-    /// Nobody else has a part of it any more.
-    fn thaw(&mut self);
-    /// Bytes that the pool holds.
-    fn pool_bytes(&self) -> usize;
 }

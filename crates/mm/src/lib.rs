@@ -7,7 +7,7 @@
 //!   (userfaultfd, or simulated)   │                        (workers and pool, or simulated)
 //!                                 ├── SwapMap       what is known of each page
 //!                                 ├── InactiveList  pages on their way out, still as they were
-//!                                 ├── Objects       what went out together, and who needs it
+//!                                 ├── Objects       what went out together, and who needs it (zswap)
 //!                                 └── Regions, FaultQueue, Limit, Reclaim, SwapIn, Fresh, FetchAhead,
 //!                                     Recompression, CopyOnWrite, SharedStore
 //! ```
@@ -15,7 +15,8 @@
 //! The world, by two traits, and what passes between: [`kernel`].
 //!
 //! Parts, each of which keeps its own invariants and knows no pager:
-//! - [`swap_map`]: an entry for each page; [`object`]: what entries name; [`inactive`]: where pages lie in between
+//! - [`swap_map`]: an entry for each page; it names an object (`zswap::objects`); [`inactive`]: where pages lie in
+//!   between
 //! - `regions`: what is registered, and what of that is in doubt; `quarantine`: what may be discarded just now
 //! - `limit`: watermarks and footprint; `fault_queue`: threads that wait; `bell`: threads that ask
 //! - `reclaim`: the clock hand; `areas`: where it may take something; `recompression`: its second hand
@@ -47,7 +48,6 @@ pub mod inactive;
 pub mod kernel;
 mod limit;
 mod mask;
-pub mod object;
 pub mod pager;
 mod quarantine;
 mod ranges;

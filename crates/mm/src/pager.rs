@@ -40,7 +40,6 @@ use crate::fresh::Fresh;
 use crate::inactive::InactiveList;
 use crate::kernel::{Kernel, Store};
 use crate::limit::Limit;
-use crate::object::Objects;
 use crate::reclaim::Reclaim;
 use crate::recompression::Recompression;
 use crate::regions::Regions;
@@ -52,6 +51,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use memcg::Stat;
 use vmscan::PAGE;
 use vmscan::watermark::{Usage, Watermarks};
+use zswap::objects::Objects;
 
 /// What a pager is made with.
 #[derive(Clone, Copy, Debug)]

@@ -7,11 +7,11 @@
 //! among those that nobody has asked for in a long time. zram's recompression of idle pages is the same idea.
 
 use crate::kernel::WINDOW_PAGES;
-use crate::object::Objects;
 use crate::swap_map::{Kind, SwapMap};
 use alloc::string::String;
 use vmscan::rest::Rest;
 use vmscan::{PAGE, WINDOW};
+use zswap::objects::Objects;
 
 /// One part of the engine's time in so many goes into recompression, and into looking for what is worth it where
 /// there is nothing.
@@ -115,9 +115,9 @@ pub fn worth<S>(map: &SwapMap, objects: &Objects<S>, window: usize, cold: bool) 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::Body;
     use crate::swap_map::Entry;
     use vmscan::heat::Heat;
+    use zswap::objects::Body;
 
     /// A window whose pages lie in objects of so many pages each, of which it still has so many; from an address on.
     fn window(of: &[(usize, usize)]) -> (SwapMap, Objects<()>) {

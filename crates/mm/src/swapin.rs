@@ -1,7 +1,7 @@
 //! Swap-in: how a page that a thread waits for comes from its object.
 
-use crate::object::Object;
 use vmscan::split::Splitting;
+use zswap::objects::Object;
 
 /// What it is done with.
 #[derive(Debug)]
@@ -57,8 +57,8 @@ impl SwapIn {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::Body;
-    use crate::object::Objects;
+    use zswap::objects::Body;
+    use zswap::objects::Objects;
 
     #[test]
     fn an_object_is_split_at_the_second_page_and_at_the_first_where_most_are() {

@@ -2,8 +2,8 @@
 
 use crate::choice::Choice;
 use crate::chooser::Tried;
-use crate::noise::{Guesses, Trust};
 use crate::layout::prefix;
+use crate::noise::{Guesses, Trust};
 use crate::page::Hash;
 use crate::{PAGE, WINDOW_PAGES};
 use acomp::Context;

@@ -15,6 +15,7 @@
 //!
 //! - [`codec`]: [`Codec`], pages to objects and back, for those who have the bytes and not the pool: `pack`, `unpack`
 //! - [`cache`]: [`Cache`], the objects in the pool
+//! - [`objects`]: [`Objects`](objects::Objects), the entries: what each object holds, who names it, clean copies
 //! - [`layout`]: how an object lies in the pool
 //! - [`page`]: what can be said of a page without compressing it
 //! - [`choice`]: what the user has pages compressed with: one compressor, or two
@@ -32,6 +33,7 @@ pub mod chooser;
 pub mod codec;
 pub mod layout;
 pub mod noise;
+pub mod objects;
 pub mod page;
 
 pub use base::{Damaged, PAGE};

@@ -1,7 +1,7 @@
 //! Out, from the inactive list to the compressors; and what they made of it becomes the pages' new place.
 
 use crate::inactive::Use;
-use crate::kernel::{Body, Done, Job, Kernel, Prior, Spare, Store, WINDOW_PAGES};
+use crate::kernel::{Done, Job, Kernel, Prior, Spare, Store, WINDOW_PAGES};
 use crate::mask::bits;
 use crate::pager::Pager;
 use crate::swap_map::{Entry, Kind};
@@ -9,6 +9,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;
 use vmscan::PAGE;
 use vmscan::heat::Heat;
+use zswap::objects::Body;
 
 impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// Hands about `want` bytes of the inactive list's oldest to the compressors; how many it was.

@@ -9,13 +9,14 @@
 //!    object (`fetched`).
 
 use crate::fetch_ahead::Ahead;
-use crate::kernel::{Body, Errno, Fetch, Kernel, Store, WINDOW_PAGES};
+use crate::kernel::{Errno, Fetch, Kernel, Store, WINDOW_PAGES};
 use crate::mask::bits;
 use crate::pager::Pager;
 use crate::swap_map::Kind;
 use core::sync::atomic::Ordering::Relaxed;
 use vmscan::heat::Heat;
 use vmscan::{PAGE, WINDOW};
+use zswap::objects::Body;
 
 impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// True when all pages of a window are out, and lie in a row in one object from page `first` on.

@@ -20,7 +20,6 @@
 
 use crate::inactive::InactiveList;
 use crate::kernel::{Birthmarks, Errno, Kernel, Message, Run, Store};
-use crate::object::Objects;
 use crate::pager::{Config, Pager};
 use crate::ranges::RangeSet;
 use crate::swap_map::SwapMap;
@@ -29,6 +28,7 @@ use core::fmt;
 use core::ops::Range;
 use memcg::Stat;
 use vmscan::PAGE;
+use zswap::objects::Objects;
 
 /// How often the parent waits for a moment without an event, at most.
 const DRAIN_PAUSES: usize = 10_000;

@@ -1,6 +1,6 @@
 //! In, from an object: a page, or what is stored of its window.
 
-use crate::kernel::{Body, Damaged, Kernel, Moved, Store, WINDOW_PAGES};
+use crate::kernel::{Damaged, Kernel, Moved, Store, WINDOW_PAGES};
 use crate::mask::bits;
 use crate::pager::Pager;
 use crate::pager::activate::refused;
@@ -9,6 +9,7 @@ use crate::swap_map::{Entry, Kind};
 use vmscan::heat::Heat;
 use vmscan::readahead::Extent;
 use vmscan::{PAGE, WINDOW};
+use zswap::objects::Body;
 
 /// Where pages lie that were loaded, on their way to the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

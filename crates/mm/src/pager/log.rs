@@ -19,12 +19,13 @@
 //! 3. a record stays as it is as long as one of the relatives may depend on it (shared_store.rs of the
 //!    engine), and is checked against its hashes as it is loaded.
 
-use crate::kernel::{Body, Kernel, LOOK_PAGES, Run, Store, WINDOW_PAGES};
+use crate::kernel::{Kernel, LOOK_PAGES, Run, Store, WINDOW_PAGES};
 use crate::mask::bits;
 use crate::pager::Pager;
 use crate::shared_store::Unlogged;
 use crate::swap_map::{Entry, Kind};
 use vmscan::{PAGE, WINDOW};
+use zswap::objects::Body;
 
 /// Of so many pages at a time it is asked who has them, for one look for what to log.
 const LOOKS: usize = 16;

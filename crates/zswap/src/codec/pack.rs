@@ -13,8 +13,8 @@
 
 use super::{BATCH_MAX, Codec, New, Packed, Priors};
 use crate::chooser::{Made, Tried, Way};
-use crate::noise::{self, Trust};
 use crate::layout::{self, Format, prefix};
+use crate::noise::{self, Trust};
 use crate::page::{self, Hash};
 use crate::{PAGE, WINDOW_PAGES};
 use acomp::{Batch, CompressRequest, Outcome};

@@ -2,11 +2,12 @@
 
 use super::memory::{Access, Content, Task};
 use super::{Shared, World};
-use crate::kernel::{Body, Damaged, Done, Fetch, Job, Prior, Spare, Store, WINDOW_PAGES};
+use crate::kernel::{Damaged, Done, Fetch, Job, Prior, Spare, Store, WINDOW_PAGES};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 use vmscan::PAGE;
+use zswap::objects::{Body, Contents};
 
 /// How many workers there are.
 pub const WORKERS: usize = 2;
@@ -326,7 +327,9 @@ impl Store for SimStore {
         }
         if damaged { Err(Damaged::Checksum) } else { Ok(()) }
     }
+}
 
+impl Contents for SimStore {
     fn free(&mut self, body: Body) {
         let mut world = self.0.borrow_mut();
         world.enter();

@@ -1,6 +1,6 @@
 //! Objects: what went out together and is kept as one, with the number of pages that still need it.
 //!
-//! Invariants, checked by `check.rs`:
+//! Invariants, of which [`Objects::check`] checks what only objects tell, and mm's `check.rs` the rest:
 //! - `refs` = entries of kind Stored and Clean, priors of slots, and fetches under way that name the object
 //! - `stored` = entries of kind Stored and fetches under way; `stored <= refs`
 //! - a `Dropped` object has `stored == 0`: nobody's contents depend on it
@@ -10,11 +10,50 @@
 //! - `borrowed_pages` is the sum of `stored` of all objects that are relatives' records
 //! - `refs == 0` if and only if the id is free
 
-use crate::kernel::{Body, Store};
 use alloc::collections::VecDeque;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
+
+/// What an object holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Body {
+    /// Bytes in the pool.
+    Blob {
+        /// The store's name for it, which another object may have once this one is freed.
+        handle: u32,
+        /// Of the contents: what lies under the handle must have the same, or it is another object.
+        fingerprint: u32,
+        /// How many bytes of the pool it takes.
+        bytes: u32,
+    },
+    /// A record of a log that relatives read too: what they all have is stored there once, in nobody's pool.
+    Common {
+        /// Which log, by the place where this process and its children list it.
+        log: u32,
+        /// Where in it, as the store counts.
+        at: u32,
+        /// Of the contents.
+        fingerprint: u32,
+    },
+    /// Pages filled with one repeated word; nothing in the pool.
+    Same(u64),
+    /// A clean copy that was given up: nothing can be loaded from it.
+    Dropped,
+}
+
+/// Where the contents of objects lie.
+pub trait Contents {
+    /// Gives an object's memory back.
+    fn free(&mut self, body: Body);
+    /// Parent and child have the pool in common from now on, each its own copy of what it writes to: what lies
+    /// there now stays as it is until it is freed.
+    fn freeze(&mut self);
+    /// Nobody else has a part of it any more.
+    fn thaw(&mut self);
+    /// Bytes that the pool holds.
+    fn pool_bytes(&self) -> usize;
+}
 
 /// One object.
 #[derive(Clone, Copy, Debug)]
@@ -94,8 +133,7 @@ impl Object {
 }
 
 /// All objects, and the store that has their contents.
-#[derive(Default)]
-#[cfg_attr(test, derive(Clone))]
+#[derive(Clone, Default)]
 pub struct Objects<S> {
     store: S,
     /// The store had no memory for one of the last.
@@ -139,8 +177,7 @@ impl<S> Objects<S> {
         }
     }
 
-    /// The same as a copy.
-    #[cfg(test)]
+    /// The same as a copy; these stay.
     pub fn clone_table(&self) -> Objects<()> {
         let (table, free, queue) = (self.table.clone(), self.free.clone(), self.queue.clone());
         let &Objects { clean_bytes, borrowed_pages, clock, .. } = self;
@@ -318,7 +355,7 @@ impl<S> Objects<S> {
     }
 }
 
-impl<S: Store> Objects<S> {
+impl<S: Contents> Objects<S> {
     /// One less. The last one frees it.
     pub fn release(&mut self, id: u32, stored: bool) {
         if stored {

@@ -1,37 +1,16 @@
 //! Objects and their clean copies, beside a store that only notes what is freed.
 
 use super::*;
-use crate::kernel::{Damaged, Done, Fetch, Job, Spare};
 
 /// Handles in the order in which they were freed.
 #[derive(Default)]
 struct Freed(Vec<u32>);
 
-impl Store for Freed {
+impl Contents for Freed {
     fn free(&mut self, body: Body) {
         if let Body::Blob { handle, .. } = body {
             self.0.push(handle);
         }
-    }
-
-    fn submit(&mut self, _: Job) {
-        unreachable!("nothing is stored here")
-    }
-
-    fn fetch(&mut self, _: Fetch) {
-        unreachable!("nothing is stored here")
-    }
-
-    fn withdraw(&mut self, _: u32) -> bool {
-        false
-    }
-
-    fn complete(&mut self, _: &mut Spare) -> Option<Done> {
-        None
-    }
-
-    fn load(&mut self, _: Body, _: u16, _: u16, _: usize) -> Result<(), Damaged> {
-        unreachable!("nothing is stored here")
     }
 
     fn freeze(&mut self) {}
