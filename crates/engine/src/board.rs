@@ -1,7 +1,7 @@
 //! The board: where the pager puts up jobs and workers take them. It is a mapping of its own, shared with the workers,
 //! which have none of the program's memory.
 //!
-//! Each slot of the stage has a cell, and a cell's state says whose it is:
+//! Each slot of the inactive list has a cell, and a cell's state says whose it is:
 //!
 //! ```text
 //!   IDLE ──post──> QUEUED ──a worker──> BUSY ──> DONE ──the pager──> IDLE
@@ -149,7 +149,7 @@ impl BoardLayout {
 }
 
 impl Board {
-    /// A board for a stage of `slots` slots; `None` where there is no memory. It stays for ever.
+    /// A board for an inactive list of `slots` slots; `None` where there is no memory. It stays for ever.
     pub fn map(slots: usize, bell: Fd) -> Option<Board> {
         let layout = BoardLayout::new(slots);
         let at = arena::map_shared(layout.bytes)?;

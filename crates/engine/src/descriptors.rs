@@ -10,7 +10,7 @@ use uffd::{Features, Memory, Userfault};
 
 /// What an engine has opened; what was refused says why.
 pub struct Descriptors {
-    /// For the program's memory and the stage.
+    /// For the program's memory and the inactive list.
     pub events: Result<Userfault>,
     /// For what is dropped.
     pub quiet: Result<Userfault>,

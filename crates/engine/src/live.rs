@@ -41,7 +41,7 @@ const DROP_ZONE: usize = 2 << 20;
 
 /// What the engine needs of the kernel, opened before the first page goes out.
 pub struct Live {
-    /// The program's memory and the stage.
+    /// The program's memory and the inactive list.
     uffd: Userfault,
     /// The drop zone alone: no events, so that dropping does not wait for ourselves.
     quiet: Userfault,
@@ -55,7 +55,7 @@ pub struct Live {
     robust_lists: RobustLists,
     pid: u32,
     drop_zone: usize,
-    /// The stage and the doorbell: registered engine memory, dropped by way of the zone.
+    /// The inactive list and the doorbell: registered engine memory, dropped by way of the zone.
     registered: Range<usize>,
     slot: &'static Slot,
     /// The kernel's own swap has pages of the program's memory or of the engine's.
@@ -130,11 +130,11 @@ impl Live {
         TaskStat::read(&self.tasks, tid).ok()??.number(39).map(|cpu| cpu as usize)
     }
 
-    /// Registers the engine's own stage, whose holes the kernel fills, and the doorbell after it, whose touch is a
-    /// message.
-    pub fn register_own(&mut self, stage: Range<usize>, bell: Range<usize>) -> Result<(), Errno> {
-        self.registered = stage.start..bell.end;
-        self.uffd.register_silent(stage)?;
+    /// Registers the engine's own inactive list, whose holes the kernel fills, and the doorbell after it, whose touch is
+    /// a message.
+    pub fn register_own(&mut self, inactive: Range<usize>, bell: Range<usize>) -> Result<(), Errno> {
+        self.registered = inactive.start..bell.end;
+        self.uffd.register_silent(inactive)?;
         self.uffd.register(bell)
     }
 

@@ -126,19 +126,19 @@ mod tests {
             crate::skip::skip("userfaultfd is refused");
             return;
         }
-        let stage = arena::map(4 * PAGE, PAGE).unwrap();
+        let spare = arena::map(4 * PAGE, PAGE).unwrap();
         for page in 0..4 {
             // SAFETY: inside the mapping.
-            unsafe { ((stage + page * PAGE) as *mut u8).write(page as u8 + 1) };
+            unsafe { ((spare + page * PAGE) as *mut u8).write(page as u8 + 1) };
         }
-        assert_eq!(pool.lend(Spare { at: stage, pages: 4 }), Spare::default());
+        assert_eq!(pool.lend(Spare { at: spare, pages: 4 }), Spare::default());
         let at = pool.map(64 << 10).unwrap();
         let first_bytes = |pages: usize| -> Vec<u8> {
             // SAFETY: inside the mapping.
             (0..pages).map(|page| unsafe { at.add(page * PAGE).read() }).collect()
         };
         pool.commit(at, 3 * PAGE);
-        assert_eq!(pool.spare.get(), Spare { at: stage + 3 * PAGE, pages: 1 });
+        assert_eq!(pool.spare.get(), Spare { at: spare + 3 * PAGE, pages: 1 });
         assert_eq!(first_bytes(3), [1, 2, 3], "moved, not made");
         // SAFETY: inside the mapping.
         pool.commit(unsafe { at.add(3 * PAGE) }, 3 * PAGE);
@@ -150,9 +150,9 @@ mod tests {
         assert_eq!(pool.lend(Spare::default()).pages, 0);
         pool.decommit(at, PAGE);
         // SAFETY: inside the mapping.
-        unsafe { ((stage + PAGE) as *mut u8).write(7) };
+        unsafe { ((spare + PAGE) as *mut u8).write(7) };
         // The first is not there any more: it is passed over.
-        pool.lend(Spare { at: stage, pages: 2 });
+        pool.lend(Spare { at: spare, pages: 2 });
         pool.commit(at, PAGE);
         assert_eq!((first_bytes(1), pool.lend(Spare::default()).pages), (vec![7], 0));
         pool.unmap(at, 64 << 10);

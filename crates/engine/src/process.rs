@@ -168,9 +168,9 @@ const FRESH_BYTES: usize = 512 << 10;
 // The pager has a window for it.
 const _: () = assert!(DOORBELL_BYTES == WINDOW);
 
-/// The engine's memory for the pager; stage and doorbell, registered, lie one behind the other.
+/// The engine's memory for the pager; inactive list and doorbell, registered, lie one behind the other.
 struct Ground {
-    stage: (usize, usize),
+    inactive: (usize, usize),
     doorbell: usize,
     nursery: usize,
     fresh: usize,
@@ -178,11 +178,11 @@ struct Ground {
 
 impl Ground {
     fn map(limit: usize) -> Option<Ground> {
-        let stage = (limit / 4).clamp(16 << 20, 1 << 30) / WINDOW * WINDOW;
-        let at = arena::map_apart(stage + WINDOW, 2 << 20)?;
+        let inactive = (limit / 4).clamp(16 << 20, 1 << 30) / WINDOW * WINDOW;
+        let at = arena::map_apart(inactive + WINDOW, 2 << 20)?;
         let nursery = arena::map_apart(WINDOW, WINDOW)?;
         let fresh = arena::map_apart(FRESH_BYTES, WINDOW)?;
-        Some(Ground { stage: (at, stage), doorbell: at + stage, nursery, fresh })
+        Some(Ground { inactive: (at, inactive), doorbell: at + inactive, nursery, fresh })
     }
 }
 
@@ -211,16 +211,16 @@ impl Parts {
         let limit = watch.limit(footprint - watch.excess(footprint));
         // Its share may become much larger than it is now.
         let most = limit.max(memcg.max_bytes.load(Relaxed) as usize / 4);
-        let Ground { stage, doorbell, nursery, fresh } = Ground::map(most).ok_or(no_memory)?;
-        live.register_own(stage.0..doorbell, doorbell..doorbell + WINDOW)
+        let Ground { inactive, doorbell, nursery, fresh } = Ground::map(most).ok_or(no_memory)?;
+        live.register_own(inactive.0..doorbell, doorbell..doorbell + WINDOW)
             .map_err(|e| ("UFFDIO_REGISTER", e))?;
         let bell = sys::eventfd().map_err(|e| ("eventfd", e))?;
-        let board = Board::map(stage.1 / WINDOW, bell).ok_or(no_memory)?;
+        let board = Board::map(inactive.1 / WINDOW, bell).ok_or(no_memory)?;
         let (file, engine) = (memcg.dictionary(), watch.own_pid);
         let evict_all = memcg.settings.evict_all != 0;
         let workers = Workers { memcg, board, choice, seed, file, slot, engine, program: pid };
         let config =
-            Config { inactive: stage, bounce: nursery, fresh: (fresh, FRESH_BYTES), doorbell, evict_all };
+            Config { inactive: inactive, bounce: nursery, fresh: (fresh, FRESH_BYTES), doorbell, evict_all };
         Ok(Parts { live, config, mover, board, workers, limit })
     }
 }

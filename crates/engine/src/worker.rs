@@ -262,7 +262,7 @@ impl Bench {
         }
         self.codec.unpack_all(&mut loads[..count], &mut || between(watch));
         for ((reply, to), load) in replies.into_iter().flatten().zip(&loads) {
-            // SAFETY: a slot of the stage that is this job's.
+            // SAFETY: a slot of the inactive list that is this job's.
             *reply = Reply::Unpacked(load.result.is_ok() && unsafe { memory.write(to, load.to) });
         }
     }

@@ -46,7 +46,7 @@ pub struct Slot {
     pub state: AtomicU32,
     /// Length of `words`; written last.
     pub words_len: AtomicU32,
-    /// Bytes of private memory that the process holds now, engine, pool and stage included. A gauge.
+    /// Bytes of private memory that the process holds now, engine, pool and inactive list included. A gauge.
     pub footprint_bytes: AtomicU64,
     /// Highest `footprint_bytes`.
     pub footprint_peak_bytes: AtomicU64,

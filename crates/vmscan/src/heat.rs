@@ -2,7 +2,7 @@
 //!
 //! The hand goes round the program's memory in order of address and takes what it meets; there is no accessed bit to
 //! ask. What a page did is known only from its last way out and back, and that is kept in two bits beside it, as
-//! S3-FIFO keeps it: a page that was touched on the inactive stage is hot, and so is one that came back from the pool
+//! S3-FIFO keeps it: a page that was touched on the inactive list is hot, and so is one that came back from the pool
 //! soon after it went; a later one is cold. Soon is counted in pages that went out in between, as the kernel's
 //! workingset.c counts it.
 
@@ -28,7 +28,7 @@ impl Heat {
         self.0 as u64
     }
 
-    /// After a touch on the inactive stage: a second-chance hit.
+    /// After a touch on the inactive list: a second-chance hit.
     pub fn touched(self) -> Heat {
         Heat((self.0 + 2).min(3))
     }

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Memory passes three places on its way out, and each decision is about one of them: resident pages are *evicted* to
-//! the inactive stage, the stage's oldest are *deflated* (handed to a compressor), and the emptied pages are stock,
+//! the inactive list, its oldest are *deflated* (handed to a compressor), and the emptied pages are stock,
 //! *recycled* for the next fault or *dropped* to the kernel.
 
 use crate::{HUGE, WINDOW};
@@ -17,7 +17,7 @@ use crate::{HUGE, WINDOW};
 pub struct Usage {
     /// Everything that the process holds, engine included.
     pub footprint: usize,
-    /// On the inactive stage, not yet handed to a compressor.
+    /// On the inactive list, not yet handed to a compressor.
     pub inactive: usize,
     /// Handed to a compressor, not yet done.
     pub in_flight: usize,
@@ -32,9 +32,9 @@ pub struct Usage {
 /// What is to be done next. All in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Actions {
-    /// Move this much from the program to the stage.
+    /// Move this much from the program to the inactive list.
     pub evict: usize,
-    /// Hand this much of the stage's oldest to the compressors.
+    /// Hand this much of the inactive list's oldest to the compressors.
     pub deflate: usize,
     /// Give this much stock back to the kernel.
     pub drop: usize,
@@ -58,7 +58,7 @@ pub struct Watermarks {
     /// While the pool is larger than this, its density counts for more: cold windows that lie in pieces are packed, and
     /// few clean copies kept.
     pub dense: usize,
-    /// How much stays on the inactive stage as second chance, while the pool is empty; less as it takes more of the
+    /// How much stays on the inactive list as second chance, while the pool is empty; less as it takes more of the
     /// limit. So with the two below.
     pub inactive: usize,
     /// How much stock is kept ready.
@@ -166,7 +166,7 @@ impl Watermarks {
         usage.footprint < self.high || usage.stock >= enough
     }
 
-    /// The part of `most` that a pool of `pool` bytes leaves: what lies on the stage is taken from the program, which
+    /// The part of `most` that a pool of `pool` bytes leaves: what lies on the inactive list is taken from the program, which
     /// has the less the larger the pool is.
     fn beside(&self, pool: usize, most: usize) -> usize {
         let left = self.limit.saturating_sub(pool) as u128;
@@ -197,7 +197,7 @@ impl Watermarks {
         let need = over.max(QUANTUM).min(in_flight);
         let room = in_flight.saturating_sub(usage.in_flight);
         let deflate = need.saturating_sub(usage.in_flight).min(room);
-        // At the high mark nothing has a second chance any more: what is on the stage goes.
+        // At the high mark nothing has a second chance any more: what is on the inactive list goes.
         let keep = if usage.footprint >= self.high { 0 } else { inactive };
         let deflate = deflate.min(usage.inactive.saturating_sub(keep));
         let evict = (inactive + need).saturating_sub(usage.inactive - deflate).min(EVICT_STEP);
@@ -285,7 +285,7 @@ mod tests {
         assert!(a.evict > 0);
     }
 
-    /// What lies on the stage is missing in the program, which has little where the pool has much.
+    /// What lies on the inactive list is missing in the program, which has little where the pool has much.
     #[test]
     fn the_stage_shrinks_as_the_pool_grows() {
         let w = Watermarks::new(256 * MIB, 1, UNKNOWN);

@@ -7,7 +7,7 @@ use std::fmt;
 /// What `--memory` takes, for messages.
 pub const FORMS: &str = "a size such as 512M, 1.5GiB or 268435456 (bytes), or a share such as 50%";
 
-/// The smallest limit: an engine with its stage and its contexts needs some of it, and a program the rest.
+/// The smallest limit: an engine with its inactive list and its contexts needs some of it, and a program the rest.
 pub const LEAST_BYTES: u64 = 16 << 20;
 
 /// A size before it is known of what a share is a share.

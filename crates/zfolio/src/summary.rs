@@ -31,7 +31,7 @@ pub struct Figures {
     pub compressor: String,
     /// The limit.
     pub max_bytes: u64,
-    /// Highest footprint: each physical page once, pool, stage and engine included.
+    /// Highest footprint: each physical page once, pool, inactive list and engine included.
     pub peak_bytes: u64,
     /// Highest footprint that the run would have had without zfolio.
     pub wanted_peak_bytes: u64,
@@ -227,7 +227,7 @@ zfolio: ran in 255 MiB instead of 1.21 GiB (21 %)
   squeezed    1.02 GiB into 172 MiB at the peak (6.1 to 1) with zstd:1
   folios out  22,334, 1.37 GiB: 4K 310, 16K 12, 64K 22,000, 2M 12
   folios in   18,100, 1.10 GiB: 4K 100, 64K 18,000
-  2nd chance  195 MiB touched on the stage, 10 % of what went there
+  2nd chance  195 MiB touched on the inactive list, 10 % of what went there
   not stored  1.21 MiB filled by one word, 344 MiB out again unchanged
   in common   35.2 MiB out that relatives have too, 280 KiB read again
   read-ahead  3.91 MiB

@@ -1,9 +1,9 @@
-//! How pages leave and enter memory that is not as the stage is: UFFDIO_MOVE wants both alike, and writable.
+//! How pages leave and enter memory that is not as the inactive list is: UFFDIO_MOVE wants both alike, and writable.
 //!
 //! ```text
-//!   out, writable but executable: UFFDIO_MOVE to a landing of the same protection, a copy from there to the stage
+//!   out, writable but executable: UFFDIO_MOVE to a landing of the same protection, a copy from there to the list
 //!   out, not writable:            mremap to a landing (detach.rs), UFFDIO_MOVE from there to the drop zone, a copy
-//!                                 from there to the stage
+//!                                 from there to the inactive list
 //!   in:                           UFFDIO_COPY, mapping by mapping
 //! ```
 //!
@@ -89,7 +89,7 @@ impl Live {
         }
     }
 
-    /// Moves pages of a mapping that is writable, and executable, to the stage. Where a policy refuses such memory
+    /// Moves pages of a mapping that is writable, and executable, to the inactive list. Where a policy refuses such memory
     /// (SELinux' execmem) the program has none itself.
     fn move_by_landing(&mut self, dst: usize, src: Range<usize>, mapping: &Mapping) -> Moved {
         let bytes = src.len().min(detach::PIECE);
@@ -101,19 +101,19 @@ impl Live {
         }
         // SAFETY: the landing is the engine's, and nobody else knows of it.
         let moved = match unsafe { sys::mprotect(to.start, bytes, mapping.protection) } {
-            // SAFETY: as for a move to the stage.
+            // SAFETY: as for a move to the inactive list.
             Ok(()) => unsafe { self.uffd.move_pages(&self.pagemap, to.start, src.start, bytes) },
             Err(errno) => stopped(errno),
         };
         let _ = self.uffd.unregister(to.clone());
         if moved.bytes > 0 {
-            // SAFETY: the landing is the engine's, and so is this part of the stage, of which nothing was there.
+            // SAFETY: the landing is the engine's, and so is this part of the inactive list, of which nothing was there.
             unsafe { core::ptr::copy_nonoverlapping(to.start as *const u8, dst as *mut u8, moved.bytes) };
         }
         part_of(moved, bytes, src.len())
     }
 
-    /// Takes pages of a mapping that cannot be written to (detach.rs) to the stage, a part of them if they are many.
+    /// Takes pages of a mapping that cannot be written to (detach.rs) to the inactive list, a part of them if they are many.
     fn take_by_detaching(&mut self, dst: usize, src: Range<usize>) -> Moved {
         let is_possible = CONTROL.are_constants(&src) || detach::is_possible();
         let is_little = CONTROL.are_constants(&src) && src.len() < detach::FEWEST * PAGE;
@@ -170,7 +170,7 @@ impl Live {
         let is_whole = zone.clone().step_by(PAGE).all(|at| self.pagemap.has_page(at) == Ok(true));
         let is_due = self.is_behind();
         let moved = if is_whole && !is_due {
-            // SAFETY: the zone is the engine's, and so is this part of the stage, of which nothing was there.
+            // SAFETY: the zone is the engine's, and so is this part of the inactive list, of which nothing was there.
             unsafe { core::ptr::copy_nonoverlapping(zone.start as *const u8, dst as *mut u8, src.len()) };
             Moved { bytes: src.len(), stop: None }
         } else {

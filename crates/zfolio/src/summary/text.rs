@@ -117,9 +117,9 @@ impl Figures {
         let (counts, pages) = (&self.counts, Bytes::of_pages);
         line!(out, "folios out", "{}", by_size(&counts.folios_out))?;
         line!(out, "folios in", "{}", by_size(&counts.folios_in))?;
-        let staged = percent(counts.pgactivate, counts.pgdeactivate);
+        let listed = percent(counts.pgactivate, counts.pgdeactivate);
         let touched = pages(counts.pgactivate);
-        line!(out, "2nd chance", "{touched} touched on the stage, {staged} of what went there")?;
+        line!(out, "2nd chance", "{touched} touched on the inactive list, {listed} of what went there")?;
         let (same, clean) = (pages(counts.same_filled), pages(counts.clean_reused));
         line!(out, "not stored", "{same} filled by one word, {clean} out again unchanged")?;
         if counts.common_out > 0 {

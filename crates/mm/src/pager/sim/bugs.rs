@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 /// Which rules are broken.
 #[derive(Clone, Debug, Default)]
 pub struct Bugs {
-    /// Moves and copies do not see unread events, as with a stage on another descriptor (docs/hazards.md, 1).
+    /// Moves and copies do not see unread events, as with an inactive list on another descriptor (docs/hazards.md, 1).
     pub blind_moves: bool,
     /// What a REMOVE covers goes out again before whoever is about to discard it has done so (docs/hazards.md, 2).
     pub hasty_census: bool,

@@ -26,7 +26,7 @@ use vmscan::watermark::Watermarks;
 use vmscan::{PAGE, WINDOW};
 
 /// Where the engine's memory lies.
-const STAGE: usize = 0x70_0000_0000;
+const INACTIVE: usize = 0x70_0000_0000;
 const BOUNCE: usize = 0x71_0000_0000;
 const FRESH: usize = 0x72_0000_0000;
 pub const DOORBELL: usize = 0x73_0000_0000;
@@ -48,7 +48,7 @@ pub struct Plan {
     /// Threads get signals.
     pub signals: bool,
     /// Windows of the inactive list.
-    pub stage: usize,
+    pub inactive_windows: usize,
     /// Everything goes out all the time; otherwise watermarks decide.
     pub evict_all: bool,
     /// Windows that stay on the inactive list as second chance, where everything goes out all the time.
@@ -78,7 +78,7 @@ impl Plan {
             pages: 64 + random.below(400),
             habit: random.pick(&[Habit::None, Habit::None, Habit::Discards, Habit::Remaps, Habit::Forks]),
             signals: random.one_in(2),
-            stage: 8 + random.below(48),
+            inactive_windows: 8 + random.below(48),
             evict_all: random.one_in(2),
             inactive: random.below(4),
             retire: 0,
@@ -175,7 +175,7 @@ pub fn world(seed: u64, plan: &Plan) -> World {
 /// The engine's own mappings.
 pub fn map_engine(memory: &mut Memory, plan: &Plan) {
     let engine = |registered| Vma { engine: true, registered, ..program::fresh() };
-    memory.map(STAGE..STAGE + plan.stage * WINDOW, Vma { silent: true, ..engine(true) });
+    memory.map(INACTIVE..INACTIVE + plan.inactive_windows * WINDOW, Vma { silent: true, ..engine(true) });
     memory.map(BOUNCE..BOUNCE + WINDOW, engine(false));
     memory.map(FRESH..FRESH + FRESH_BYTES, engine(false));
     memory.map(DOORBELL..DOORBELL + WINDOW, engine(true));
@@ -203,7 +203,7 @@ pub type Simulated<'a> = Pager<'a, SimKernel, SimStore>;
 
 pub fn config(plan: &Plan) -> Config {
     Config {
-        inactive: (STAGE, plan.stage * WINDOW),
+        inactive: (INACTIVE, plan.inactive_windows * WINDOW),
         bounce: BOUNCE,
         fresh: (FRESH, FRESH_BYTES),
         doorbell: DOORBELL,

@@ -40,7 +40,7 @@ impl Scene {
             habit: Habit::None,
             evict_all: true,
             inactive: 0,
-            stage: 32,
+            inactive_windows: 32,
             ..Plan::any(1)
         };
         let world = Rc::new(RefCell::new(run::world(1, &plan)));
