@@ -155,7 +155,7 @@ pub enum Request {
     LetIn = 6,
     /// mremap has moved something to a range, or shrunk it.
     Move = 7,
-    /// mremap has enlarged something, which is this range now.
+    /// mremap has enlarged something by this range.
     Grow = 8,
     /// The kernel is about to look at a range, or to take it: what is out there is to come home, in the order of
     /// addresses. Where the end of the range was is then up to where it has.

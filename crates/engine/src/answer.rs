@@ -28,9 +28,12 @@ pub fn answer(watch: &Watch, pager: &mut Engine) {
         advise_children(pager, range, MADV_DONTFORK);
     } else if request == Request::LetIn as u32 {
         advise_children(pager, range, MADV_DOFORK);
-    } else if request == Request::Move as u32 || request == Request::Grow as u32 {
+    } else if request == Request::Move as u32 {
         pager.await_quiet();
-        pager.kernel().follow_mremap(range, request == Request::Grow as u32, pager.regions());
+        pager.kernel().follow_mremap(range, pager.regions());
+    } else if request == Request::Grow as u32 {
+        pager.await_quiet();
+        pager.kernel().follow_growth(range, pager.regions());
     } else if request == Request::Hold as u32 {
         CONTROL.range.1.store(pager.hold(range, HELD_BYTES), Relaxed);
     } else if request == Request::Look as u32 {

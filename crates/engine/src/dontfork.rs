@@ -13,8 +13,10 @@
 //!    of a mapping that is not registered, the hook of mremap tells (`Live::follow_mremap`). Advice is applied with no
 //!    event under way (`Pager::await_quiet`): an event that is read later is of something that came after the advice;
 //! 4. of what is not registered no event tells that it is gone, and so the table may be stale there. A stale range has
-//!    no flag that anybody would give back, and before it is registered the table is compared with the kernel's flag
-//!    (`Live::learn_advice`);
+//!    no flag that anybody would give back. Before it is registered the table is compared with the kernel's flag
+//!    (`Live::learn_advice`), and what a registered mapping grows by is as that is, whatever the table had there
+//!    (`Live::follow_growth`). That flag is the program's, since the engine leaves none on what is not registered
+//!    (`Live::leave_strangers`);
 //! 5. no clone waits for the engine, whatever the flags are, since EVENT_FORK is off. MADV_DOFORK by a system-call
 //!    instruction of the program's own passes no hook, and takes the engine's flag away until the next fork. Until
 //!    then a worker's clone copies that memory too, and unmaps it; a fork in place lets its child have it anyway; only
@@ -131,13 +133,18 @@ fn inherited(range: Range<usize>) -> Vec<Range<usize>> {
 /// if not, that is the caller's to undo.
 pub fn is_kept_out(maps: &Maps, whole: &Range<usize>) -> Result<bool, Errno> {
     if whole.len() == PAGE {
-        let mut is_kept_out = false;
-        smaps::each(|range, flags| is_kept_out |= range.contains(&whole.start) && flags.is_kept_out())?;
-        return Ok(is_kept_out);
+        return is_advised(whole.start);
     }
     sys::madvise_keep(whole.start, PAGE, MADV_DONTFORK)?;
     let first = maps.query(whole.start)?.filter(|m| m.range.contains(&whole.start)).ok_or(Errno::EAGAIN)?;
     Ok(first.range.end > whole.start + PAGE)
+}
+
+/// True when the mapping at an address is kept out of children by the kernel now. Walks all page tables.
+pub fn is_advised(at: usize) -> Result<bool, Errno> {
+    let mut is_kept_out = false;
+    smaps::each(|range, flags| is_kept_out |= range.contains(&at) && flags.is_kept_out())?;
+    Ok(is_kept_out)
 }
 
 /// As an engine starts: it knows of nothing that is kept out. What its process inherits by fork is let in.

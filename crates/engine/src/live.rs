@@ -130,8 +130,8 @@ impl Live {
         TaskStat::read(&self.tasks, tid).ok()??.number(39).map(|cpu| cpu as usize)
     }
 
-    /// Registers the engine's own inactive list, whose holes the kernel fills, and the doorbell after it, whose touch is
-    /// a message.
+    /// Registers the engine's own inactive list, whose holes the kernel fills, and the doorbell after it, whose touch
+    /// is a message.
     pub fn register_own(&mut self, inactive: Range<usize>, bell: Range<usize>) -> Result<(), Errno> {
         self.registered = inactive.start..bell.end;
         self.uffd.register_silent(inactive)?;
@@ -175,16 +175,21 @@ impl Live {
         arena::first_foreign(whole.clone()) != whole || is_registered(&self.uffd, &self.quiet, whole)
     }
 
-    /// Of what has come to a range while it was registered, shared memory and files are not, and children have them:
-    /// they are never managed, and no list of the pager's has them. Nothing that is out can be there.
-    fn leave_foreign(&self, range: &Range<usize>) {
+    /// Of what has come to a range while that was registered and kept out of children, shared memory and files are
+    /// never managed, and other mappings may not be registered: no list of the pager's has them, and children have
+    /// them. Nothing that is out can be there. The program has not advised on them yet, since the engine does that for
+    /// it.
+    fn leave_strangers(&self, range: &Range<usize>) {
         self.each_part(range.clone(), |m, part| {
-            if m.foreign {
-                if self.has(part.clone()) {
-                    let _ = self.uffd.unregister(part.clone());
-                }
-                dontfork::give_back(part);
+            if m.foreign && self.has(part.clone()) {
+                let _ = self.uffd.unregister(part.clone());
+            } else if !m.foreign && self.has(part.clone()) {
+                return;
             }
+            // It may be one mapping now with what lies beside it, of which the program may have said something.
+            let part = part.start.max(range.start)..part.end.min(range.end);
+            dontfork::note(&part, false);
+            dontfork::give_back(part);
         });
     }
 

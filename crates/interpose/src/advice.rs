@@ -11,8 +11,8 @@ use core::sync::atomic::Ordering::*;
 use uffd::PAGE;
 use uffd::sys::consts::*;
 
-/// madvise(2): what children are to have, or not, is the engine's to see to, since it keeps more out of them; and so are
-/// guards, which discard pages without an event, and which a copy of the engine's would overwrite.
+/// madvise(2): what children are to have, or not, is the engine's to see to, since it keeps more out of them; and so
+/// are guards, which discard pages without an event, and which a copy of the engine's would overwrite.
 pub extern "C" fn madvise(at: usize, bytes: usize, advice: i32) -> i32 {
     const FREE: i32 = 8;
     // SAFETY: the type of madvise(2).
@@ -65,8 +65,9 @@ fn advise(request: Request, range: Range<usize>, call: impl Fn() -> i32) -> i32 
 pub fn has_moved(at: usize, before: usize, after: usize) {
     let [before, after] = [before, after].map(|bytes| bytes.next_multiple_of(PAGE));
     if CONTROL.state() == EngineState::Awake {
-        let request = if before < after { Request::Grow } else { Request::Move };
-        with_bell(|| ask(request, at..at + after));
+        let has_grown = before > 0 && before < after;
+        let (request, from) = if has_grown { (Request::Grow, before) } else { (Request::Move, 0) };
+        with_bell(|| ask(request, at + from..at + after));
     }
 }
 

@@ -1,8 +1,8 @@
 //! What the children of a program have that keeps memory out of them (MADV_DONTFORK), and lets them have it
 //! (MADV_DOFORK), while the engine keeps out of them what it has registered.
 //!
-//! Each test runs `tests/c/children.c`, and the last one `tests/c/arrivals.c`. They need the right to userfaultfd, as
-//! `zfolio doctor` does.
+//! Most tests run `tests/c/children.c`; what comes beside other memory has programs of its own. They need the right to
+//! userfaultfd, as `zfolio doctor` does.
 
 mod compile;
 
@@ -64,6 +64,13 @@ fn what_children_are_to_have_a_copy_past_libc_does_not_find_empty() {
     }
 }
 
+/// What was kept out, and is gone, is not what a mapping grows by.
+#[test]
+fn children_have_what_a_mapping_has_grown_by_in_the_place_of_one_that_was_kept_out() {
+    let (status, out, err) = run_program(&compile("grown"), EVICT_ALL, &[]);
+    assert_eq!((status, &*out, &*err), (Some(0), "the child's status is 0\n", ""));
+}
+
 /// What is never managed may come to a place of which the engine registers all in that moment.
 #[test]
 fn children_have_shared_memory_that_was_mapped_beside_what_is_being_registered() {
@@ -71,5 +78,15 @@ fn children_have_shared_memory_that_was_mapped_beside_what_is_being_registered()
     for _ in 0..3 {
         let (status, out, err) = run_program(&arrivals, EVICT_ALL, &["3"]);
         assert_eq!((status, &*out), (Some(0), "0 kept out, the child's status is 0\n"), "{err}");
+    }
+}
+
+/// And so may what is not registered yet. (Before it was mended one run in seven was wrong.)
+#[test]
+fn children_have_private_memory_that_was_mapped_beside_what_is_being_registered() {
+    let strangers = compile("strangers");
+    for _ in 0..3 {
+        let (status, out, err) = run_program(&strangers, EVICT_ALL, &["6"]);
+        assert_eq!((status, &*out, &*err), (Some(0), "the child's status is 0\n", ""));
     }
 }

@@ -38,6 +38,10 @@ impl Live {
     pub fn keep_out(&self, regions: &[Range<usize>]) {
         self.is_let_in.set(false);
         self.advise(regions, &[MADV_DONTFORK, MADV_NORMAL]);
+        // Where something is being unmapped something else may have come, which the pager does not know.
+        if self.is_behind() {
+            regions.iter().for_each(|region| self.leave_strangers(region));
+        }
     }
 
     /// Does what the program asks for: children are to have a range (MADV_DOFORK), or not (MADV_DONTFORK). What is
@@ -75,26 +79,32 @@ impl Live {
         if !dontfork::is_kept_out(&self.maps, whole)? {
             dontfork::note(whole, false);
             dontfork::give_back(whole.start..whole.start + PAGE);
-        } else if !dontfork::keeps(whole) && !self.has(whole.clone()) {
+        } else if !dontfork::keeps(whole) && !self.has(whole.clone()) && dontfork::is_advised(whole.start)? {
+            // Seldom: what the program advises while the engine is awake the table knows. Another mapping may have come
+            // here meanwhile.
             dontfork::note(whole, true);
         }
         Ok(())
     }
 
-    /// mremap has moved something to a range, or enlarged what is there now. What it adds is kept out as the rest is.
-    /// Where that is in `regions`, which are registered, an event has told of the rest.
-    pub fn follow_mremap(&self, range: Range<usize>, has_grown: bool, regions: &[Range<usize>]) {
-        let is_registered =
-            |part: &Range<usize>| regions.iter().any(|r| r.start < part.end && part.start < r.end);
-        let first = range.start..range.start + PAGE;
-        if has_grown && is_registered(&first) && dontfork::keeps(&first) {
-            dontfork::note(&range, true);
-        }
+    /// mremap has moved something to a range. Where that is in `regions`, which are registered, an event has told of
+    /// it.
+    pub fn follow_mremap(&self, range: Range<usize>, regions: &[Range<usize>]) {
         self.each_mapping(range, |whole| {
-            if !is_registered(&whole) {
+            if !is_registered(regions, &whole) {
                 let _ = self.learn_advice(&whole);
             }
         });
+    }
+
+    /// mremap has enlarged something by a range, which is kept out as the rest is: what the table has there is of
+    /// another mapping, which was not registered and is gone.
+    pub fn follow_growth(&self, added: Range<usize>, regions: &[Range<usize>]) {
+        let last = added.start - PAGE..added.start;
+        if is_registered(regions, &last) {
+            dontfork::note(&added, dontfork::keeps(&last));
+        }
+        self.follow_mremap(last.start..added.end, regions);
     }
 
     /// In a child: takes the marks off that it has inherited.
@@ -112,6 +122,7 @@ impl Live {
                 let _ = sys::madvise_keep(range.start, range.len(), MADV_RANDOM);
             } else if self.has(range.clone()) {
                 let _ = sys::madvise_keep(range.start, range.len(), MADV_DONTFORK);
+                self.leave_strangers(&range);
             }
         });
     }
@@ -155,4 +166,9 @@ impl Live {
             at = m.range.end;
         }
     }
+}
+
+/// True when a part of a range is in `regions`.
+fn is_registered(regions: &[Range<usize>], range: &Range<usize>) -> bool {
+    regions.iter().any(|r| r.start < range.end && range.start < r.end)
 }

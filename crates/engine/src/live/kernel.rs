@@ -68,7 +68,11 @@ impl Kernel for Live {
             Err(errno) => return Err(errno),
         }
         drop(still);
-        self.leave_foreign(&part);
+        // What comes to the gap is new.
+        if CONTROL.may_keep_out() {
+            dontfork::note(&(whole.end.min(part.end)..part.end), false);
+        }
+        self.leave_strangers(&part);
         // What was unmapped before it was registered was so without an event, and what has come there since is not
         // registered: of one mapping all is, or nothing.
         self.mapping_of(&range)

@@ -89,8 +89,8 @@ impl Live {
         }
     }
 
-    /// Moves pages of a mapping that is writable, and executable, to the inactive list. Where a policy refuses such memory
-    /// (SELinux' execmem) the program has none itself.
+    /// Moves pages of a mapping that is writable, and executable, to the inactive list. Where a policy refuses such
+    /// memory (SELinux' execmem) the program has none itself.
     fn move_by_landing(&mut self, dst: usize, src: Range<usize>, mapping: &Mapping) -> Moved {
         let bytes = src.len().min(detach::PIECE);
         let Some(landing) = Landing::new(bytes) else { return stopped(Errno::ENOMEM) };
@@ -107,13 +107,15 @@ impl Live {
         };
         let _ = self.uffd.unregister(to.clone());
         if moved.bytes > 0 {
-            // SAFETY: the landing is the engine's, and so is this part of the inactive list, of which nothing was there.
+            // SAFETY: the landing is the engine's, and so is this part of the inactive list, of which nothing was
+            // there.
             unsafe { core::ptr::copy_nonoverlapping(to.start as *const u8, dst as *mut u8, moved.bytes) };
         }
         part_of(moved, bytes, src.len())
     }
 
-    /// Takes pages of a mapping that cannot be written to (detach.rs) to the inactive list, a part of them if they are many.
+    /// Takes pages of a mapping that cannot be written to (detach.rs) to the inactive list, a part of them if they are
+    /// many.
     fn take_by_detaching(&mut self, dst: usize, src: Range<usize>) -> Moved {
         let is_possible = CONTROL.are_constants(&src) || detach::is_possible();
         let is_little = CONTROL.are_constants(&src) && src.len() < detach::FEWEST * PAGE;
@@ -185,7 +187,7 @@ impl Live {
     }
 
     /// True when an event was read that the pager does not know of, or is to be read.
-    fn is_behind(&self) -> bool {
+    pub(super) fn is_behind(&self) -> bool {
         self.early.iter().any(is_event) || self.uffd.zeropage(0, PAGE) == Moved::NOTHING_YET
     }
 
