@@ -3,7 +3,7 @@
 //! engine goes by it when it gives the memory back.
 //!
 //! While the engine is awake it alone sets the flag. The hook of madvise asks it by the doorbell
-//! (`advice::advise_children`). This is safe because
+//! (`advice::advise`). This is safe because
 //! 1. one thread, the engine's, applies advice, registers, gives back, and lets children have memory for a fork: none
 //!    of these is half done when another begins;
 //! 2. a thread that finds the engine asleep notes that there is advice (`Control::early_advice`), advises the kernel

@@ -166,8 +166,8 @@ impl Watermarks {
         usage.footprint < self.high || usage.stock >= enough
     }
 
-    /// The part of `most` that a pool of `pool` bytes leaves: what lies on the inactive list is taken from the program, which
-    /// has the less the larger the pool is.
+    /// The part of `most` that a pool of `pool` bytes leaves: what lies on the inactive list is taken from the program,
+    /// which has the less the larger the pool is.
     fn beside(&self, pool: usize, most: usize) -> usize {
         let left = self.limit.saturating_sub(pool) as u128;
         ((most as u128 * left / self.limit as u128) as usize).max(LEAST.min(most))

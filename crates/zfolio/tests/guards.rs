@@ -1,5 +1,5 @@
-//! Guards (MADV_GUARD_INSTALL): whoever makes one waits for nobody who waits for him. Runs `tests/c/guards.c`; it needs Linux 6.13, and the right to
-//! userfaultfd, as `zfolio doctor` does.
+//! Guards (MADV_GUARD_INSTALL): whoever makes one waits for nobody who waits for him. Runs `tests/c/guards.c`; it needs
+//! Linux 6.13, and the right to userfaultfd, as `zfolio doctor` does.
 
 mod compile;
 mod skip;

@@ -1,5 +1,5 @@
-//! Guards (MADV_GUARD_INSTALL), which a move stops at and a copy overwrites. The engine makes them for the program, so that
-//! none comes between its look for one and its copy.
+//! Guards (MADV_GUARD_INSTALL), which a move stops at and a copy overwrites. The engine makes them for the program, so
+//! that none comes between its look for one and its copy.
 
 use super::Live;
 use alloc::vec::Vec;

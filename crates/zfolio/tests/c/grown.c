@@ -1,5 +1,6 @@
 /*
- * Keeps a small mapping out of children (MADV_DONTFORK) and unmaps it; then a mapping beside it grows over its place. A child must have all of that one.
+ * Keeps a small mapping out of children (MADV_DONTFORK) and unmaps it; then a mapping beside it grows over its place. A
+ * child must have all of that one.
  */
 #define _GNU_SOURCE
 #include <stdio.h>

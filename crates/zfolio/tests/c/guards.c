@@ -1,6 +1,7 @@
 /*
- * guards ROUNDS: a thread makes guards of 256 MiB (MADV_GUARD_INSTALL) and takes them away again, so many times. Another locks the first one's stack
- * as far as it is there (MLOCK_ONFAULT), over and over, each time until the first has gone on.
+ * guards ROUNDS: a thread makes guards of 256 MiB (MADV_GUARD_INSTALL) and takes them away again, so many times.
+ * Another locks the first one's stack as far as it is there (MLOCK_ONFAULT), over and over, each time until the first
+ * has gone on.
  *
  * It says "right" at the end, or "no guards" on a kernel that has none.
  */

@@ -1,6 +1,7 @@
 /*
- * strangers SECONDS: one thread maps private memory that the engine is about to register and keep out of children, and another maps more a page behind it, over and
- * over, for so many seconds. They rest now and then, and a child must have all of what is there. The program keeps something else out of its children.
+ * strangers SECONDS: one thread maps private memory that the engine is about to register and keep out of children, and
+ * another maps more a page behind it, over and over, for so many seconds. They rest now and then, and a child must have
+ * all of what is there. The program keeps something else out of its children.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -95,7 +96,8 @@ int main(int argc, char **argv)
 		map(first_at(place), FIRST);
 		map(second_at(place), SECOND);
 	}
-	if (pthread_create(&threads[0], NULL, map_first, NULL) != 0 || pthread_create(&threads[1], NULL, map_second, NULL) != 0)
+	if (pthread_create(&threads[0], NULL, map_first, NULL) != 0 ||
+	    pthread_create(&threads[1], NULL, map_second, NULL) != 0)
 		return 82;
 	while (time(NULL) < end && status == 0) {
 		usleep(REST_US);
