@@ -219,8 +219,7 @@ impl Parts {
         let (file, engine) = (memcg.dictionary(), watch.own_pid);
         let evict_all = memcg.settings.evict_all != 0;
         let workers = Workers { memcg, board, choice, seed, file, slot, engine, program: pid };
-        let config =
-            Config { inactive: inactive, bounce: nursery, fresh: (fresh, FRESH_BYTES), doorbell, evict_all };
+        let config = Config { inactive, bounce: nursery, fresh: (fresh, FRESH_BYTES), doorbell, evict_all };
         Ok(Parts { live, config, mover, board, workers, limit })
     }
 }
