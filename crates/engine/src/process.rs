@@ -172,7 +172,7 @@ const _: () = assert!(DOORBELL_BYTES == WINDOW);
 struct Ground {
     inactive: (usize, usize),
     doorbell: usize,
-    nursery: usize,
+    bounce: usize,
     fresh: usize,
 }
 
@@ -180,9 +180,9 @@ impl Ground {
     fn map(limit: usize) -> Option<Ground> {
         let inactive = (limit / 4).clamp(16 << 20, 1 << 30) / WINDOW * WINDOW;
         let at = arena::map_apart(inactive + WINDOW, 2 << 20)?;
-        let nursery = arena::map_apart(WINDOW, WINDOW)?;
+        let bounce = arena::map_apart(WINDOW, WINDOW)?;
         let fresh = arena::map_apart(FRESH_BYTES, WINDOW)?;
-        Some(Ground { inactive: (at, inactive), doorbell: at + inactive, nursery, fresh })
+        Some(Ground { inactive: (at, inactive), doorbell: at + inactive, bounce, fresh })
     }
 }
 
@@ -211,7 +211,7 @@ impl Parts {
         let limit = watch.limit(footprint - watch.excess(footprint));
         // Its share may become much larger than it is now.
         let most = limit.max(memcg.max_bytes.load(Relaxed) as usize / 4);
-        let Ground { inactive, doorbell, nursery, fresh } = Ground::map(most).ok_or(no_memory)?;
+        let Ground { inactive, doorbell, bounce, fresh } = Ground::map(most).ok_or(no_memory)?;
         live.register_own(inactive.0..doorbell, doorbell..doorbell + WINDOW)
             .map_err(|e| ("UFFDIO_REGISTER", e))?;
         let bell = sys::eventfd().map_err(|e| ("eventfd", e))?;
@@ -219,7 +219,7 @@ impl Parts {
         let (file, engine) = (memcg.dictionary(), watch.own_pid);
         let evict_all = memcg.settings.evict_all != 0;
         let workers = Workers { memcg, board, choice, seed, file, slot, engine, program: pid };
-        let config = Config { inactive, bounce: nursery, fresh: (fresh, FRESH_BYTES), doorbell, evict_all };
+        let config = Config { inactive, bounce, fresh: (fresh, FRESH_BYTES), doorbell, evict_all };
         Ok(Parts { live, config, mover, board, workers, limit })
     }
 }
