@@ -80,6 +80,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// there with none under way, perhaps in parts of several kinds. It is registered once more, so that it is
     /// certain.
     pub(super) fn learn_growth(&mut self) {
+        let mut refused = None;
         while let Some(Range { start, end }) = self.regions.grown() {
             let mapping = self.kernel.mapping(start);
             let part = start..mapping.map_or(end, |m| m.end.min(end));
@@ -87,7 +88,12 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 Err(Errno::EAGAIN) => return,
                 // It was quiet then: registered with the rest, before that was locked.
                 Err(_) if self.kernel.is_locked(start) => self.regions.register(part.clone()),
-                // What is refused is left to the hand, which comes to it if it can be managed.
+                // The mapping may have been split or unlocked meanwhile: it is asked anew.
+                Err(_) if refused.as_ref() != Some(&part) => {
+                    refused = Some(part);
+                    continue;
+                }
+                // What is refused twice is left to the hand, which comes to it if it can be managed.
                 _ => {}
             }
             self.regions.growth_is_known(&part);

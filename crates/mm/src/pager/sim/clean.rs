@@ -10,7 +10,7 @@ fn seeds() -> Vec<u64> {
     match bounds {
         Some((Ok(from), Ok(to))) => (from..=to).collect(),
         // And some that have failed once. What they failed by is in regions/scenes.rs and in moves.rs.
-        _ => (1..=100).chain([367, 405, 1038, 1282, 1665]).collect(),
+        _ => (1..=100).chain([367, 405, 1038, 1282, 1665, 10007]).collect(),
     }
 }
 
@@ -53,7 +53,7 @@ fn a_damaged_object_raises_sigbus_and_is_never_read() {
     assert!(sum.lost > 0);
 }
 
-/// One in 4,000 seeds meets the limit which event.rs tells of (1863 is the first): none of these.
+/// Of 20,000 seeds one (8060) meets the limit which regions.rs tells of.
 #[test]
 fn many_threads_that_move_their_memory_lose_nothing() {
     all_pass(|seed| Plan {
