@@ -16,16 +16,19 @@ impl PageMask {
     pub const NONE: PageMask = PageMask([0; WORDS]);
 
     /// One page.
+    #[inline]
     pub fn page(index: usize) -> PageMask {
         PageMask::range(index..index + 1)
     }
 
     /// The first so many pages.
+    #[inline]
     pub fn first(pages: usize) -> PageMask {
         PageMask::range(0..pages)
     }
 
     /// Pages in a row; none where the range is empty.
+    #[inline]
     pub fn range(pages: Range<usize>) -> PageMask {
         assert!(pages.end <= PAGES_MAX, "{pages:?}: a folio has {PAGES_MAX} pages at most");
         PageMask(core::array::from_fn(|word| {
@@ -39,52 +42,70 @@ impl PageMask {
     }
 
     /// True where no page is in it.
+    #[inline]
     pub fn is_empty(self) -> bool {
         self == PageMask::NONE
     }
 
     /// How many pages are in it.
+    #[inline]
     pub fn count(self) -> usize {
         self.0.iter().map(|word| word.count_ones() as usize).sum()
     }
 
+    /// How many pages are in it before this one.
+    #[inline]
+    pub fn rank(self, index: usize) -> usize {
+        let (word, bits) = (index / BITS, index % BITS);
+        let before = self.0[..word].iter().map(|word| word.count_ones() as usize).sum::<usize>();
+        before + (self.0[word] & ((1 << bits) - 1)).count_ones() as usize
+    }
+
     /// True where the page is in it.
+    #[inline]
     pub fn contains(self, index: usize) -> bool {
         self.0[index / BITS] >> (index % BITS) & 1 != 0
     }
 
     /// True where all pages of the other are in it.
+    #[inline]
     pub fn covers(self, other: PageMask) -> bool {
         (other - self).is_empty()
     }
 
     /// Puts a page in.
+    #[inline]
     pub fn insert(&mut self, index: usize) {
         self.0[index / BITS] |= 1 << (index % BITS);
     }
 
     /// Takes a page out.
+    #[inline]
     pub fn remove(&mut self, index: usize) {
         self.0[index / BITS] &= !(1 << (index % BITS));
     }
 
     /// The lowest page of those that are in it.
+    #[inline]
     pub fn lowest(self) -> Option<usize> {
         self.next_of(0, |word| word)
     }
 
     /// The highest page of those that are in it.
+    #[inline]
     pub fn highest(self) -> Option<usize> {
         let word = self.0.iter().rposition(|word| *word != 0)?;
         Some(word * BITS + self.0[word].ilog2() as usize)
     }
 
     /// The pages that are in it, in order.
+    #[inline]
     pub fn iter(self) -> impl Iterator<Item = usize> {
         self.runs().flatten()
     }
 
     /// Pages in a row that are in it, each row as long as can be, in order.
+    #[inline]
     pub fn runs(self) -> impl Iterator<Item = Range<usize>> {
         let mut at = 0;
         core::iter::from_fn(move || {
@@ -110,6 +131,7 @@ impl PageMask {
     }
 
     /// The first bit from `at` on that is set in words seen so.
+    #[inline]
     fn next_of(self, at: usize, seen: impl Fn(u64) -> u64) -> Option<usize> {
         let mut skipped = at % BITS;
         for (index, word) in self.0.iter().enumerate().skip(at / BITS) {
@@ -122,26 +144,28 @@ impl PageMask {
         None
     }
 
-    /// The pages of this bit pattern.
-    pub fn from_bits(bits: u64) -> PageMask {
-        let mut mask = PageMask::NONE;
-        mask.0[0] = bits;
-        mask
+    /// Its bit pattern, the opposite of `from`.
+    ///
+    /// # Panics
+    /// Where it has pages beyond the first 16.
+    pub fn to_u16(self) -> u16 {
+        let beyond = self - PageMask::first(u16::BITS as usize);
+        assert!(beyond.is_empty(), "{beyond:?} are beyond the pages that 16 bits name");
+        self.0[0] as u16
     }
 
-    /// Its first 64 pages as a bit pattern.
-    pub fn bits(self) -> u64 {
-        self.0[0]
-    }
-
+    #[inline]
     fn with(self, other: PageMask, how: impl Fn(u64, u64) -> u64) -> PageMask {
         PageMask(core::array::from_fn(|word| how(self.0[word], other.0[word])))
     }
 }
 
 impl From<u16> for PageMask {
+    #[inline]
     fn from(bits: u16) -> PageMask {
-        PageMask::from_bits(bits.into())
+        let mut mask = PageMask::NONE;
+        mask.0[0] = bits.into();
+        mask
     }
 }
 
@@ -155,6 +179,7 @@ impl FromIterator<usize> for PageMask {
 
 impl BitOr for PageMask {
     type Output = PageMask;
+    #[inline]
     fn bitor(self, other: PageMask) -> PageMask {
         self.with(other, |a, b| a | b)
     }
@@ -162,6 +187,7 @@ impl BitOr for PageMask {
 
 impl BitAnd for PageMask {
     type Output = PageMask;
+    #[inline]
     fn bitand(self, other: PageMask) -> PageMask {
         self.with(other, |a, b| a & b)
     }
@@ -170,24 +196,28 @@ impl BitAnd for PageMask {
 /// Those that are not in the other.
 impl Sub for PageMask {
     type Output = PageMask;
+    #[inline]
     fn sub(self, other: PageMask) -> PageMask {
         self.with(other, |a, b| a & !b)
     }
 }
 
 impl BitOrAssign for PageMask {
+    #[inline]
     fn bitor_assign(&mut self, other: PageMask) {
         *self = *self | other;
     }
 }
 
 impl BitAndAssign for PageMask {
+    #[inline]
     fn bitand_assign(&mut self, other: PageMask) {
         *self = *self & other;
     }
 }
 
 impl SubAssign for PageMask {
+    #[inline]
     fn sub_assign(&mut self, other: PageMask) {
         *self = *self - other;
     }
@@ -214,6 +244,11 @@ mod tests {
         assert_eq!(mask.is_empty(), expected.is_empty());
         assert_eq!((mask.lowest(), mask.highest()), (expected.first().copied(), expected.last().copied()));
         assert!((0..PAGES_MAX).all(|page| mask.contains(page) == model[page]));
+        let mut rank = 0;
+        for (page, is_in) in model.iter().enumerate() {
+            assert_eq!(mask.rank(page), rank);
+            rank += *is_in as usize;
+        }
         let runs: Vec<_> = mask.runs().collect();
         assert!(runs.windows(2).all(|two| two[0].end < two[1].start), "no two touch: {runs:?}");
         assert!(runs.iter().all(|run| !run.is_empty()));
@@ -306,11 +341,17 @@ mod tests {
     fn a_window_of_sixteen_is_a_bit_pattern_too() {
         for bits in [0, 1, 0x8001, 0x1ff, u16::MAX] {
             let mask = PageMask::from(bits);
-            assert_eq!((mask.bits(), mask.count()), (bits.into(), bits.count_ones() as usize));
+            assert_eq!((mask.to_u16(), mask.count()), (bits, bits.count_ones() as usize));
             check_folios(mask);
         }
         assert_eq!(PageMask::from(0x3fe).folios().collect::<Vec<_>>(), [(1, 0), (2, 1), (4, 2), (8, 1)]);
         assert_eq!(PageMask::first(PAGES_MAX).folios().collect::<Vec<_>>(), [(0, 9)]);
+    }
+
+    #[test]
+    #[should_panic = "{16..17, 511..512} are beyond the pages that 16 bits name"]
+    fn no_page_is_cut_off_in_a_bit_pattern() {
+        (PageMask::range(3..17) | PageMask::page(511)).to_u16();
     }
 
     #[test]
