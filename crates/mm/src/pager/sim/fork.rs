@@ -1,12 +1,12 @@
 //! A simulated fork: what the child finds, and its run, which is played to its end while its parent stands still.
 
 use super::kernel::SimKernel;
-use super::random::Random;
 use super::run::{Plan, Simulated, Tally, agrees, config, live, map_engine, set_up, words};
 use super::store::SimStore;
 use super::{Shared, World};
 use crate::pager::Pager;
 use crate::pager::fork::{Handover, Late, Misfit};
+use base::Random;
 use memcg::Stat;
 use std::cell::RefCell;
 use std::collections::VecDeque;

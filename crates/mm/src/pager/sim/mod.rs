@@ -32,7 +32,6 @@ mod moves;
 mod outgoing;
 mod own;
 mod program;
-mod random;
 mod run;
 mod scan;
 mod scene;
@@ -44,10 +43,10 @@ mod unwritable;
 mod waiting;
 
 use crate::kernel::Message;
+use base::Random;
 use bugs::Bugs;
 use memory::Memory;
 use program::Program;
-use random::Random;
 use shadow::Shadow;
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -119,7 +118,7 @@ impl World {
         self.calls += 1;
         assert!(self.calls < ENDLESS, "the engine goes round in circles: {ENDLESS} calls in one turn");
         if !self.scripted {
-            let steps = self.random.pick(&[0, 0, 0, 0, 1, 1, 1, 2, 2, 3, 5, 12]);
+            let steps = *self.random.pick(&[0, 0, 0, 0, 1, 1, 1, 2, 2, 3, 5, 12]);
             self.run_on(steps);
         }
     }

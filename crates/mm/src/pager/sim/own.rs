@@ -75,7 +75,7 @@ impl World {
         let wish = if owned.is_empty() || self.random.one_in(3) {
             Wish::Own
         } else {
-            Wish::Move(self.random.pick_range(&owned).start)
+            Wish::Move(self.random.pick(&owned).start)
         };
         let range = match wish {
             Wish::Own => range,

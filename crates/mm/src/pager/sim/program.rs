@@ -254,7 +254,7 @@ impl World {
         if listed.is_empty() {
             return;
         }
-        let tcb = self.program.tcbs.swap_remove(self.random.pick(&listed));
+        let tcb = self.program.tcbs.swap_remove(*self.random.pick(&listed));
         let content = self.content();
         self.trace("exit writes", [tcb.page as u64, content, 0]);
         assert!(
@@ -322,9 +322,9 @@ impl World {
         let dice = match self.program.habit {
             Habit::Discards if self.random.one_in(2) => 75 + self.random.below(9),
             Habit::Remaps if self.random.one_in(2) => 90 + self.random.below(8),
-            Habit::Forks if self.random.one_in(2) => self.random.pick(&[90, 91, 92, 93, 98, 98, 98]),
-            Habit::Owns if self.random.one_in(2) => self.random.pick(&[90, 92, 98, 100, 100, 100, 100]),
-            Habit::Locks if self.random.one_in(2) => self.random.pick(&[90, 91, 92, 93, 99, 99]),
+            Habit::Forks if self.random.one_in(2) => *self.random.pick(&[90, 91, 92, 93, 98, 98, 98]),
+            Habit::Owns if self.random.one_in(2) => *self.random.pick(&[90, 92, 98, 100, 100, 100, 100]),
+            Habit::Locks if self.random.one_in(2) => *self.random.pick(&[90, 91, 92, 93, 99, 99]),
             _ => self.random.below(100),
         };
         let since = self.memory.turn;

@@ -7,15 +7,14 @@ use super::kernel::SimKernel;
 use super::memory::{Content, Memory, Task, Vma};
 use super::own;
 use super::program::{self, Habit, Program};
-use super::random::Random;
 use super::shadow::Shadow;
 use super::store::{Record, Shelves, SimStore};
 use super::{Shared, World};
-use crate::kernel::WINDOW_PAGES;
-
 use crate::inactive::Use;
+use crate::kernel::WINDOW_PAGES;
 use crate::pager::{Config, Pager};
 use crate::shared_store::Unlogged;
+use base::Random;
 use memcg::{Counts, Stat};
 use std::any::Any;
 use std::cell::RefCell;
@@ -76,7 +75,7 @@ impl Plan {
             steps: 2000,
             threads: 1 + random.below(4),
             pages: 64 + random.below(400),
-            habit: random.pick(&[Habit::None, Habit::None, Habit::Discards, Habit::Remaps, Habit::Forks]),
+            habit: *random.pick(&[Habit::None, Habit::None, Habit::Discards, Habit::Remaps, Habit::Forks]),
             signals: random.one_in(2),
             inactive_windows: 8 + random.below(48),
             evict_all: random.one_in(2),

@@ -112,7 +112,7 @@ impl World {
         let gaps = self.memory.gaps(space.clone());
         if !gaps.is_empty() && self.random.one_in(2) {
             // Where something was unmapped just now, as the kernel itself would choose.
-            to = self.random.pick_range(&gaps).start;
+            to = self.random.pick(&gaps).start;
         }
         let target = to..to + len + grown;
         let apart = target.end <= from.start || target.start >= from.end;
