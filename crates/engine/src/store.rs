@@ -167,10 +167,8 @@ impl PageStore {
 
     fn prior(&self, prior: Prior) -> Option<u128> {
         match prior.body {
-            Body::Blob { handle, .. } => self.cache.hash(Handle::from_raw(handle)?, prior.page as usize),
-            Body::Common { log, at, .. } => {
-                zswap::hash_in(shared_store::object(log, at)?, prior.page as usize)
-            }
+            Body::Blob { handle, .. } => self.cache.hash(Handle::from_raw(handle)?, prior.page),
+            Body::Common { log, at, .. } => zswap::hash_in(shared_store::object(log, at)?, prior.page),
             _ => None,
         }
     }
@@ -296,9 +294,9 @@ impl Store for PageStore {
         Some(done)
     }
 
-    fn load(&mut self, body: Body, first: u16, pages: u16, to: usize) -> Result<(), Damaged> {
+    fn load(&mut self, body: Body, first: usize, pages: usize, to: usize) -> Result<(), Damaged> {
         // SAFETY: the pager owns the engine memory at `to`, all pages present or to be had by touching them.
-        let to = unsafe { core::slice::from_raw_parts_mut(to as *mut u8, pages as usize * PAGE) };
+        let to = unsafe { core::slice::from_raw_parts_mut(to as *mut u8, pages * PAGE) };
         match body {
             Body::Same(word) => {
                 zswap::page::fill(to, word);
@@ -306,11 +304,11 @@ impl Store for PageStore {
             }
             Body::Blob { handle, fingerprint, .. } => {
                 let handle = Handle::from_raw(handle).ok_or(Damaged::Stream)?;
-                self.cache.load(&mut self.codec, handle, fingerprint, first as usize, to)
+                self.cache.load(&mut self.codec, handle, fingerprint, first, to)
             }
             Body::Common { log, at, fingerprint } => {
                 let object = shared_store::object(log, at).ok_or(Damaged::Object)?;
-                self.codec.unpack(object, fingerprint, first as usize, to)
+                self.codec.unpack(object, fingerprint, first, to)
             }
             Body::Dropped => Err(Damaged::Stream),
         }

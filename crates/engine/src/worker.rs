@@ -249,8 +249,8 @@ impl Bench {
                 loads[count] = Load {
                     object: place,
                     fingerprint,
-                    first: first as usize,
-                    to: &mut parcel[..pages as usize * PAGE],
+                    first,
+                    to: &mut parcel[..pages * PAGE],
                     result: Err(Damaged::Stream),
                 };
                 replies[count] = Some((reply, to));

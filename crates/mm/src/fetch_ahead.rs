@@ -21,7 +21,7 @@ pub struct Ahead {
     /// The object that it is in.
     pub object: u32,
     /// Where it begins there.
-    pub first: u16,
+    pub first: usize,
 }
 
 /// Streams, and what is fetched for them.

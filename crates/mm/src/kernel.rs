@@ -170,7 +170,7 @@ pub struct Prior {
     /// The object.
     pub body: Body,
     /// Page within the object.
-    pub page: u16,
+    pub page: usize,
 }
 
 /// A slot of the inactive list to be stored.
@@ -192,7 +192,7 @@ pub struct Job {
     /// What each page was loaded from, if it was.
     pub priors: [Option<Prior>; WINDOW_PAGES],
     /// Fewer unchanged pages than these are stored anew all the same.
-    pub fewest: u32,
+    pub fewest: usize,
 }
 
 /// A job to load pages into a slot ahead of the fault.
@@ -205,9 +205,9 @@ pub struct Fetch {
     /// The object.
     pub body: Body,
     /// First page within the object.
-    pub first: u16,
+    pub first: usize,
     /// How many.
-    pub pages: u16,
+    pub pages: usize,
 }
 
 /// What has become of a job.
@@ -269,5 +269,5 @@ pub trait Store: Contents {
     /// caller's.
     fn complete(&mut self, spare: &mut Spare) -> Option<Done>;
     /// Loads `pages` pages of an object, from page `first` on, to engine memory at `to`.
-    fn load(&mut self, body: Body, first: u16, pages: u16, to: usize) -> Result<(), Damaged>;
+    fn load(&mut self, body: Body, first: usize, pages: usize, to: usize) -> Result<(), Damaged>;
 }

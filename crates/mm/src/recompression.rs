@@ -19,10 +19,10 @@ const SHARE: u64 = 8;
 const SHARE_IN_VAIN: u64 = 64;
 
 /// With fewer pages than this a window shrinks no better than its pages do.
-const FEWEST: u32 = 4;
+const FEWEST: usize = 4;
 
 /// It is recompressed all the same where objects of so many times as many pages are kept for it.
-const MOSTLY_DEAD: u32 = 4;
+const MOSTLY_DEAD: usize = 4;
 
 /// Where the search stands.
 #[derive(Default)]
@@ -102,10 +102,10 @@ pub fn worth<S>(map: &SwapMap, objects: &Objects<S>, window: usize, cold: bool) 
         if last != Some(entry.id()) {
             last = Some(entry.id());
             pieces += 1;
-            held += object.pages as u32;
+            held += object.pages as usize;
         }
     }
-    let pages = mask.count_ones();
+    let pages = mask.count_ones() as usize;
     let is_scattered = 4 * pieces >= pages;
     let is_sparse = 4 * held >= 5 * pages;
     let is_worth_it = pages >= FEWEST || held >= MOSTLY_DEAD * pages;
@@ -127,7 +127,7 @@ mod tests {
             let id = objects.insert(Body::Same(1), made_of, 0);
             for offset in 0..left {
                 objects.retain(id, true);
-                map.set(at, Entry::new(Kind::Stored, id, offset as u16, Heat::COLD));
+                map.set(at, Entry::new(Kind::Stored, id, offset, Heat::COLD));
                 at += PAGE;
             }
         }

@@ -80,7 +80,7 @@ impl Entry {
     pub const NONE: Entry = Entry(0);
 
     /// An entry with all its parts.
-    pub fn new(kind: Kind, id: u32, offset: u16, heat: Heat) -> Entry {
+    pub fn new(kind: Kind, id: u32, offset: usize, heat: Heat) -> Entry {
         debug_assert!(offset < 1 << OFFSET_BITS);
         Entry(kind as u64 | heat.bits() << 3 | (offset as u64) << 5 | (id as u64) << 14)
     }
@@ -102,8 +102,8 @@ impl Entry {
     }
 
     /// Page within the object.
-    pub fn offset(self) -> u16 {
-        (self.0 >> 5) as u16 & ((1 << OFFSET_BITS) - 1)
+    pub fn offset(self) -> usize {
+        (self.0 >> 5) as usize & ((1 << OFFSET_BITS) - 1)
     }
 
     /// Of a `Inactive` one: the slot of the inactive list, and its page there.

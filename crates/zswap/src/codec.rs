@@ -41,7 +41,7 @@ pub struct Codec {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Priors {
     known: u16,
-    fewest: u32,
+    fewest: usize,
     hashes: [Hash; WINDOW_PAGES],
 }
 
@@ -54,7 +54,7 @@ impl Priors {
 
     /// Fewer unchanged pages than these are made new objects of all the same: what they came from would be kept for
     /// them alone.
-    pub fn want(&mut self, fewest: u32) {
+    pub fn want(&mut self, fewest: usize) {
         self.fewest = fewest;
     }
 

@@ -111,11 +111,11 @@ impl Object {
     }
 
     /// How many more pages must depend on it so that at least half of it is needed.
-    pub fn wanting(&self) -> u32 {
+    pub fn wanting(&self) -> usize {
         if self.is_shared() {
             return 0;
         }
-        (self.pages as u32).div_ceil(2).saturating_sub(self.stored as u32)
+        usize::from(self.pages.div_ceil(2)).saturating_sub(self.stored.into())
     }
 
     /// Memory that nobody depends on.

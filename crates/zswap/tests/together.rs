@@ -50,7 +50,7 @@ fn it_makes_no_difference_whether_windows_are_packed_together() {
             let asked: Vec<(u16, usize, Priors)> = (0..count)
                 .map(|_| {
                     let mut priors = Priors::default();
-                    priors.want(random.below(3) as u32);
+                    priors.want(random.below(3));
                     (random.word() as u16, [1, 3, WINDOW_PAGES][random.below(3)], priors)
                 })
                 .collect();

@@ -31,9 +31,9 @@ pub enum Work {
         /// Of its contents.
         fingerprint: u32,
         /// First page within it.
-        first: u16,
+        first: usize,
         /// How many.
-        pages: u16,
+        pages: usize,
         /// Where they go.
         to: usize,
     },

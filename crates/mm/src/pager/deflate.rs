@@ -142,7 +142,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 } else {
                     stored[rank / unit] |= bit;
                 }
-                Entry::new(Kind::Stored, id, (rank % unit) as u16, Heat::COLD)
+                Entry::new(Kind::Stored, id, rank % unit, Heat::COLD)
             } else {
                 kept |= bit;
                 continue;

@@ -20,7 +20,7 @@ use zswap::objects::Body;
 
 impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// True when all pages of a window are out, and lie in a row in one object from page `first` on.
-    fn is_whole(&self, window: usize, object: u32, first: u16) -> bool {
+    fn is_whole(&self, window: usize, object: u32, first: usize) -> bool {
         (window..window + WINDOW).step_by(PAGE).zip(first..).all(|(page, offset)| {
             let e = self.map.get(page);
             e.kind() == Kind::Stored && e.id() == object && e.offset() == offset
@@ -48,8 +48,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             let Some(slot) = slot else { return };
             self.objects.retain(object, true);
             self.ahead.begin(Ahead { slot, to, object, first });
-            let (at, pages) = (self.inactive.at(slot), WINDOW_PAGES as u16);
-            self.objects.store_mut().fetch(Fetch { slot, at, body, first, pages });
+            let fetch = Fetch { slot, at: self.inactive.at(slot), body, first, pages: WINDOW_PAGES };
+            self.objects.store_mut().fetch(fetch);
         }
     }
 

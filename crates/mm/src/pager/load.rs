@@ -61,14 +61,14 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         self.loaded(to, moved.bytes, None);
         let covered = (to..to + moved.bytes).contains(&at);
         if let (Extent::Stream { ahead }, true) = (extent, covered) {
-            self.fetch_ahead(to + pages as usize * PAGE, ahead);
+            self.fetch_ahead(to + pages * PAGE, ahead);
         }
-        self.landed(at, to, pages as usize, moved, covered)
+        self.landed(at, to, pages, moved, covered)
     }
 
     /// Where so many pages are loaded to: stock is moved in whole, or page by page while one thread alone misses.
-    fn buffer(&mut self, pages: u16) -> Buffer {
-        let slot = (pages as usize == WINDOW_PAGES).then(|| self.inactive.take_stock()).flatten();
+    fn buffer(&mut self, pages: usize) -> Buffer {
+        let slot = (pages == WINDOW_PAGES).then(|| self.inactive.take_stock()).flatten();
         let is_single = pages == 1 && self.swapin.is_alone();
         let single = is_single.then(|| self.inactive.stock_pages()).flatten();
         match (slot, single) {
@@ -88,12 +88,12 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
 
     /// Moves or copies what was loaded to `to`, or the page at `at` alone: where to, how many pages, and what came
     /// of it.
-    fn move_in(&mut self, at: usize, to: usize, pages: u16, buffer: Buffer) -> (usize, u16, Moved) {
+    fn move_in(&mut self, at: usize, to: usize, pages: usize, buffer: Buffer) -> (usize, usize, Moved) {
         let from = self.buffer_at(buffer);
         let mut moved = if pages == 1 && !matches!(buffer, Buffer::Single(_)) {
             self.kernel.copy(to, from, PAGE)
         } else {
-            self.kernel.move_pages(to, from, pages as usize * PAGE)
+            self.kernel.move_pages(to, from, pages * PAGE)
         };
         let (mut to, mut pages) = (to, pages);
         if refused(&moved) {
@@ -121,11 +121,11 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     fn split(&mut self, at: usize, entry: Entry, slot: u32) -> Option<Outcome> {
         let (id, to) = (entry.id(), self.inactive.at(slot));
         let object = *self.objects.get(id);
-        if self.objects.store_mut().load(object.body, 0, object.pages as u16, to).is_err() {
+        if self.objects.store_mut().load(object.body, 0, object.pages.into(), to).is_err() {
             self.put_back(slot);
             return None;
         }
-        let landed = self.kernel.copy(at, to + entry.offset() as usize * PAGE, PAGE);
+        let landed = self.kernel.copy(at, to + entry.offset() * PAGE, PAGE);
         self.loaded(at, landed.bytes, None);
         self.inactive.hold(slot, true);
         self.scatter(at & !(WINDOW - 1), id, slot);
@@ -140,7 +140,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         for page in (window..window + WINDOW).step_by(PAGE) {
             let entry = self.map.get(page);
             if entry.kind() == Kind::Stored && entry.id() == id {
-                self.deactivate(page, slot, entry.offset() as usize);
+                self.deactivate(page, slot, entry.offset());
             }
         }
         self.objects.give_up(id);
@@ -182,29 +182,29 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     }
 
     /// The run of stored pages around `at`, within its window, whatever objects they are in: address and count.
-    fn stored_around(&self, at: usize) -> (usize, u16) {
+    fn stored_around(&self, at: usize) -> (usize, usize) {
         let window = at & !(WINDOW - 1);
         let is_stored = |page: &usize| self.map.get(*page).kind() == Kind::Stored;
         let start = (window..at).step_by(PAGE).rev().take_while(is_stored).last().unwrap_or(at);
         let end = (at..window + WINDOW).step_by(PAGE).take_while(is_stored).count() * PAGE + at;
-        (start, ((end - start) / PAGE) as u16)
+        (start, (end - start) / PAGE)
     }
 
     /// Loads a run of stored pages to engine memory at `buffer`, object by object.
-    pub(super) fn load_run(&mut self, from: usize, pages: u16, buffer: usize) -> Result<(), Damaged> {
-        let (mut at, end) = (from, from + pages as usize * PAGE);
+    pub(super) fn load_run(&mut self, from: usize, pages: usize, buffer: usize) -> Result<(), Damaged> {
+        let (mut at, end) = (from, from + pages * PAGE);
         while at < end {
             let entry = self.map.get(at);
             let mut same = 1;
-            while at + same as usize * PAGE < end && {
-                let next = self.map.get(at + same as usize * PAGE);
+            while at + same * PAGE < end && {
+                let next = self.map.get(at + same * PAGE);
                 next.id() == entry.id() && next.offset() == entry.offset() + same
             } {
                 same += 1;
             }
             let body = self.objects.get(entry.id()).body;
             self.objects.store_mut().load(body, entry.offset(), same, buffer + at - from)?;
-            at += same as usize * PAGE;
+            at += same * PAGE;
         }
         Ok(())
     }

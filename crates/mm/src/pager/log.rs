@@ -96,7 +96,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 }
             };
             self.objects.retain(id, false);
-            self.map.set(at, Entry::new(Kind::Clean, id, rank as u16, entry.heat()));
+            self.map.set(at, Entry::new(Kind::Clean, id, rank, entry.heat()));
         }
         if id.is_some() {
             self.shared.note_logged(window);

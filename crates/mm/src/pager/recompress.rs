@@ -62,7 +62,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         let to = self.inactive.at(slot);
         for (start, count) in runs(mask) {
             let offset = start * PAGE;
-            if self.load_run(window + offset, count as u16, to + offset).is_err() {
+            if self.load_run(window + offset, count, to + offset).is_err() {
                 // Reported at the fault that needs it.
                 self.put_back(slot);
                 return false;

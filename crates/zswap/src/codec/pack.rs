@@ -148,7 +148,7 @@ impl Codec {
             packed.reused |= (window.priors.is(index, hash) as u16) << index;
             hashes[index] = (word, hash);
         }
-        if packed.reused.count_ones() < window.priors.fewest {
+        if (packed.reused.count_ones() as usize) < window.priors.fewest {
             packed.reused = 0;
         }
         packed.in_objects = window.pages & !packed.zero & !packed.reused;

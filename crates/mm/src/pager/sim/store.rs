@@ -94,9 +94,9 @@ impl Shelves {
 
     fn prior(&self, prior: Prior) -> Content {
         match prior.body {
-            Body::Blob { handle, .. } => self.object(handle).pages[prior.page as usize],
+            Body::Blob { handle, .. } => self.object(handle).pages[prior.page],
             Body::Same(word) => word,
-            Body::Common { at, .. } => self.log.borrow()[at as usize].contents[prior.page as usize],
+            Body::Common { at, .. } => self.log.borrow()[at as usize].contents[prior.page],
             Body::Dropped => panic!("a job names a copy that was given up"),
         }
     }
@@ -197,7 +197,7 @@ impl World {
         let mask = |wanted: &dyn Fn(usize) -> bool| {
             (0..WINDOW_PAGES).filter(|&p| job.pages & 1 << p != 0 && wanted(p)).fold(0u16, |m, p| m | 1 << p)
         };
-        let reused = if begun.reused.count_ones() < job.fewest { 0 } else { begun.reused };
+        let reused = if (begun.reused.count_ones() as usize) < job.fewest { 0 } else { begun.reused };
         let zero = mask(&|p| begun.seen[p] == 0) & !reused;
         let in_bodies = job.pages & !reused & !zero;
         let pages: Vec<Content> =
@@ -239,10 +239,10 @@ impl World {
         let Body::Blob { handle, .. } = fetch.body else { panic!("only a blob is worth a worker") };
         let object = self.shelves.object(handle);
         let damaged = object.damaged;
-        if begun.page == fetch.pages as usize {
+        if begun.page == fetch.pages {
             return Some(Done::Fetched { slot: fetch.slot, sound: !damaged });
         }
-        let content = if damaged { GARBAGE } else { object.pages[fetch.first as usize + begun.page] };
+        let content = if damaged { GARBAGE } else { object.pages[fetch.first + begun.page] };
         let at = fetch.at + begun.page * PAGE;
         if let Access::Done(_) = self.memory.access(Task::Worker(worker), at, Some(content)) {
             begun.page += 1;
@@ -303,23 +303,23 @@ impl Store for SimStore {
         Some(done)
     }
 
-    fn load(&mut self, body: Body, first: u16, pages: u16, to: usize) -> Result<(), Damaged> {
+    fn load(&mut self, body: Body, first: usize, pages: usize, to: usize) -> Result<(), Damaged> {
         let mut world = self.0.borrow_mut();
         world.enter();
         let mut damaged = false;
-        for page in 0..pages as usize {
+        for page in 0..pages {
             let content = match body {
                 Body::Blob { handle, fingerprint: expected, .. } => {
                     let object = world.shelves.object(handle);
                     assert_eq!(fingerprint(&object.pages), expected, "another object is loaded");
                     damaged |= object.damaged;
-                    if damaged { GARBAGE } else { object.pages[first as usize + page] }
+                    if damaged { GARBAGE } else { object.pages[first + page] }
                 }
                 Body::Same(word) => word,
                 Body::Common { at, fingerprint: expected, .. } => {
                     let record = world.shelves.log.borrow()[at as usize].clone();
                     assert_eq!(fingerprint(&record.contents), expected, "another record is loaded");
-                    record.contents[first as usize + page]
+                    record.contents[first + page]
                 }
                 Body::Dropped => panic!("a copy that was given up is loaded"),
             };
