@@ -20,83 +20,15 @@
 //! small process has a small one.
 
 mod check;
+mod slot;
 
 use crate::kernel::WINDOW_PAGES;
 use crate::swap_map::Entry;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
+use slot::is_inactive;
+pub use slot::{Slot, Use};
 use vmscan::{PAGE, WINDOW};
-
-/// What a slot is used for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Use {
-    /// No page.
-    Free,
-    /// Pages that may be touched again.
-    Inactive,
-    /// With a compressor.
-    InFlight,
-    /// All pages present, with contents that nobody needs.
-    Stock,
-    /// What is in the pool is being loaded into it: ahead of a fault, or to be put away in other pieces.
-    Fetching,
-    /// Stock whose pages are used one by one.
-    Opened,
-    /// Pages that nobody needs and the kernel has not taken back.
-    Waste,
-}
-
-/// One window of the inactive list.
-#[derive(Clone, Debug)]
-pub struct Slot {
-    /// What for.
-    pub used: Use,
-    /// Physically there, by bit.
-    pub present: u16,
-    /// Contents of the program, by bit.
-    pub owned: u16,
-    /// The program's address of each owned page.
-    pub owner: [usize; WINDOW_PAGES],
-    /// Each owned page's entry before it was owned, if that was `Clean`; else `NONE`.
-    pub prior: [Entry; WINDOW_PAGES],
-    /// Objects that a job under way compares with, and how many: they are kept until it is done.
-    pub lent: [u32; WINDOW_PAGES],
-    /// See `lent`.
-    pub lent_len: usize,
-    /// Staged when the last job took the slot, by bit.
-    pub sent: u16,
-    /// Its pages came one by one, from anywhere; else each lies where it lay in its window.
-    pub is_single: bool,
-    /// Told apart from an earlier use of the same slot in the inactive list.
-    seq: u32,
-}
-
-impl Slot {
-    /// Without a page.
-    const FREE: Slot = Slot {
-        used: Use::Free,
-        present: 0,
-        owned: 0,
-        owner: [0; WINDOW_PAGES],
-        prior: [Entry::NONE; WINDOW_PAGES],
-        lent: [0; WINDOW_PAGES],
-        lent_len: 0,
-        sent: 0,
-        is_single: false,
-        seq: 0,
-    };
-
-    /// How many of its pages go into one object: pages that were asked for one by one are kept one by one, so that
-    /// a miss decompresses no more than its page, and nothing stays in the pool but what is out.
-    pub fn unit(&self) -> usize {
-        if self.is_single { 1 } else { WINDOW_PAGES }
-    }
-}
-
-/// True when an entry of the inactive list means what the slot is now.
-fn is_inactive(slot: &Slot, seq: u32) -> bool {
-    slot.used == Use::Inactive && slot.seq == seq
-}
 
 /// All slots.
 pub struct InactiveList {
