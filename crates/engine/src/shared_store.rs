@@ -27,6 +27,7 @@ use core::sync::atomic::Ordering::*;
 use memcg::{Memcg, Slot};
 use uffd::PAGE;
 use uffd::sys::{self, Errno, consts::*};
+use zswap::PageMask;
 use zswap::objects::Body;
 
 /// A log is this part of the limit, at most.
@@ -97,20 +98,20 @@ fn create(size: usize) -> Result<(usize, usize), Errno> {
     }
 }
 
-/// Adds that these pages of a window, by bit, are in an object of this fingerprint. False when the log is
-/// full, or there is none.
-pub fn add(window: usize, pages: u16, fingerprint: u32, object: &[u8]) -> bool {
+/// Adds that these pages of a window are in an object of this fingerprint. False when the log is full, or there is
+/// none.
+pub fn add(window: usize, pages: PageMask, fingerprint: u32, object: &[u8]) -> bool {
     writing(|at, log| {
         let len = object.len() as u32;
         // SAFETY: where this log is mapped to be written to.
-        unsafe { log.append(at, LogRecord::new(window, pages, fingerprint, len), object) }
+        unsafe { log.append(at, LogRecord::new(window, pages.to_u16(), fingerprint, len), object) }
     })
     .unwrap_or(false)
 }
 
 /// Calls `note` with window, pages, body, and whether it is a relative's, for records that were not read yet, up to
 /// `most` of them. True when there are more.
-pub fn read_new(most: usize, mut note: impl FnMut(usize, u16, Body, bool)) -> bool {
+pub fn read_new(most: usize, mut note: impl FnMut(usize, PageMask, Body, bool)) -> bool {
     let mut left = most;
     for (place, log) in LOG.iter().enumerate() {
         while let Some((record, object)) = log.record(log.read.load(Relaxed)) {
@@ -124,7 +125,7 @@ pub fn read_new(most: usize, mut note: impl FnMut(usize, u16, Body, bool)) -> bo
                 at: (at / align_of::<LogRecord>()) as u32,
                 fingerprint: record.fingerprint,
             };
-            note(record.window as usize, record.pages, body, place != log::own());
+            note(record.window as usize, record.pages.into(), body, place != log::own());
         }
     }
     false
@@ -189,7 +190,7 @@ mod tests {
     use memcg::Settings;
     use uffd::maps::Maps;
 
-    fn read() -> Vec<(usize, u16, Body, bool)> {
+    fn read() -> Vec<(usize, PageMask, Body, bool)> {
         let mut found = Vec::new();
         while read_new(1, |window, pages, body, borrowed| found.push((window, pages, body, borrowed))) {}
         found
@@ -203,10 +204,11 @@ mod tests {
         memcg.init(4 << 20, Settings::default());
         let [slot, child] = [1, 2].map(|pid| memcg.claim(pid).unwrap());
         begin(&memcg, slot, false);
-        assert!(add(0x10000, 0b101, 7, &[1; 100]) && add(0x20000, 1, 8, &[2; 3]));
+        let one = PageMask::page(0);
+        assert!(add(0x10000, PageMask::from(0b101), 7, &[1; 100]) && add(0x20000, one, 8, &[2; 3]));
         let all = read();
         let windows: Vec<_> =
-            all.iter().map(|&(window, pages, _, borrowed)| (window, pages, borrowed)).collect();
+            all.iter().map(|&(window, pages, _, borrowed)| (window, pages.to_u16(), borrowed)).collect();
         assert_eq!(windows, [(0x10000, 0b101, false), (0x20000, 1, false)]);
         let objects = all.iter().map(|&(_, _, body, _)| match body {
             Body::Common { log, at, fingerprint } => (fingerprint, object(log, at).unwrap()),
@@ -226,19 +228,19 @@ mod tests {
             read().iter().map(|all| (all.0, all.3)).collect::<Vec<_>>(),
             [(0x10000, true), (0x20000, true)]
         );
-        assert!(add(0x30000, 1, 9, &[3; 10]));
+        assert!(add(0x30000, one, 9, &[3; 10]));
         assert_eq!(read().iter().map(|all| (all.0, all.3)).collect::<Vec<_>>(), [(0x30000, false)]);
         begin(&memcg, child, true);
         assert!(read().is_empty(), "who has all that its parent knew reads on");
 
         // Rights are given up: nothing can be told, until there is another log.
-        assert!(add(0x40000, 1, 9, &[4; 10]));
+        assert!(add(0x40000, one, 9, &[4; 10]));
         log::seal(sys::getppid().unwrap() as u32);
-        assert!(add(0x50000, 1, 9, &[5; 10]), "a child of vfork closes nothing of its parent's");
+        assert!(add(0x50000, one, 9, &[5; 10]), "a child of vfork closes nothing of its parent's");
         let maps = Maps::open().unwrap();
         let place = log::writer();
         log::seal(sys::getpid().unwrap() as u32);
-        assert!(!add(0x60000, 1, 9, &[6; 10]));
+        assert!(!add(0x60000, one, 9, &[6; 10]));
         assert_eq!(read().len(), 2);
         // Nobody else gets its addresses, and another log does.
         let held = maps.query(place.start).unwrap().unwrap();
@@ -248,18 +250,18 @@ mod tests {
         assert!(arena::first_foreign(place.clone()).is_empty());
         renew(&memcg);
         assert_eq!(log::writer().start, place.start);
-        assert!(add(0x70000, 1, 9, &[7; 10]));
+        assert!(add(0x70000, one, 9, &[7; 10]));
         assert_eq!(read().len(), 1);
 
         // A log is full at last, and is not emptied while there is a family.
-        while add(0x80000, 1, 9, &[8; 3000]) {}
+        while add(0x80000, one, 9, &[8; 3000]) {}
         assert!(bytes().0 > (1 << 20) - 3 * PAGE && is_worth_leaving());
         empty(&memcg, slot);
         assert!(bytes().0 > 0 && bytes().1 == 0, "ancestors' logs are given up, what a child may read stays");
         memcg.forgo(child);
         empty(&memcg, slot);
         assert_eq!(bytes(), (0, 0));
-        assert!(add(0x90000, 1, 9, &[9; 10]) && read().len() == 1);
+        assert!(add(0x90000, one, 9, &[9; 10]) && read().len() == 1);
 
         // Who was forked before that reads nothing of it, nor who has lost its family.
         for is_late in [true, false] {
@@ -270,7 +272,7 @@ mod tests {
             }
             begin(&memcg, child, false);
             assert!(read().is_empty());
-            assert!(add(0xa0000, 1, 9, &[9; 10]) && read().len() == 1);
+            assert!(add(0xa0000, one, 9, &[9; 10]) && read().len() == 1);
         }
     }
 }

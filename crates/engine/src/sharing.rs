@@ -9,11 +9,10 @@ use alloc::vec::Vec;
 use core::sync::atomic::Ordering::*;
 use memcg::{Memcg, Slot};
 use mm::Pager;
-use mm::kernel::WINDOW_PAGES;
 use mm::shared_store::Unlogged;
 use uffd::PAGE;
 use vmscan::WINDOW;
-use zswap::PARCEL_MAX_BYTES;
+use zswap::{PARCEL_MAX_BYTES, PageMask};
 
 /// How many records are read at a time.
 const RECORDS: usize = 64;
@@ -62,11 +61,13 @@ impl Sharer {
         if self.window.is_empty() {
             (self.window, self.parcel) = (vec![0; WINDOW], vec![0; PARCEL_MAX_BYTES]);
         }
-        let mut there = 0;
-        for page in (0..WINDOW_PAGES).filter(|page| pages & 1 << page != 0) {
+        let mut there = PageMask::NONE;
+        for page in pages.iter() {
             let read =
                 pager.kernel().memory().glance(at + page * PAGE, &mut self.window[page * PAGE..][..PAGE]);
-            there |= ((read == Ok(PAGE)) as u16) << page;
+            if read == Ok(PAGE) {
+                there.insert(page);
+            }
         }
         let Some((pages, fingerprint, bytes)) =
             pager.store_mut().pack(at, &mut self.window, there, &mut self.parcel)
@@ -75,7 +76,7 @@ impl Sharer {
         };
         let is_told = shared_store::add(at, pages, fingerprint, &self.parcel[..bytes]);
         self.has_told |= is_told;
-        is_told.then_some(pages.count_ones() as usize * PAGE)
+        is_told.then_some(pages.count() * PAGE)
     }
 }
 

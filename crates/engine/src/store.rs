@@ -15,7 +15,7 @@ use uffd::sys;
 use vmscan::PAGE;
 use zsmalloc::Handle;
 use zswap::objects::{Body, Contents};
-use zswap::{Cache, Chooser, Chosen, Codec, New, Origin, Packed, Priors, Purse, Way};
+use zswap::{Cache, Chooser, Chosen, Codec, New, Origin, Packed, PageMask, Priors, Purse, Way};
 
 /// How much compaction moves at a time, in bytes: somebody may fault meanwhile.
 const COMPACT_BYTES: usize = 64 << 10;
@@ -109,17 +109,16 @@ impl PageStore {
         compacted.objects_moved > 0
     }
 
-    /// Makes one object, which all of the family can read, of those pages of the window `bytes`, the program's at
-    /// `from`, that `pages` names by bit, at the beginning of `parcel`: its pages, fingerprint and bytes. `None` where
-    /// that would save little.
+    /// Makes one object, which all of the family can read, at the beginning of `parcel`: of `pages` of the window
+    /// `bytes`, the program's at `from`. Its pages, fingerprint and bytes; `None` where that would save little.
     pub fn pack(
         &mut self,
         from: usize,
         bytes: &mut [u8],
-        pages: u16,
+        pages: PageMask,
         parcel: &mut [u8],
-    ) -> Option<(u16, u32, usize)> {
-        let origin = Origin { at: from, pages: pages.count_ones() as usize, is_single: false };
+    ) -> Option<(PageMask, u32, usize)> {
+        let origin = Origin { at: from, pages: pages.count(), is_single: false };
         let chosen = self.choose(origin, false);
         let (priors, way) = (Priors::default(), way_of(chosen));
         let packed = self.codec.pack_one(bytes, pages, WINDOW_PAGES, &priors, way, parcel);
@@ -141,7 +140,7 @@ impl PageStore {
     /// Hears what came of that.
     fn learn(&mut self, chosen: Option<Chosen>, packed: &Packed) {
         let (Some(chooser), Some(chosen)) = (&mut self.chooser, chosen) else { return };
-        let pages = packed.in_objects.count_ones() as usize;
+        let pages = packed.in_objects.count();
         let spent = chooser.learn(sys::now_ns(), &chosen, pages, &packed.tried);
         let blobs = packed.objects.iter().flatten().filter(|new| matches!(new, New::Blob { .. }));
         let stat = self.stat;
@@ -176,7 +175,7 @@ impl PageStore {
     /// Takes new objects into the pool.
     fn take_in(&mut self, given: Given, packed: &Packed, parcel: &mut [u8]) -> Done {
         let (mut bodies, mut at) = ([None; WINDOW_PAGES], 0);
-        let mut left = packed.in_objects.count_ones() as usize;
+        let mut left = packed.in_objects.count();
         for (body, new) in bodies.iter_mut().zip(packed.objects.into_iter().flatten()) {
             let pages = left.min(given.unit);
             left -= pages;
@@ -240,7 +239,7 @@ impl Store for PageStore {
         }
         let Job { slot, at, from, is_awaited, pages, unit, fewest, .. } = job;
         priors.want(fewest);
-        let origin = Origin { at: from, pages: pages.count_ones() as usize, is_single: unit == 1 };
+        let origin = Origin { at: from, pages: pages.count(), is_single: unit == 1 };
         let chosen = self.choose(origin, is_awaited);
         let given = Given { slot, unit, chosen, loads: None };
         self.put_up(given, Work::Pack { at, pages, unit, priors, way: way_of(chosen) });

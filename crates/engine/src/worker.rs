@@ -26,7 +26,7 @@ use uffd::sys::{self, CpuSet, consts::*};
 use uffd::{Fd, Memory};
 use vmscan::{PAGE, WINDOW};
 use zswap::{
-    BATCH_MAX, Choice, Codec, Damaged, Load, PARCEL_MAX_BYTES, Packed, Priors, WINDOW_PAGES, Way, Window,
+    BATCH_MAX, Choice, Codec, Damaged, Load, PARCEL_MAX_BYTES, Packed, PageMask, Priors, Way, Window,
 };
 
 /// What a worker is started with.
@@ -199,7 +199,7 @@ impl Bench {
         let none = Priors::default();
         let mut windows: [Window<'_>; BATCH_MAX] = core::array::from_fn(|_| Window {
             bytes: &mut [],
-            pages: 0,
+            pages: PageMask::NONE,
             unit: 1,
             priors: &none,
             way: Way::Only,
@@ -268,13 +268,11 @@ impl Bench {
     }
 }
 
-/// Copies the pages of the window at `at` that are named by bit, each to its place.
-fn copy(watch: &mut WorkerWatch<'_>, at: usize, pages: u16, window: &mut [u8]) {
-    let mut from = 0;
-    while let Some(first) = (from..WINDOW_PAGES).find(|p| pages & 1 << p != 0) {
-        from = (first..WINDOW_PAGES).find(|p| pages & 1 << p == 0).unwrap_or(WINDOW_PAGES);
+/// Copies `pages` of the window at `at`, each to its place.
+fn copy(watch: &mut WorkerWatch<'_>, at: usize, pages: PageMask, window: &mut [u8]) {
+    for run in pages.runs() {
         // They are there; what keeps them from being read passes, or this process ends with the engine.
-        while !watch.start.memory.read(at + first * PAGE, &mut window[first * PAGE..from * PAGE]) {
+        while !watch.start.memory.read(at + run.start * PAGE, &mut window[run.start * PAGE..run.end * PAGE]) {
             watch.look();
             sys::sleep_ns(AGAIN_NS);
         }

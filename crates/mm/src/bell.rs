@@ -2,20 +2,21 @@
 //! is a fault, and is answered when what was asked for is done.
 
 use crate::kernel::WINDOW_PAGES;
+use base::PageMask;
 use vmscan::{PAGE, WINDOW};
 
 /// A window of bells.
 #[derive(Debug)]
 pub struct Bells {
     base: usize,
-    /// Those that threads have touched, by bit.
-    rung: u16,
+    /// Those that threads have touched.
+    rung: PageMask,
 }
 
 impl Bells {
     /// Bells in the window at an address.
     pub fn new(base: usize) -> Bells {
-        Bells { base, rung: 0 }
+        Bells { base, rung: PageMask::NONE }
     }
 
     /// The first bell's address.
@@ -27,14 +28,14 @@ impl Bells {
     pub fn ring(&mut self, at: usize) -> bool {
         let offset = at.wrapping_sub(self.base);
         if offset < WINDOW {
-            self.rung |= 1 << (offset / PAGE);
+            self.rung.insert(offset / PAGE);
         }
         offset < WINDOW
     }
 
     /// True when a thread waits for an answer.
     pub fn has_rung(&self) -> bool {
-        self.rung != 0
+        !self.rung.is_empty()
     }
 
     /// The addresses of those that have rung, which are answered now; and for each that of the bell half a window
@@ -42,9 +43,7 @@ impl Bells {
     pub fn answer(&mut self) -> impl Iterator<Item = (usize, usize)> + use<> {
         let (base, rung) = (self.base, core::mem::take(&mut self.rung));
         let at = move |bell: usize| base + bell % WINDOW_PAGES * PAGE;
-        (0..WINDOW_PAGES)
-            .filter(move |bell| rung & 1 << bell != 0)
-            .map(move |bell| (at(bell), at(bell + WINDOW_PAGES / 2)))
+        rung.iter().map(move |bell| (at(bell), at(bell + WINDOW_PAGES / 2)))
     }
 }
 

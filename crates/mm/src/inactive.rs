@@ -26,6 +26,7 @@ use crate::kernel::WINDOW_PAGES;
 use crate::swap_map::Entry;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
+use base::PageMask;
 use slot::is_inactive;
 pub use slot::{Slot, Use};
 use vmscan::{PAGE, WINDOW};
@@ -94,16 +95,12 @@ impl InactiveList {
 
     /// True when a page of the program lies on the inactive list.
     pub fn holds_any(&self) -> bool {
-        self.slots.iter().any(|s| s.owned != 0)
+        self.slots.iter().any(|s| !s.owned.is_empty())
     }
 
     /// Whose pages lie on the inactive list: their addresses.
     pub fn owners(&self) -> Vec<usize> {
-        let of_slot = |s: &Slot| {
-            let pages = (0..WINDOW_PAGES).filter(|p| s.owned & 1 << p != 0).map(|p| s.owner[p]);
-            pages.collect::<Vec<usize>>()
-        };
-        self.slots.iter().flat_map(of_slot).collect()
+        self.slots.iter().flat_map(|s| s.owned.iter().map(|page| s.owner[page])).collect()
     }
 
     /// How many slots, from the first on, may have been used.
@@ -179,7 +176,7 @@ impl InactiveList {
     /// A page of the program lies on a page of a free or inactive slot now.
     pub fn put(&mut self, slot: u32, page: usize, owner: usize, prior: Entry) {
         let s = &mut self.slots[slot as usize];
-        debug_assert!(matches!(s.used, Use::Free | Use::Inactive) && s.owned & 1 << page == 0);
+        debug_assert!(matches!(s.used, Use::Free | Use::Inactive) && !s.owned.contains(page));
         if s.used == Use::Free {
             self.free -= 1;
             s.used = Use::Inactive;
@@ -187,9 +184,9 @@ impl InactiveList {
             self.enlist(slot);
         }
         let s = &mut self.slots[slot as usize];
-        self.inactive_pages += (s.present & 1 << page == 0) as usize;
-        s.owned |= 1 << page;
-        s.present |= 1 << page;
+        self.inactive_pages += !s.present.contains(page) as usize;
+        s.owned.insert(page);
+        s.present.insert(page);
         s.owner[page] = owner;
         s.prior[page] = prior;
     }
@@ -202,11 +199,11 @@ impl InactiveList {
     /// A page is no longer owned. `gone`: it has left the inactive list physically. Returns its prior.
     pub fn take(&mut self, slot: u32, page: usize, gone: bool) -> Entry {
         let s = &mut self.slots[slot as usize];
-        debug_assert!(s.owned & 1 << page != 0);
-        s.owned &= !(1 << page);
+        debug_assert!(s.owned.contains(page));
+        s.owned.remove(page);
         let prior = core::mem::take(&mut s.prior[page]);
         if gone {
-            self.left(slot, 1 << page);
+            self.left(slot, PageMask::page(page));
         }
         prior
     }
@@ -234,7 +231,7 @@ impl InactiveList {
     pub fn job_over(&mut self, slot: u32) -> ([u32; WINDOW_PAGES], usize) {
         let s = &mut self.slots[slot as usize];
         self.in_flight -= 1;
-        self.in_flight_pages -= s.sent.count_ones() as usize;
+        self.in_flight_pages -= s.sent.count();
         (s.lent, core::mem::take(&mut s.lent_len))
     }
 
@@ -244,9 +241,9 @@ impl InactiveList {
         debug_assert!(s.used == Use::Inactive);
         s.used = Use::InFlight;
         s.sent = s.owned;
-        self.inactive_pages -= s.present.count_ones() as usize;
+        self.inactive_pages -= s.present.count();
         self.in_flight += 1;
-        self.in_flight_pages += s.sent.count_ones() as usize;
+        self.in_flight_pages += s.sent.count();
     }
 
     /// It comes back from the compressor's queue, the oldest as before.
@@ -255,29 +252,29 @@ impl InactiveList {
         debug_assert!(s.used == Use::InFlight);
         s.used = Use::Inactive;
         s.seq = s.seq.wrapping_add(1);
-        self.inactive_pages += s.present.count_ones() as usize;
+        self.inactive_pages += s.present.count();
         self.inactive.push_front((slot, s.seq));
     }
 
     /// Nobody's contents are in the slot any more: whole, it is stock; in part, the caller discards what is present.
     pub fn emptied(&mut self, slot: u32) {
         let s = &mut self.slots[slot as usize];
-        debug_assert!(s.owned == 0 && s.used != Use::Stock);
-        if s.present == u16::MAX {
+        debug_assert!(s.owned.is_empty() && s.used != Use::Stock);
+        if s.is_whole() {
             s.used = Use::Stock;
             self.stock.push(slot);
         } else {
-            self.free += (s.present == 0) as usize;
-            s.used = if s.present == 0 { Use::Free } else { Use::Waste };
+            self.free += s.present.is_empty() as usize;
+            s.used = if s.present.is_empty() { Use::Free } else { Use::Waste };
         }
     }
 
     /// What is left of a slot could not be discarded.
     pub fn waste(&mut self, slot: u32) {
         let s = &mut self.slots[slot as usize];
-        debug_assert!(s.owned == 0);
+        debug_assert!(s.owned.is_empty());
         if s.used == Use::Inactive {
-            self.inactive_pages -= s.present.count_ones() as usize;
+            self.inactive_pages -= s.present.count();
         }
         s.used = Use::Waste;
         self.waste.push(slot);
@@ -304,7 +301,7 @@ impl InactiveList {
     pub fn made(&mut self, slot: u32) {
         let s = &mut self.slots[slot as usize];
         debug_assert!(s.used == Use::Free);
-        (s.used, s.present) = (Use::Fetching, u16::MAX);
+        (s.used, s.present) = (Use::Fetching, PageMask::first(WINDOW_PAGES));
         self.free -= 1;
     }
 
@@ -312,7 +309,7 @@ impl InactiveList {
     pub fn put_back(&mut self, slot: u32) -> bool {
         let s = &mut self.slots[slot as usize];
         debug_assert!(s.used == Use::Fetching);
-        let is_whole = s.present == u16::MAX;
+        let is_whole = s.is_whole();
         if is_whole {
             s.used = Use::Stock;
             self.stock.push(slot);
@@ -328,8 +325,8 @@ impl InactiveList {
         let s = &mut self.slots[slot as usize];
         s.used = Use::Opened;
         self.opened = Some(slot);
-        let first = s.present.trailing_zeros();
-        Some((slot * WINDOW_PAGES as u32 + first, (s.present >> first).trailing_ones() as usize))
+        let run = s.present.runs().next()?;
+        Some((slot * WINDOW_PAGES as u32 + run.start as u32, run.len()))
     }
 
     /// True for the slot whose pages are used one by one.
@@ -342,7 +339,7 @@ impl InactiveList {
         let s = &mut self.slots[slot as usize];
         debug_assert!(s.used == Use::Fetching);
         (s.used, s.is_single) = (Use::Inactive, is_single);
-        self.inactive_pages += s.present.count_ones() as usize;
+        self.inactive_pages += s.present.count();
         self.enlist(slot);
     }
 
@@ -358,18 +355,24 @@ impl InactiveList {
         }
     }
 
-    /// Pages by bit have left the slot physically; what is left is the caller's to discard or to put back.
-    pub fn left(&mut self, slot: u32, pages: u16) {
+    /// Pages have left the slot physically; what is left is the caller's to discard or to put back.
+    pub fn left(&mut self, slot: u32, pages: PageMask) {
         let s = &mut self.slots[slot as usize];
-        debug_assert!(s.owned & pages == 0);
+        debug_assert!((s.owned & pages).is_empty());
         if s.used == Use::Inactive {
-            self.inactive_pages -= (s.present & pages).count_ones() as usize;
+            self.inactive_pages -= (s.present & pages).count();
         }
-        s.present &= !pages;
-        if s.present == 0 && s.used != Use::Free {
+        s.present -= pages;
+        if s.present.is_empty() && s.used != Use::Free {
             self.free += 1;
             s.used = Use::Free;
         }
+    }
+
+    /// The same of `count` pages of one slot, from a page of the list on.
+    pub fn left_from(&mut self, page: u32, count: usize) {
+        let first = page as usize % WINDOW_PAGES;
+        self.left(page / WINDOW_PAGES as u32, PageMask::range(first..first + count));
     }
 
     /// Bytes on the inactive list that wait for a compressor, with what lies beside them that nobody needs any more

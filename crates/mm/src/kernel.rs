@@ -6,6 +6,7 @@
 
 use alloc::vec::Vec;
 pub use base::Damaged;
+use base::PageMask;
 use core::fmt;
 use core::ops::Range;
 pub use uffd::pagemap::Run;
@@ -184,8 +185,8 @@ pub struct Job {
     pub from: usize,
     /// A thread waits for room.
     pub is_awaited: bool,
-    /// Which of its pages are to be stored, by bit.
-    pub pages: u16,
+    /// Which of its pages are to be stored.
+    pub pages: PageMask,
     /// How many pages an object holds at most: all of them, or 1 for pages that went out one by one and will come
     /// back so.
     pub unit: usize,
@@ -217,16 +218,16 @@ pub struct Fetch {
 )]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Done {
-    /// A slot is stored; masks are by page of the slot.
+    /// A slot is stored; masks are of its pages.
     Stored {
         /// The slot.
         slot: u32,
         /// Pages that were still equal to their prior.
-        reused: u16,
+        reused: PageMask,
         /// Pages of zeros.
-        zero: u16,
+        zero: PageMask,
         /// Pages that `bodies` hold, in order: as many in each as the job's `unit` says, in the last what is left.
-        in_bodies: u16,
+        in_bodies: PageMask,
         /// The new objects. One that is missing did not fit into the pool.
         bodies: [Option<Body>; WINDOW_PAGES],
     },

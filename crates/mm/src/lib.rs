@@ -23,7 +23,7 @@
 //! - `swapin`: how a page comes from its object; `fetch_ahead`: what is loaded early; `fresh`: what nobody has
 //!   registered yet
 //! - `cow`: what a fork has left to several processes; [`shared_store`]: what of that is stored once
-//! - `ranges`, `mask`: sets of addresses, and of a window's pages
+//! - `ranges`: sets of addresses
 //!
 //! [`pager`] has the parts and the turn. What it does is in files below it:
 //! - `event`, `quiet`: unmap, remap, remove, and when none of that is under way
@@ -47,7 +47,6 @@ mod fresh;
 pub mod inactive;
 pub mod kernel;
 mod limit;
-mod mask;
 pub mod pager;
 mod quarantine;
 mod ranges;

@@ -9,6 +9,7 @@
 use crate::kernel::WINDOW_PAGES;
 use crate::swap_map::{Kind, SwapMap};
 use alloc::string::String;
+use base::PageMask;
 use vmscan::rest::Rest;
 use vmscan::{PAGE, WINDOW};
 use zswap::objects::Objects;
@@ -81,35 +82,39 @@ impl Recompression {
     }
 }
 
-/// The pages of a window that are to be one object, by bit; 0 when it is well as it is, or, where only `cold` ones
-/// are meant, has pages that went out a short time ago.
-pub fn worth<S>(map: &SwapMap, objects: &Objects<S>, window: usize, cold: bool) -> u16 {
-    let (mut mask, mut pieces, mut held, mut last) = (0u16, 0, 0, None);
+/// The pages of a window that are to be one object; none when it is well as it is, or, where only `cold` ones are
+/// meant, has pages that went out a short time ago.
+pub fn worth<S>(map: &SwapMap, objects: &Objects<S>, window: usize, cold: bool) -> PageMask {
+    let (mut mask, mut pieces, mut held, mut last) = (PageMask::NONE, 0, 0, None);
     for page in 0..WINDOW_PAGES {
         let entry = map.get(window + page * PAGE);
         match entry.kind() {
             Kind::Stored if !cold || map.distance(entry) > map.stored() => {}
             // So lately out that it may soon be asked for again.
-            Kind::Stored | Kind::Inactive => return 0,
+            Kind::Stored | Kind::Inactive => return PageMask::NONE,
             Kind::None | Kind::Clean | Kind::Zero => continue,
         }
         let object = objects.get(entry.id());
         // It is another process's too: a second one would take more memory, not less.
         if object.is_shared() {
-            return 0;
+            return PageMask::NONE;
         }
-        mask |= 1 << page;
+        mask.insert(page);
         if last != Some(entry.id()) {
             last = Some(entry.id());
             pieces += 1;
             held += object.pages as usize;
         }
     }
-    let pages = mask.count_ones() as usize;
+    let pages = mask.count();
     let is_scattered = 4 * pieces >= pages;
     let is_sparse = 4 * held >= 5 * pages;
     let is_worth_it = pages >= FEWEST || held >= MOSTLY_DEAD * pages;
-    if is_worth_it && pieces + held > pages + 1 && (is_scattered || is_sparse) { mask } else { 0 }
+    if is_worth_it && pieces + held > pages + 1 && (is_scattered || is_sparse) {
+        mask
+    } else {
+        PageMask::NONE
+    }
 }
 
 #[cfg(test)]
@@ -136,7 +141,7 @@ mod tests {
 
     fn is_worth(of: &[(usize, usize)]) -> bool {
         let (map, objects) = window(of);
-        worth(&map, &objects, 0, false) != 0
+        !worth(&map, &objects, 0, false).is_empty()
     }
 
     #[test]
@@ -152,11 +157,11 @@ mod tests {
     #[test]
     fn what_went_out_a_short_time_ago_is_not_cold() {
         let (mut map, objects) = window(&[(1, 1); 16]);
-        assert_eq!(worth(&map, &objects, 0, true), 0);
+        assert_eq!(worth(&map, &objects, 0, true), PageMask::NONE);
         map.evict(1 << 10);
-        assert_eq!(worth(&map, &objects, 0, true), u16::MAX);
+        assert_eq!(worth(&map, &objects, 0, true), PageMask::first(WINDOW_PAGES));
         map.set(3 * PAGE, Entry::new(Kind::Inactive, 0, 0, Heat::COLD));
-        assert_eq!(worth(&map, &objects, 0, true), 0);
+        assert_eq!(worth(&map, &objects, 0, true), PageMask::NONE);
     }
 
     #[test]

@@ -7,14 +7,15 @@
 use crate::swap_map::{Entry, SwapMap};
 use alloc::collections::VecDeque;
 use alloc::string::String;
+use base::PageMask;
 use core::ops::Range;
 use vmscan::WINDOW;
 
 /// What a look for pages that others have too has found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unlogged {
-    /// These pages, by bit, of the window at this address.
-    Pages(usize, u16),
+    /// These pages of the window at this address.
+    Pages(usize, PageMask),
     /// None so far.
     None,
     /// None up to the end of the address space: the next look begins anew.

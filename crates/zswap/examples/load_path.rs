@@ -33,7 +33,8 @@ fn objects(codec: &mut Codec, unit: usize) -> Vec<Object> {
             window.extend((window.len() as u64 & 31).to_le_bytes());
         }
         let mut parcel = vec![0; PARCEL_MAX_BYTES];
-        let packed = codec.pack_one(&mut window, u16::MAX, unit, &Priors::default(), Way::Only, &mut parcel);
+        let packed =
+            codec.pack_one(&mut window, u16::MAX.into(), unit, &Priors::default(), Way::Only, &mut parcel);
         let mut at = 0;
         for new in packed.objects.into_iter().flatten() {
             let New::Blob { bytes, fingerprint, .. } = new else { continue };

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use zsmalloc::Backing;
 use zswap::{
-    BATCH_MAX, Cache, Codec, New, PAGE, PARCEL_MAX_BYTES, Packed, Priors, WINDOW_PAGES, Way, Window,
+    BATCH_MAX, Cache, Codec, New, PAGE, PARCEL_MAX_BYTES, Packed, PageMask, Priors, WINDOW_PAGES, Way, Window,
 };
 
 const WINDOW_BYTES: usize = WINDOW_PAGES * PAGE;
@@ -134,9 +134,9 @@ impl Variant {
     /// Takes the objects of a window in.
     fn store(cache: &Cache<Heap>, packed: &Packed, parcel: &[u8], unit: usize, stored: &mut Stored) {
         let mut at = 0;
-        let mut left = packed.in_objects.count_ones() as usize;
-        stored.same_filled += packed.zero.count_ones() as usize;
-        stored.pages += left + packed.zero.count_ones() as usize;
+        let mut left = packed.in_objects.count();
+        stored.same_filled += packed.zero.count();
+        stored.pages += left + packed.zero.count();
         for new in packed.objects.into_iter().flatten() {
             let pages = left.min(unit);
             left -= pages;
@@ -157,7 +157,7 @@ impl Variant {
 
     fn turn(&mut self, memory: &mut [u8], folio: usize, unit: usize, is_batched: bool) {
         let calls = self.calls();
-        let priors = Priors::default();
+        let (whole, priors) = (PageMask::first(WINDOW_PAGES), Priors::default());
         let mut stored = Stored::default();
         self.cache = Cache::new(Heap);
         let off = self.parcels.as_ptr().align_offset(PAGE);
@@ -168,7 +168,7 @@ impl Variant {
             if !is_batched {
                 for window in folio.chunks_exact_mut(WINDOW_BYTES) {
                     let parcel = &mut parcels[..PARCEL_MAX_BYTES];
-                    let packed = self.codec.pack_one(window, u16::MAX, unit, &priors, Way::Only, parcel);
+                    let packed = self.codec.pack_one(window, whole, unit, &priors, Way::Only, parcel);
                     Self::store(&self.cache, &packed, parcel, unit, &mut stored);
                 }
                 continue;
@@ -178,12 +178,13 @@ impl Variant {
                     let mut bytes = windows.chunks_exact_mut(WINDOW_BYTES);
                     let mut parcels = parcels.chunks_exact_mut(PARCEL_BYTES);
                     core::array::from_fn(|_| {
-                        let (bytes, pages) = bytes.next().map_or((&mut [][..], 0), |bytes| (bytes, u16::MAX));
+                        let (bytes, pages) =
+                            bytes.next().map_or((&mut [][..], PageMask::NONE), |bytes| (bytes, whole));
                         let (parcel, packed) = (parcels.next().expect("one for each"), Packed::default());
                         Window { bytes, pages, unit, priors: &priors, way: Way::Only, parcel, packed }
                     })
                 };
-                let count = windows.iter().filter(|window| window.pages != 0).count();
+                let count = windows.iter().filter(|window| !window.pages.is_empty()).count();
                 let windows = &mut windows[..count];
                 self.codec.pack(windows, &mut || {});
                 for window in windows {

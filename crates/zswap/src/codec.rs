@@ -5,7 +5,7 @@ use crate::chooser::Tried;
 use crate::layout::prefix;
 use crate::noise::{Guesses, Trust};
 use crate::page::Hash;
-use crate::{PAGE, WINDOW_PAGES};
+use crate::{PAGE, PageMask, WINDOW_PAGES};
 use acomp::Context;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -40,7 +40,7 @@ pub struct Codec {
 /// The hashes that pages of a window had when they were loaded.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Priors {
-    known: u16,
+    known: PageMask,
     fewest: usize,
     hashes: [Hash; WINDOW_PAGES],
 }
@@ -48,7 +48,7 @@ pub struct Priors {
 impl Priors {
     /// Page `page` of the window was loaded with this hash.
     pub fn set(&mut self, page: usize, hash: Hash) {
-        self.known |= 1 << page;
+        self.known.insert(page);
         self.hashes[page] = hash;
     }
 
@@ -59,7 +59,7 @@ impl Priors {
     }
 
     fn is(&self, page: usize, hash: Hash) -> bool {
-        self.known & 1 << page != 0 && self.hashes[page] == hash
+        self.known.contains(page) && self.hashes[page] == hash
     }
 }
 
@@ -79,15 +79,15 @@ pub enum New {
     Same(u64),
 }
 
-/// What has become of a window's pages; masks by bit.
+/// What has become of a window's pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Packed {
     /// Equal to their priors.
-    pub reused: u16,
+    pub reused: PageMask,
     /// All zeros.
-    pub zero: u16,
+    pub zero: PageMask,
     /// In new objects, in order.
-    pub in_objects: u16,
+    pub in_objects: PageMask,
     /// The new objects: as many pages in each as was asked for, in the last what is left.
     pub objects: [Option<New>; WINDOW_PAGES],
     /// How many of them looked like noise, and what came of it.

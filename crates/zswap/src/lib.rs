@@ -36,7 +36,7 @@ pub mod noise;
 pub mod objects;
 pub mod page;
 
-pub use base::{Damaged, PAGE};
+pub use base::{Damaged, PAGE, PageMask};
 pub use cache::{Cache, hash_in};
 pub use choice::{Auto, Choice};
 pub use chooser::{Chooser, Chosen, Origin, Purse, Way};

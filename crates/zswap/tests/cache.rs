@@ -5,7 +5,9 @@ use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
 use zsmalloc::{Backing, Handle};
 use zswap::noise::Guesses;
-use zswap::{Cache, Codec, Damaged, New, PAGE, PARCEL_MAX_BYTES, Packed, Priors, WINDOW_PAGES, Way};
+use zswap::{
+    Cache, Codec, Damaged, New, PAGE, PARCEL_MAX_BYTES, Packed, PageMask, Priors, WINDOW_PAGES, Way,
+};
 
 struct Heap;
 
@@ -53,12 +55,12 @@ fn store(
     cache: &Cache<Heap>,
     codec: &mut Codec,
     window: &[u8],
-    pages: u16,
+    pages: impl Into<PageMask>,
     unit: usize,
     priors: &Priors,
 ) -> (Packed, Vec<Blob>) {
     let mut parcel = vec![0xaa; PARCEL_MAX_BYTES];
-    let packed = codec.pack_one(&mut window.to_vec(), pages, unit, priors, Way::Only, &mut parcel);
+    let packed = codec.pack_one(&mut window.to_vec(), pages.into(), unit, priors, Way::Only, &mut parcel);
     let (mut at, mut blobs) = (0, Vec::new());
     for new in packed.objects.into_iter().flatten() {
         if let New::Blob { fingerprint, bytes, compressed } = new {
@@ -72,7 +74,7 @@ fn store(
 
 /// The masks: reused, zero, in objects.
 fn masks(packed: &Packed) -> (u16, u16, u16) {
-    (packed.reused, packed.zero, packed.in_objects)
+    (packed.reused.to_u16(), packed.zero.to_u16(), packed.in_objects.to_u16())
 }
 
 #[test]

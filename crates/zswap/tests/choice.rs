@@ -29,7 +29,8 @@ fn window() -> Vec<u8> {
 
 fn pack(codec: &mut Codec, window: &[u8], unit: usize, way: Way) -> (Packed, Vec<u8>) {
     let mut parcel = vec![0; PARCEL_MAX_BYTES];
-    let packed = codec.pack_one(&mut window.to_vec(), u16::MAX, unit, &Priors::default(), way, &mut parcel);
+    let packed =
+        codec.pack_one(&mut window.to_vec(), u16::MAX.into(), unit, &Priors::default(), way, &mut parcel);
     (packed, parcel)
 }
 

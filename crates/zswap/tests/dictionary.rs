@@ -42,8 +42,14 @@ impl Habit {
 /// Packs all pages of a window.
 fn pack(codec: &mut Codec, window: &[u8], unit: usize) -> (Packed, Vec<u8>) {
     let mut parcel = vec![0; PARCEL_MAX_BYTES];
-    let packed =
-        codec.pack_one(&mut window.to_vec(), u16::MAX, unit, &Priors::default(), Way::Only, &mut parcel);
+    let packed = codec.pack_one(
+        &mut window.to_vec(),
+        u16::MAX.into(),
+        unit,
+        &Priors::default(),
+        Way::Only,
+        &mut parcel,
+    );
     (packed, parcel)
 }
 

@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use zswap::noise::Guesses;
 use zswap::{
-    BATCH_MAX, Codec, Damaged, Load, New, PAGE, PARCEL_MAX_BYTES, Packed, Priors, WINDOW_PAGES, Way, Window,
+    BATCH_MAX, Codec, Damaged, Load, New, PAGE, PARCEL_MAX_BYTES, Packed, PageMask, Priors, WINDOW_PAGES,
+    Way, Window,
 };
 
 /// A window of pages of all kinds.
@@ -47,11 +48,11 @@ fn it_makes_no_difference_whether_windows_are_packed_together() {
             let count = 1 + round % BATCH_MAX;
             let mut bytes: Vec<Vec<u8>> = (0..count).map(|_| window(&mut random)).collect();
             let whole = bytes.clone();
-            let asked: Vec<(u16, usize, Priors)> = (0..count)
+            let asked: Vec<(PageMask, usize, Priors)> = (0..count)
                 .map(|_| {
                     let mut priors = Priors::default();
                     priors.want(random.below(3));
-                    (random.word() as u16, [1, 3, WINDOW_PAGES][random.below(3)], priors)
+                    ((random.word() as u16).into(), [1, 3, WINDOW_PAGES][random.below(3)], priors)
                 })
                 .collect();
             let mut parcels = vec![vec![0xaa; PARCEL_MAX_BYTES]; count];
@@ -126,7 +127,8 @@ fn a_device_packs_windows_together() {
         let mut parcels = vec![vec![0xaa; PARCEL_MAX_BYTES]; BATCH_MAX];
         let priors = Priors::default();
         // Each way of putting pages together: all of them, and those here and there.
-        let asked = [1, 3, WINDOW_PAGES].map(|unit| [(u16::MAX, unit), (random.word() as u16, unit)]);
+        let asked =
+            [1, 3, WINDOW_PAGES].map(|unit| [(u16::MAX.into(), unit), ((random.word() as u16).into(), unit)]);
         let windows = bytes.iter_mut().zip(&mut parcels).zip(asked.into_iter().flatten().cycle());
         let mut windows: Vec<Window<'_>> = windows
             .map(|((bytes, parcel), (pages, unit))| {
@@ -136,7 +138,7 @@ fn a_device_packs_windows_together() {
             .collect();
         device.pack(&mut windows, &mut || {});
         for (window, whole) in windows.iter().zip(&whole) {
-            let pages = (0..WINDOW_PAGES).filter(|page| window.packed.in_objects & 1 << page != 0);
+            let pages = window.packed.in_objects.iter();
             let pages: Vec<&[u8]> = pages.map(|page| &whole[page * PAGE..][..PAGE]).collect();
             let mut at = 0;
             for (object, pages) in window.packed.objects.into_iter().flatten().zip(pages.chunks(window.unit))
@@ -189,7 +191,7 @@ fn objects_are_unpacked_together_as_each_alone() {
                 let mut parcel = vec![0; PARCEL_MAX_BYTES];
                 let packed = alone.pack_one(
                     &mut window.clone(),
-                    u16::MAX,
+                    u16::MAX.into(),
                     unit,
                     &Priors::default(),
                     Way::Only,
@@ -201,7 +203,7 @@ fn objects_are_unpacked_together_as_each_alone() {
                 else {
                     continue;
                 };
-                let in_objects = packed.in_objects.count_ones() as usize;
+                let in_objects = packed.in_objects.count();
                 let all = unit.min(in_objects);
                 let mut object = parcel[..bytes as usize].to_vec();
                 let (mut first, mut pages, mut named) = (0, all, fingerprint);
@@ -263,7 +265,8 @@ fn a_load_is_back_before_the_batch_that_is_under_way() {
     let mut object = vec![0; PARCEL_MAX_BYTES];
     let priors = Priors::default();
     let plain: Vec<u8> = (0..WINDOW_PAGES * PAGE / 8).flat_map(|n| (n as u64 / 3).to_le_bytes()).collect();
-    let made = aside.pack_one(&mut plain.clone(), u16::MAX, WINDOW_PAGES, &priors, Way::Only, &mut object);
+    let made =
+        aside.pack_one(&mut plain.clone(), u16::MAX.into(), WINDOW_PAGES, &priors, Way::Only, &mut object);
     let Some(New::Blob { fingerprint, bytes, .. }) = made.objects[0] else { panic!("{made:?}") };
     let object = &object[..bytes as usize];
 
@@ -273,7 +276,7 @@ fn a_load_is_back_before_the_batch_that_is_under_way() {
         .iter_mut()
         .zip(&mut parcels)
         .map(|(bytes, parcel)| {
-            let (pages, unit, packed) = (u16::MAX, WINDOW_PAGES, Packed::default());
+            let (pages, unit, packed) = (u16::MAX.into(), WINDOW_PAGES, Packed::default());
             Window { bytes, pages, unit, priors: &priors, way: Way::Only, parcel, packed }
         })
         .collect();

@@ -1,6 +1,6 @@
 //! A job on the board: what a worker is asked for, and what it says.
 
-use zswap::{BATCH_MAX, Packed, Priors, Way};
+use zswap::{BATCH_MAX, Packed, PageMask, Priors, Way};
 
 /// What a worker is asked for. Addresses are the program's.
 #[derive(Clone, Copy)]
@@ -13,8 +13,8 @@ pub enum Work {
     Pack {
         /// Where the slot is.
         at: usize,
-        /// Which of its pages, by bit.
-        pages: u16,
+        /// Which of its pages.
+        pages: PageMask,
         /// How many an object holds at most.
         unit: usize,
         /// What they were when they were loaded.

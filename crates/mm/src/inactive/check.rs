@@ -15,8 +15,8 @@ impl InactiveList {
         }
         self.check_lists()?;
         let of = |used: Use| self.slots.iter().filter(move |s| s.used == used);
-        let pages = |used: Use| of(used).map(|s| s.present.count_ones() as usize).sum::<usize>();
-        let sent = of(Use::InFlight).map(|s| s.sent.count_ones() as usize).sum::<usize>();
+        let pages = |used: Use| of(used).map(|s| s.present.count()).sum::<usize>();
+        let sent = of(Use::InFlight).map(|s| s.sent.count()).sum::<usize>();
         let free = of(Use::Free).count() + self.capacity - self.slots.len();
         let found = [pages(Use::Inactive), of(Use::InFlight).count(), sent, free];
         let counted = [self.inactive_pages, self.in_flight, self.in_flight_pages, self.free];
@@ -32,19 +32,19 @@ impl InactiveList {
     fn check_slot(&self, slot: u32) -> Result<(), String> {
         let s = self.slot(slot);
         let is_right = match s.used {
-            Use::Free => s.present == 0,
+            Use::Free => s.present.is_empty(),
             Use::Inactive | Use::InFlight => true,
-            Use::Stock => s.present == u16::MAX && s.owned == 0,
-            Use::Opened => self.opened == Some(slot) && s.present != 0 && s.owned == 0,
-            Use::Waste => s.present != 0 && s.owned == 0,
-            Use::Fetching => s.owned == 0,
+            Use::Stock => s.is_whole() && s.owned.is_empty(),
+            Use::Opened => self.opened == Some(slot) && !s.present.is_empty() && s.owned.is_empty(),
+            Use::Waste => !s.present.is_empty() && s.owned.is_empty(),
+            Use::Fetching => s.owned.is_empty(),
         };
-        if !is_right || s.owned & !s.present != 0 {
+        if !is_right || !s.present.covers(s.owned) {
             return Err(format!("slot {slot} has pages that it should not have, or lacks some: {s:x?}"));
         }
         let is_prior = |page: &usize| match s.prior[*page].kind() {
             Kind::None => true,
-            Kind::Clean => s.owned & 1 << page != 0,
+            Kind::Clean => s.owned.contains(*page),
             _ => false,
         };
         match (0..WINDOW_PAGES).find(|page| !is_prior(page)) {

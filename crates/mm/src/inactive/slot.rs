@@ -2,6 +2,7 @@
 
 use crate::kernel::WINDOW_PAGES;
 use crate::swap_map::Entry;
+use base::PageMask;
 
 /// What a slot is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,10 +28,10 @@ pub enum Use {
 pub struct Slot {
     /// What for.
     pub used: Use,
-    /// Physically there, by bit.
-    pub present: u16,
-    /// Contents of the program, by bit.
-    pub owned: u16,
+    /// Physically there.
+    pub present: PageMask,
+    /// Contents of the program.
+    pub owned: PageMask,
     /// The program's address of each owned page.
     pub owner: [usize; WINDOW_PAGES],
     /// Each owned page's entry before it was owned, if that was `Clean`; else `NONE`.
@@ -39,8 +40,8 @@ pub struct Slot {
     pub lent: [u32; WINDOW_PAGES],
     /// See `lent`.
     pub lent_len: usize,
-    /// Staged when the last job took the slot, by bit.
-    pub sent: u16,
+    /// Owned when the last job took the slot.
+    pub sent: PageMask,
     /// Its pages came one by one, from anywhere; else each lies where it lay in its window.
     pub is_single: bool,
     /// Told apart from an earlier use of the same slot in the inactive list.
@@ -51,16 +52,21 @@ impl Slot {
     /// Without a page.
     pub(super) const FREE: Slot = Slot {
         used: Use::Free,
-        present: 0,
-        owned: 0,
+        present: PageMask::NONE,
+        owned: PageMask::NONE,
         owner: [0; WINDOW_PAGES],
         prior: [Entry::NONE; WINDOW_PAGES],
         lent: [0; WINDOW_PAGES],
         lent_len: 0,
-        sent: 0,
+        sent: PageMask::NONE,
         is_single: false,
         seq: 0,
     };
+
+    /// All of its pages are there.
+    pub(super) fn is_whole(&self) -> bool {
+        self.present.count() == WINDOW_PAGES
+    }
 
     /// How many of its pages go into one object: pages that were asked for one by one are kept one by one, so that
     /// a miss decompresses no more than its page, and nothing stays in the pool but what is out.

@@ -99,7 +99,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
 
 /// The first and the last page of a slot that lie beside its page `page` as they did beside `at` in the program.
 fn around(slot: &Slot, at: usize, page: usize) -> (usize, usize) {
-    let follows = |p: usize| slot.owned & 1 << p != 0 && slot.owner[p] == at + p * PAGE - page * PAGE;
+    let follows = |p: usize| slot.owned.contains(p) && slot.owner[p] == at + p * PAGE - page * PAGE;
     let (mut first, mut last) = (page, page);
     while first > 0 && at >= (page - first + 1) * PAGE && follows(first - 1) {
         first -= 1;

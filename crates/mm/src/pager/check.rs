@@ -83,7 +83,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                     );
                     let s = self.inactive.slot(slot);
                     ensure!(
-                        s.owned & 1 << index != 0 && s.owner[index] == page,
+                        s.owned.contains(index) && s.owner[index] == page,
                         "the swap map says that {page:#x} is {entry:?}, and slot {slot} does not: {s:x?}"
                     );
                 }
@@ -92,8 +92,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 || self.regions.is_displaced(page.wrapping_sub(ASIDE));
             ensure!(!entry.kind().is_out() || registered, "{page:#x} is out ({entry:?}) and in no region");
         }
-        let slots: u32 =
-            (0..self.inactive.slots() as u32).map(|s| self.inactive.slot(s).owned.count_ones()).sum();
+        let slots: usize =
+            (0..self.inactive.slots() as u32).map(|s| self.inactive.slot(s).owned.count()).sum();
         ensure!(
             inactive == slots,
             "the swap map has {inactive} pages on the inactive list, the slots have {slots}"

@@ -2,10 +2,10 @@
 
 use crate::inactive::Use;
 use crate::kernel::{Done, Job, Kernel, Prior, Spare, Store, WINDOW_PAGES};
-use crate::mask::bits;
 use crate::pager::Pager;
 use crate::swap_map::{Entry, Kind};
 use alloc::vec::Vec;
+use base::PageMask;
 use core::sync::atomic::Ordering::Relaxed;
 use vmscan::PAGE;
 use vmscan::heat::Heat;
@@ -24,7 +24,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             let (objects, mut fewest) = (&self.objects, 0);
             let priors = core::array::from_fn(|page| {
                 let prior = s.prior[page];
-                let object = (s.owned & 1 << page != 0 && prior.kind() == Kind::Clean)
+                let object = (s.owned.contains(page) && prior.kind() == Kind::Clean)
                     .then(|| objects.get(prior.id()))
                     .filter(|object| object.is_sound() && !object.is_forlorn())?;
                 // A window that has changed but for a page or two leaves them no object that is kept for them alone.
@@ -35,9 +35,9 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             });
             let lent = (0..WINDOW_PAGES).filter(|p| priors[*p].is_some()).map(|p| s.prior[p].id());
             let lent: Vec<u32> = lent.collect();
-            got += s.present.count_ones() as usize * PAGE;
+            got += s.present.count() * PAGE;
             let (at, unit, is_awaited) = (self.inactive.at(slot), s.unit(), self.faults.has_waiting());
-            let from = s.owner[s.owned.trailing_zeros() as usize % WINDOW_PAGES];
+            let from = s.owner[s.owned.lowest().unwrap_or_default()];
             let job = Job { slot, at, from, is_awaited, pages: s.owned, unit, priors, fewest };
             for id in lent {
                 // The job reads the object, whatever becomes of the page meanwhile.
@@ -79,8 +79,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         };
         let mut spare = Spare { at: self.inactive.page_at(page), pages };
         let done = self.objects.store_mut().complete(&mut spare);
-        self.inactive
-            .left(page / WINDOW_PAGES as u32, bits(page as usize % WINDOW_PAGES, pages - spare.pages));
+        self.inactive.left_from(page, pages - spare.pages);
         done
     }
 
@@ -104,12 +103,12 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     fn stored(
         &mut self,
         slot: u32,
-        reused: u16,
-        zero: u16,
-        in_bodies: u16,
+        reused: PageMask,
+        zero: PageMask,
+        in_bodies: PageMask,
         bodies: [Option<Body>; WINDOW_PAGES],
     ) {
-        let (unit, pages) = (self.inactive.slot(slot).unit(), in_bodies.count_ones() as usize);
+        let (unit, pages) = (self.inactive.slot(slot).unit(), in_bodies.count());
         self.objects.set_full(bodies[..pages.div_ceil(unit)].contains(&None));
         let now = self.kernel.now_ms();
         let objects = bodies.map(|body| body.map(|body| self.objects.insert(body, pages.min(unit), now)));
@@ -118,20 +117,19 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             self.objects.retain(id, false);
         }
         let owned = self.inactive.slot(slot).owned;
-        let (mut kept, mut stored) = (0, [0; WINDOW_PAGES]);
-        for page in (0..WINDOW_PAGES).filter(|p| owned & 1 << p != 0) {
-            let bit = 1u16 << page;
+        let (mut kept, mut stored) = (PageMask::NONE, [PageMask::NONE; WINDOW_PAGES]);
+        for page in owned.iter() {
             let owner = self.inactive.slot(slot).owner[page];
             let inactive = self.map.get(owner);
             debug_assert_eq!(inactive.inactive_page(), (slot, page));
-            let rank = (in_bodies & (bit - 1)).count_ones() as usize;
-            let entry = if reused & bit != 0 {
+            let rank = in_bodies.rank(page);
+            let entry = if reused.contains(page) {
                 self.reused(slot, page)
-            } else if zero & bit != 0 {
+            } else if zero.contains(page) {
                 self.take_page(slot, page);
                 self.stat.same_filled.fetch_add(1, Relaxed);
                 Entry::new(Kind::Zero, 0, 0, Heat::COLD)
-            } else if in_bodies & bit != 0
+            } else if in_bodies.contains(page)
                 && let Some(id) = objects[rank / unit]
             {
                 self.take_page(slot, page);
@@ -140,11 +138,11 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 if let Body::Same(_) = self.objects.get(id).body {
                     self.stat.same_filled.fetch_add(1, Relaxed);
                 } else {
-                    stored[rank / unit] |= bit;
+                    stored[rank / unit].insert(page);
                 }
                 Entry::new(Kind::Stored, id, rank % unit, Heat::COLD)
             } else {
-                kept |= bit;
+                kept.insert(page);
                 continue;
             };
             self.map.set(owner, entry.with_heat(Heat::COLD).evicted_with(inactive));
@@ -173,9 +171,9 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         self.drop_entry(prior);
     }
 
-    /// All of a slot's pages are stored but those that are `kept`, by bit.
-    fn slot_is_stored(&mut self, slot: u32, kept: u16) {
-        if kept != 0 {
+    /// All of a slot's pages are stored but those that are `kept`.
+    fn slot_is_stored(&mut self, slot: u32, kept: PageMask) {
+        if !kept.is_empty() {
             // The pool has no memory: the pages stay where they are, and are the oldest again.
             self.inactive.recall(slot);
             return;

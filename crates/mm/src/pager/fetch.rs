@@ -10,9 +10,9 @@
 
 use crate::fetch_ahead::Ahead;
 use crate::kernel::{Errno, Fetch, Kernel, Store, WINDOW_PAGES};
-use crate::mask::bits;
 use crate::pager::Pager;
 use crate::swap_map::Kind;
+use base::PageMask;
 use core::sync::atomic::Ordering::Relaxed;
 use vmscan::heat::Heat;
 use vmscan::{PAGE, WINDOW};
@@ -78,7 +78,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         let mut pauses = 0;
         while sound && self.is_whole(ahead.to, ahead.object, ahead.first) {
             let moved = self.kernel.move_pages(ahead.to, self.inactive.at(slot), WINDOW);
-            self.inactive.left(slot, bits(0, moved.bytes / PAGE));
+            self.inactive.left(slot, PageMask::first(moved.bytes / PAGE));
             let heat = self.refault(self.map.get(ahead.to), moved.bytes / PAGE).max(Heat::WARM);
             self.loaded(ahead.to, moved.bytes, Some(heat));
             self.stat.readahead.fetch_add((moved.bytes / PAGE) as u64, Relaxed);

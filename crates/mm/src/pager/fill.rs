@@ -2,10 +2,10 @@
 
 use crate::fault_queue::Fault;
 use crate::kernel::{Errno, Kernel, Moved, Store};
-use crate::mask::bits;
 use crate::pager::Pager;
 use crate::pager::serve::Outcome;
 use crate::swap_map::{Entry, Kind};
+use base::PageMask;
 use vmscan::readahead::Extent;
 use vmscan::{PAGE, WINDOW};
 
@@ -115,7 +115,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 let from = self.inactive.at(slot);
                 self.kernel.clear(from, WINDOW);
                 let moved = self.kernel.move_pages(at, from, WINDOW);
-                self.inactive.left(slot, bits(0, moved.bytes / PAGE));
+                self.inactive.left(slot, PageMask::first(moved.bytes / PAGE));
                 self.put_back(slot);
                 moved
             }

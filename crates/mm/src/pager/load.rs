@@ -1,11 +1,11 @@
 //! In, from an object: a page, or what is stored of its window.
 
 use crate::kernel::{Damaged, Kernel, Moved, Store, WINDOW_PAGES};
-use crate::mask::bits;
 use crate::pager::Pager;
 use crate::pager::activate::refused;
 use crate::pager::serve::Outcome;
 use crate::swap_map::{Entry, Kind};
+use base::PageMask;
 use vmscan::heat::Heat;
 use vmscan::readahead::Extent;
 use vmscan::{PAGE, WINDOW};
@@ -102,10 +102,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             (to, pages) = (at, 1);
         } else {
             match buffer {
-                Buffer::Slot(slot) => self.inactive.left(slot, bits(0, moved.bytes / PAGE)),
-                Buffer::Single(page) if moved.bytes > 0 => {
-                    self.inactive.left(page / WINDOW_PAGES as u32, bits(page as usize % WINDOW_PAGES, 1))
-                }
+                Buffer::Slot(slot) => self.inactive.left(slot, PageMask::first(moved.bytes / PAGE)),
+                Buffer::Single(page) if moved.bytes > 0 => self.inactive.left_from(page, 1),
                 Buffer::Single(_) | Buffer::Bounce => {}
             }
         }
@@ -145,7 +143,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         }
         self.objects.give_up(id);
         self.objects.release(id, false);
-        if self.inactive.slot(slot).owned == 0 {
+        if self.inactive.slot(slot).owned.is_empty() {
             self.discard_slot(slot);
         }
     }
@@ -176,7 +174,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             self.map.set(page, entry.with_kind(Kind::Clean).with_heat(heat));
         }
         if bytes > 0 {
-            self.stat.count_in(bits(to / PAGE % WINDOW_PAGES, bytes / PAGE));
+            let first = to / PAGE % WINDOW_PAGES;
+            self.stat.count_in(PageMask::range(first..first + bytes / PAGE));
             self.limit.charge(bytes);
         }
     }

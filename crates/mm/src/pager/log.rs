@@ -20,10 +20,10 @@
 //!    engine), and is checked against its hashes as it is loaded.
 
 use crate::kernel::{Kernel, LOOK_PAGES, Run, Store, WINDOW_PAGES};
-use crate::mask::bits;
 use crate::pager::Pager;
 use crate::shared_store::Unlogged;
 use crate::swap_map::{Entry, Kind};
+use base::PageMask;
 use vmscan::{PAGE, WINDOW};
 use zswap::objects::Body;
 
@@ -61,14 +61,14 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             let mut at = from;
             while at < to {
                 let (window, end) = (at & !(WINDOW - 1), to.min((at & !(WINDOW - 1)) + WINDOW));
-                let mut pages = 0;
+                let mut pages = PageMask::NONE;
                 for page in (at..end).step_by(PAGE) {
                     let is_shared = shared & 1 << ((page - from) / PAGE) != 0;
                     if is_shared && self.map.get(page).kind() == Kind::None && !self.spare(page) {
-                        pages |= bits((page - window) / PAGE, 1);
+                        pages.insert((page - window) / PAGE);
                     }
                 }
-                if pages != 0 {
+                if !pages.is_empty() {
                     self.shared.search_from(end);
                     return Unlogged::Pages(window, pages);
                 }
@@ -78,11 +78,11 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         Unlogged::None
     }
 
-    /// A log has pages of the window at `window`, named by bit, one after the other in `body`: its own engine's, or
-    /// a `borrowed` one. Those that are there, and stored nowhere else, go out soon.
-    pub fn note_record(&mut self, window: usize, pages: u16, body: Body, borrowed: bool) {
+    /// A log has pages of the window at `window`, one after the other in `body`: its own engine's, or a `borrowed` one.
+    /// Those that are there, and stored nowhere else, go out soon.
+    pub fn note_record(&mut self, window: usize, pages: PageMask, body: Body, borrowed: bool) {
         let mut id = None;
-        for (rank, page) in (0..WINDOW_PAGES).filter(|page| pages & bits(*page, 1) != 0).enumerate() {
+        for (rank, page) in pages.iter().enumerate() {
             let at = window + page * PAGE;
             let entry = self.map.get(at);
             if entry.kind() != Kind::None || !self.regions.registered().contains(at) || !self.is_there(at) {
@@ -92,7 +92,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 Some(id) => id,
                 None => {
                     let now = self.kernel.now_ms();
-                    *id.insert(self.objects.insert_common(body, pages.count_ones() as usize, now, borrowed))
+                    *id.insert(self.objects.insert_common(body, pages.count(), now, borrowed))
                 }
             };
             self.objects.retain(id, false);
@@ -164,9 +164,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 entry.kind() == Kind::Stored
                     && matches!(this.objects.get(entry.id()).body, Body::Common { .. })
             };
-            let mask = (0..WINDOW_PAGES)
-                .filter(|&p| is_out(self, window + p * PAGE))
-                .fold(0, |mask, p| mask | bits(p, 1));
+            let mask = (0..WINDOW_PAGES).filter(|&p| is_out(self, window + p * PAGE)).collect();
             if self.inactive.is_full() || self.ahead.slot_of(window).is_some() || !self.gather(window, mask) {
                 // Tried again later.
                 self.shared.retry_home(page);

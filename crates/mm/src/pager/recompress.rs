@@ -6,10 +6,10 @@
 //! 2. the bytes are checked against their hashes before the objects are given up; of a damaged object nothing is
 //!    touched.
 
-use crate::kernel::{Kernel, Store, WINDOW_PAGES};
-use crate::mask::runs;
+use crate::kernel::{Kernel, Store};
 use crate::pager::Pager;
 use crate::recompression::worth;
+use base::PageMask;
 use core::sync::atomic::Ordering::Relaxed;
 use vmscan::PAGE;
 
@@ -49,7 +49,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         for _ in 0..looks {
             let Some(window) = self.recompression.next(&self.map) else { break };
             let mask = worth(&self.map, &self.objects, window, cold);
-            if mask != 0 && self.ahead.slot_of(window).is_none() {
+            if !mask.is_empty() && self.ahead.slot_of(window).is_none() {
                 return self.gather(window, mask);
             }
         }
@@ -57,22 +57,22 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     }
 
     /// Loads the pages of `mask` and puts them on a slot of the inactive list, each in its place.
-    pub(super) fn gather(&mut self, window: usize, mask: u16) -> bool {
+    pub(super) fn gather(&mut self, window: usize, mask: PageMask) -> bool {
         let Some(slot) = self.slot_to_load() else { return false };
         let to = self.inactive.at(slot);
-        for (start, count) in runs(mask) {
-            let offset = start * PAGE;
-            if self.load_run(window + offset, count, to + offset).is_err() {
+        for run in mask.runs() {
+            let offset = run.start * PAGE;
+            if self.load_run(window + offset, run.len(), to + offset).is_err() {
                 // Reported at the fault that needs it.
                 self.put_back(slot);
                 return false;
             }
         }
         self.inactive.hold(slot, false);
-        for index in (0..WINDOW_PAGES).filter(|i| mask & 1 << i != 0) {
+        for index in mask.iter() {
             self.deactivate(window + index * PAGE, slot, index);
         }
-        self.stat.packed.fetch_add(mask.count_ones() as u64, Relaxed);
+        self.stat.packed.fetch_add(mask.count() as u64, Relaxed);
         true
     }
 }

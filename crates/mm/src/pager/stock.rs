@@ -2,9 +2,9 @@
 
 use crate::inactive::Use;
 use crate::kernel::{Kernel, Store, WINDOW_PAGES};
-use crate::mask::{bits, runs};
 use crate::pager::Pager;
 use crate::swap_map::Entry;
+use base::PageMask;
 use core::sync::atomic::Ordering::Relaxed;
 use vmscan::{PAGE, WINDOW};
 
@@ -28,7 +28,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// Discards an inactive slot when no page of the program lies on it any more.
     pub(super) fn discard_if_empty(&mut self, slot: u32) {
         let s = self.inactive.slot(slot);
-        if s.owned == 0 && s.used == Use::Inactive {
+        if s.owned.is_empty() && s.used == Use::Inactive {
             self.discard_slot(slot);
         }
     }
@@ -61,15 +61,16 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// tried again.
     pub(super) fn discard_slot(&mut self, slot: u32) {
         let base = self.inactive.at(slot);
-        for (first, count) in runs(self.inactive.slot(slot).present) {
-            if self.kernel.discard(base + first * PAGE, count * PAGE) {
-                self.inactive.left(slot, bits(first, count));
-                self.limit.uncharge(count * PAGE);
+        for run in self.inactive.slot(slot).present.runs() {
+            let bytes = run.len() * PAGE;
+            if self.kernel.discard(base + run.start * PAGE, bytes) {
+                self.inactive.left(slot, PageMask::range(run));
+                self.limit.uncharge(bytes);
             } else {
-                self.stat.busy.fetch_add(count as u64, Relaxed);
+                self.stat.busy.fetch_add(run.len() as u64, Relaxed);
             }
         }
-        if self.inactive.slot(slot).present != 0 {
+        if !self.inactive.slot(slot).present.is_empty() {
             self.inactive.waste(slot);
         }
     }

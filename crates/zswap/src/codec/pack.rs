@@ -16,7 +16,7 @@ use crate::chooser::{Made, Tried, Way};
 use crate::layout::{self, Format, prefix};
 use crate::noise::{self, Trust};
 use crate::page::{self, Hash};
-use crate::{PAGE, WINDOW_PAGES};
+use crate::{PAGE, PageMask, WINDOW_PAGES};
 use acomp::{Batch, CompressRequest, Outcome};
 use core::mem::take;
 use core::slice;
@@ -25,8 +25,8 @@ use core::slice;
 pub struct Window<'a> {
     /// It. Pages that become one object may be brought together in it.
     pub bytes: &'a mut [u8],
-    /// Which of its pages, by bit.
-    pub pages: u16,
+    /// Which of its pages.
+    pub pages: PageMask,
     /// How many an object holds at most.
     pub unit: usize,
     /// What they were when they were loaded.
@@ -88,11 +88,11 @@ impl Codec {
         }
     }
 
-    /// The same for one window, of which `pages` are named by bit, and nothing else to be done meanwhile.
+    /// The same for some `pages` of one window, and nothing else to be done meanwhile.
     pub fn pack_one(
         &mut self,
         bytes: &mut [u8],
-        pages: u16,
+        pages: PageMask,
         unit: usize,
         priors: &Priors,
         way: Way,
@@ -137,22 +137,24 @@ impl Codec {
     fn sort(&self, window: &Window<'_>) -> (Packed, Pages) {
         let (mut packed, mut fresh) = (Packed::default(), Pages::default());
         let mut hashes = [(None, 0); WINDOW_PAGES];
-        for index in (0..WINDOW_PAGES).filter(|i| window.pages & 1 << i != 0) {
+        for index in window.pages.iter() {
             let bytes = &window.bytes[index * PAGE..][..PAGE];
             let word = page::same_filled(bytes);
             if word == Some(0) {
-                packed.zero |= 1 << index;
+                packed.zero.insert(index);
                 continue;
             }
             let hash = page::hash(bytes, self.seed);
-            packed.reused |= (window.priors.is(index, hash) as u16) << index;
+            if window.priors.is(index, hash) {
+                packed.reused.insert(index);
+            }
             hashes[index] = (word, hash);
         }
-        if (packed.reused.count_ones() as usize) < window.priors.fewest {
-            packed.reused = 0;
+        if packed.reused.count() < window.priors.fewest {
+            packed.reused = PageMask::NONE;
         }
-        packed.in_objects = window.pages & !packed.zero & !packed.reused;
-        for index in (0..WINDOW_PAGES).filter(|i| packed.in_objects & 1 << i != 0) {
+        packed.in_objects = window.pages - packed.zero - packed.reused;
+        for index in packed.in_objects.iter() {
             let (word, hash) = hashes[index];
             fresh.all[fresh.count] = Fresh { index, word, hash };
             fresh.count += 1;

@@ -55,7 +55,7 @@ impl Trials {
         } else if !body.is_empty() {
             let window = &body.repeat(WINDOW_BYTES.div_ceil(body.len()))[..WINDOW_BYTES];
             let packed = self.pack(algorithm, window, place, count, way);
-            let pages: Vec<usize> = (0..WINDOW_PAGES).filter(|i| packed.in_objects & 1 << i != 0).collect();
+            let pages: Vec<usize> = packed.in_objects.iter().collect();
             let mut at = 0;
             for (object, pages) in packed.objects.iter().flatten().zip(pages.chunks(count)) {
                 let New::Blob { bytes, .. } = *object else { continue };
@@ -78,7 +78,7 @@ impl Trials {
     fn pack(&mut self, algorithm: usize, window: &[u8], pages: u16, unit: usize, way: Way) -> Packed {
         self.codecs[algorithm].pack_one(
             &mut window.to_vec(),
-            pages,
+            pages.into(),
             unit,
             &Priors::default(),
             way,

@@ -11,10 +11,9 @@ use super::shadow::Shadow;
 use super::store::{Record, Shelves, SimStore};
 use super::{Shared, World};
 use crate::inactive::Use;
-use crate::kernel::WINDOW_PAGES;
 use crate::pager::{Config, Pager};
 use crate::shared_store::Unlogged;
-use base::Random;
+use base::{PageMask, Random};
 use memcg::{Counts, Stat};
 use std::any::Any;
 use std::cell::RefCell;
@@ -245,15 +244,15 @@ fn tell(world: &Shared, pager: &mut Simulated) {
     {
         let mut world = world.borrow_mut();
         let mut contents = Vec::new();
-        let mut told = 0;
-        for page in (0..WINDOW_PAGES).filter(|page| pages & 1 << page != 0) {
+        let mut told = PageMask::NONE;
+        for page in pages.iter() {
             if let Some(content) = world.memory.page(window + page * PAGE).map(|page| page.content) {
                 let is_wrong = world.random.one_in(20);
                 contents.push(if is_wrong { Content::MAX } else { content });
-                told |= 1 << page;
+                told.insert(page);
             }
         }
-        if told != 0 {
+        if !told.is_empty() {
             world.shelves.tell(window, told, contents);
         }
     }

@@ -3,6 +3,7 @@
 use super::memory::{Access, Content, Task};
 use super::{Shared, World};
 use crate::kernel::{Damaged, Done, Fetch, Job, Prior, Spare, Store, WINDOW_PAGES};
+use base::PageMask;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -47,7 +48,7 @@ struct Begun {
     /// The next page.
     page: usize,
     seen: [Content; WINDOW_PAGES],
-    reused: u16,
+    reused: PageMask,
 }
 
 #[derive(Clone)]
@@ -60,7 +61,7 @@ struct Object {
 #[derive(Clone, Debug)]
 pub struct Record {
     pub window: usize,
-    pub pages: u16,
+    pub pages: PageMask,
     contents: Vec<Content>,
 }
 
@@ -135,7 +136,7 @@ impl Shelves {
     }
 
     /// The family is told of a window's pages.
-    pub fn tell(&mut self, window: usize, pages: u16, contents: Vec<Content>) {
+    pub fn tell(&mut self, window: usize, pages: PageMask, contents: Vec<Content>) {
         self.log.borrow_mut().push(Record { window, pages, contents });
     }
 
@@ -163,7 +164,7 @@ impl World {
             if !self.shelves.queue.is_empty() {
                 let work = self.shelves.queue.swap_remove(self.random.below(self.shelves.queue.len()));
                 self.shelves.workers[worker] =
-                    Some(Begun { work, page: 0, seen: [0; WINDOW_PAGES], reused: 0 });
+                    Some(Begun { work, page: 0, seen: [0; WINDOW_PAGES], reused: PageMask::NONE });
             }
             return;
         };
@@ -179,14 +180,16 @@ impl World {
 
     /// Reads one page of a job.
     fn read_page(&mut self, worker: usize, begun: &mut Begun, job: Job) -> Option<Done> {
-        let Some(page) = (begun.page..WINDOW_PAGES).find(|p| job.pages & 1 << p != 0) else {
+        let Some(page) = job.pages.iter().find(|page| *page >= begun.page) else {
             return Some(self.put(begun, job));
         };
         let at = job.at + page * PAGE;
         if let Access::Done(content) = self.memory.access(Task::Worker(worker), at, None) {
             begun.seen[page] = content;
             let same = job.priors[page].is_some_and(|prior| self.shelves.prior(prior) == content);
-            begun.reused |= ((same || self.bugs.credulous && job.priors[page].is_some()) as u16) << page;
+            if same || self.bugs.credulous && job.priors[page].is_some() {
+                begun.reused.insert(page);
+            }
             begun.page = page + 1;
         }
         None
@@ -194,19 +197,18 @@ impl World {
 
     /// A job has seen all its pages.
     fn put(&mut self, begun: &Begun, job: Job) -> Done {
-        let mask = |wanted: &dyn Fn(usize) -> bool| {
-            (0..WINDOW_PAGES).filter(|&p| job.pages & 1 << p != 0 && wanted(p)).fold(0u16, |m, p| m | 1 << p)
-        };
-        let reused = if (begun.reused.count_ones() as usize) < job.fewest { 0 } else { begun.reused };
-        let zero = mask(&|p| begun.seen[p] == 0) & !reused;
-        let in_bodies = job.pages & !reused & !zero;
-        let pages: Vec<Content> =
-            (0..WINDOW_PAGES).filter(|p| in_bodies & 1 << p != 0).map(|p| begun.seen[p]).collect();
+        let reused = if begun.reused.count() < job.fewest { PageMask::NONE } else { begun.reused };
+        let zero = job.pages.iter().filter(|&page| begun.seen[page] == 0).collect::<PageMask>() - reused;
+        let in_bodies = job.pages - reused - zero;
+        let pages: Vec<Content> = in_bodies.iter().map(|page| begun.seen[page]).collect();
         let mut bodies = [None; WINDOW_PAGES];
         for (body, pages) in bodies.iter_mut().zip(pages.chunks(job.unit)) {
             *body = self.put_object(pages.to_vec());
         }
-        self.trace("stored: slot, reused, in objects", [job.slot as u64, reused as u64, in_bodies as u64]);
+        self.trace(
+            "stored: slot, reused, in objects",
+            [job.slot.into(), reused.to_u16().into(), in_bodies.to_u16().into()],
+        );
         Done::Stored { slot: job.slot, reused, zero, in_bodies, bodies }
     }
 
@@ -255,8 +257,8 @@ impl Store for SimStore {
     fn submit(&mut self, job: Job) {
         let mut world = self.0.borrow_mut();
         world.enter();
-        assert!(job.pages != 0, "a job without pages");
-        world.trace("submit", [job.slot as u64, job.pages as u64, 0]);
+        assert!(!job.pages.is_empty(), "a job without pages");
+        world.trace("submit", [job.slot.into(), job.pages.to_u16().into(), 0]);
         world.shelves.queue.push(Work::Store(job));
     }
 
