@@ -196,16 +196,12 @@ impl InactiveList {
         self.slots[slot as usize].owner[page] = owner;
     }
 
-    /// A page is no longer owned. `gone`: it has left the inactive list physically. Returns its prior.
-    pub fn take(&mut self, slot: u32, page: usize, gone: bool) -> Entry {
+    /// A page is no longer owned. Returns its prior.
+    pub fn take(&mut self, slot: u32, page: usize) -> Entry {
         let s = &mut self.slots[slot as usize];
         debug_assert!(s.owned.contains(page));
         s.owned.remove(page);
-        let prior = core::mem::take(&mut s.prior[page]);
-        if gone {
-            self.left(slot, PageMask::page(page));
-        }
-        prior
+        core::mem::take(&mut s.prior[page])
     }
 
     /// The oldest inactive slot; it stays inactive until `send`.
@@ -427,7 +423,8 @@ mod tests {
             assert_eq!(room, 8 * WINDOW_PAGES, "half of it is free");
             let slot = page / WINDOW_PAGES as u32;
             list.put(slot, 0, 0, Entry::NONE);
-            list.take(slot, 0, true);
+            list.take(slot, 0);
+            list.left(slot, PageMask::page(0));
         }
         assert!(list.slots() <= 18, "{}", list.slots());
     }

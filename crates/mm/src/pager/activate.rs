@@ -5,6 +5,7 @@ use crate::kernel::{Errno, Kernel, Moved, Store, WINDOW_PAGES};
 use crate::pager::Pager;
 use crate::pager::serve::Outcome;
 use crate::swap_map::{Entry, Kind};
+use base::PageMask;
 use core::sync::atomic::Ordering::Relaxed;
 use vmscan::PAGE;
 use vmscan::readahead::Extent;
@@ -55,10 +56,13 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         for page in first..first + pages {
             let owner = self.inactive.slot(slot).owner[page];
             let heat = self.map.get(owner).heat().touched();
-            let prior = self.inactive.take(slot, page, gone);
+            let prior = self.inactive.take(slot, page);
             // A page that nobody may write yet may be written later all the same: a prior is only a guess, checked
             // by hash.
             self.map.set(owner, prior.with_heat(heat));
+        }
+        if gone {
+            self.inactive.left(slot, PageMask::range(first..first + pages));
         }
         self.stat.pgactivate.fetch_add(pages as u64, Relaxed);
         self.discard_if_empty(slot);
@@ -67,7 +71,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// A page was given up by MADV_FREE before it came to the inactive list, and the kernel has taken it back:
     /// zeros from now on.
     fn vanished(&mut self, owner: usize, slot: u32, page: usize) -> Outcome {
-        let prior = self.inactive.take(slot, page, true);
+        let prior = self.inactive.take(slot, page);
+        self.inactive.left(slot, PageMask::page(page));
         self.drop_entry(prior);
         self.map.set(owner, Entry::NONE);
         self.discard_if_empty(slot);

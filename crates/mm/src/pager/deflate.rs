@@ -157,7 +157,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
 
     /// A page is as its prior: it depends on that object again.
     fn reused(&mut self, slot: u32, page: usize) -> Entry {
-        let prior = self.inactive.take(slot, page, false);
+        let prior = self.inactive.take(slot, page);
         self.objects.depend(prior.id());
         self.stat.clean_reused.fetch_add(1, Relaxed);
         let is_common = matches!(self.objects.get(prior.id()).body, Body::Common { .. });
@@ -167,7 +167,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
 
     /// A page has another place now, and its prior is of no use any more.
     fn take_page(&mut self, slot: u32, page: usize) {
-        let prior = self.inactive.take(slot, page, false);
+        let prior = self.inactive.take(slot, page);
         self.drop_entry(prior);
     }
 

@@ -18,7 +18,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             Clean => self.objects.release(entry.id(), false),
             Inactive => {
                 let (slot, page) = entry.inactive_page();
-                let prior = self.inactive.take(slot, page, false);
+                let prior = self.inactive.take(slot, page);
                 self.drop_entry(prior);
                 self.discard_if_empty(slot);
             }
