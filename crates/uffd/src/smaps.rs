@@ -75,6 +75,26 @@ impl Flags {
     pub fn has(&self, flag: &[u8; 2]) -> bool {
         Flags::place(flag).is_some_and(|(row, bit)| self.0[row] & bit != 0)
     }
+
+    /// MADV_DONTFORK: no child has it.
+    pub fn is_kept_out(&self) -> bool {
+        self.has(b"dc")
+    }
+
+    /// MADV_WIPEONFORK, and what the kernel may drop at any time (MAP_DROPPABLE): a child finds it empty.
+    pub fn is_wiped(&self) -> bool {
+        self.has(b"wf") || self.has(b"dr")
+    }
+
+    /// Locked, and filled as it is touched (MLOCK_ONFAULT).
+    pub fn is_locked_on_fault(&self) -> bool {
+        self.has(b"lf")
+    }
+
+    /// MADV_RANDOM.
+    pub fn is_random(&self) -> bool {
+        self.has(b"rr")
+    }
 }
 
 /// The last bytes of a text that comes byte by byte.
@@ -234,7 +254,7 @@ mod tests {
     #[test]
     fn maps_and_smaps_are_read_alike_whatever_pieces_they_come_in() {
         let sizes = "Size:                  8 kB\nRss:                   8 kB\nPss:                   4 kB\nPss_Dirty: 9 kB\n\
-                     Anonymous:             2 kB\nAnonHugePages: 0 kB\nVmFlags: rd wr sh lo \n";
+                     Anonymous:             2 kB\nAnonHugePages: 0 kB\nVmFlags: rd wr sh dcx lo \n";
         let maps: String = HEADS.iter().map(|head| format!("{head}\n")).collect();
         let smaps: String = HEADS.iter().map(|head| format!("{head}\n{sizes}")).collect();
         for piece in [1, 7, 100, 4096, 1 << 20] {
@@ -253,6 +273,7 @@ mod tests {
                 let Mapping { resident_bytes, pss_bytes, anonymous_bytes, flags, .. } = *mapping;
                 assert_eq!((resident_bytes, pss_bytes, anonymous_bytes), (8192, 4096, 2048));
                 assert!(flags.has(b"lo") && flags.has(b"rd") && !flags.has(b"um") && !flags.has(b"ol"));
+                assert!(!flags.is_kept_out(), "dcx is another flag");
                 let sizes = (0, 0, 0, Flags::default());
                 let (resident_bytes, pss_bytes, anonymous_bytes, flags) = sizes;
                 let bare = Mapping { resident_bytes, pss_bytes, anonymous_bytes, flags, ..mapping.clone() };
