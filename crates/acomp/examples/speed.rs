@@ -53,8 +53,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         memory.len() >> 20
     );
     println!(
-        "{:<10}{:>7}{:>8}{:>7}{:>10}{:>12}{:>13}{:>11}",
-        "", "unit", "ratio", "raw", "compress", "decompress", "first page", "workspace"
+        "{:<10}{:>7}{:>8}{:>7}{:>10}{:>12}{:>13}",
+        "", "unit", "ratio", "raw", "compress", "decompress", "first page"
     );
     for text in compressors {
         let compressor = Compressor::parse(text)?;
@@ -62,14 +62,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             let row = measure(compressor, &memory, unit_bytes)?;
             let units = memory.len().div_ceil(unit_bytes);
             println!(
-                "{text:<10}{:>6}K{:>8.2}{:>6.1}%{:>10.2}{:>12.2}{:>13.2}{:>10}K",
+                "{text:<10}{:>6}K{:>8.2}{:>6.1}%{:>10.2}{:>12.2}{:>13.2}",
                 unit_bytes >> 10,
                 memory.len() as f64 / row.object_bytes as f64,
                 100.0 * row.incompressible as f64 / units as f64,
                 memory.len() as f64 / row.compress.as_nanos() as f64,
                 memory.len() as f64 / row.decompress.as_nanos() as f64,
                 row.first_page.as_nanos() as f64 / 1e3 / units as f64,
-                compressor.workspace_bytes(unit_bytes) >> 10,
             );
         }
     }

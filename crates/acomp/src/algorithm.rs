@@ -27,8 +27,6 @@ pub struct Algorithm {
     /// Whether at this level it gives up on what does not shrink in a small part of the time that it takes for what
     /// does: then nothing is gained by guessing for it.
     pub(crate) gives_up_early: fn(i32) -> bool,
-    /// Bytes of workspace of a stream at this level for units of up to this many bytes.
-    pub(crate) workspace_bytes: fn(i32, usize) -> usize,
     /// Opens a stream at this level for units of up to this many bytes.
     pub(crate) open: fn(i32, usize) -> Opened,
     /// The same for streams with a dictionary, if it takes any.
@@ -39,8 +37,6 @@ pub struct Algorithm {
 
 /// How an algorithm is opened that takes dictionaries.
 pub(crate) struct WithDictionary {
-    /// Bytes of workspace, as for [`Algorithm`], with room for the longest dictionary.
-    pub(crate) workspace_bytes: fn(i32, usize) -> usize,
     /// Opens a stream, as for [`Algorithm`], with a copy of this dictionary.
     pub(crate) open: fn(i32, usize, &[u8]) -> Opened,
 }

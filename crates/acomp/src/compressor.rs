@@ -87,16 +87,6 @@ impl Compressor {
     pub fn gives_up_early(&self) -> bool {
         (self.algorithm.gives_up_early)(self.level)
     }
-
-    /// Bytes of memory that a [`Context`](crate::Context) for units of up to `unit_max` bytes takes when it is made.
-    ///
-    /// Memory that is never needed is never touched: a context that only decompresses leaves most of it unbacked.
-    pub fn workspace_bytes(&self, unit_max: usize) -> usize {
-        match &self.algorithm.with_dictionary {
-            Some(with) if self.has_dictionary => (with.workspace_bytes)(self.level, unit_max),
-            _ => (self.algorithm.workspace_bytes)(self.level, unit_max),
-        }
-    }
 }
 
 impl PartialEq for Compressor {

@@ -21,8 +21,8 @@ pub struct Context {
 }
 
 impl Context {
-    /// Makes a context for units of up to `unit_max` bytes, taking
-    /// [`workspace_bytes`](Compressor::workspace_bytes) from the global allocator.
+    /// Makes a context for units of up to `unit_max` bytes, with all the memory that it will ever need from the global
+    /// allocator. What a context that only decompresses does not touch stays unbacked.
     ///
     /// # Errors
     ///

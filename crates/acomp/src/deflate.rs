@@ -24,7 +24,6 @@ pub(crate) static ALGORITHM: Algorithm = Algorithm {
     parameter: Some(Parameter { name: "LEVEL", accepted: 1..=12, default: 1, words: &[] }),
     description: "nearly as dense as zstd and slower, in the format that accelerators write; a larger LEVEL is denser and slower",
     gives_up_early: |_| false,
-    workspace_bytes: |level, unit_max| compressor_bytes(level) + Inflate::workspace_bytes(unit_max),
     open: |level, unit_max| Ok(Box::new(Deflate::open(level, unit_max)?)),
     takes_device: false,
     with_dictionary: None,
@@ -120,11 +119,6 @@ impl Inflate {
         let decompressor = NonNull::new(unsafe { libdeflate_alloc_decompressor_ex(&OPTIONS) })
             .ok_or(Error::NoMemory { bytes: DECOMPRESSOR_BYTES })?;
         Ok(Inflate { decompressor, scratch, scratch_bytes: unit_max, _workspace: workspace })
-    }
-
-    /// What [`Inflate::open`] takes, in bytes.
-    pub(crate) fn workspace_bytes(unit_max: usize) -> usize {
-        DECOMPRESSOR_BYTES + Workspace::bytes([unit_max])
     }
 
     /// Decompresses `src`, which must hold exactly `dst.len()` bytes.

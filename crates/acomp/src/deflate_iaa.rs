@@ -25,7 +25,6 @@ pub(crate) static ALGORITHM: Algorithm = Algorithm {
     description: "deflate as Intel's accelerator does it, many units at a time; without one in software, less dense than deflate and half as fast to write. \
                   MODE dynamic makes codes for each unit; fixed and canned have the same ones for all, less dense and in half of the device's time",
     gives_up_early: |_| false,
-    workspace_bytes: |_, unit_max| Inflate::workspace_bytes(unit_max),
     open: |mode, unit_max| {
         Ok(Box::new(DeflateIaa { cpu: Cpu(Inflate::open(unit_max)?, mode), unit_max, device: None }))
     },

@@ -22,7 +22,6 @@ pub(crate) static ALGORITHM: Algorithm = Algorithm {
     description: "fastest, for memory that is needed again soon; a larger ACCELERATION is faster and less dense",
     // 2.4 µs for 64 KiB of noise, and 75 for a heap.
     gives_up_early: |_| true,
-    workspace_bytes: |_, _| Workspace::bytes([state_bytes()]),
     open: |acceleration, _| Ok(Box::new(Lz4::open(acceleration)?)),
     takes_device: false,
     with_dictionary: None,

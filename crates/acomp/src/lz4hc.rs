@@ -23,7 +23,6 @@ pub(crate) static ALGORITHM: Algorithm = Algorithm {
     parameter: Some(Parameter { name: "LEVEL", accepted: 3..=12, default: 9, words: &[] }),
     description: "slow to write and the fastest to read, for memory that is read again and again; a larger LEVEL is denser and slower",
     gives_up_early: |_| false,
-    workspace_bytes: |_, _| Workspace::bytes([state_bytes()]),
     open: |level, _| Ok(Box::new(Lz4Hc::open(level)?)),
     takes_device: false,
     with_dictionary: None,

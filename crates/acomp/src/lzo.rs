@@ -29,7 +29,7 @@ use crate::algorithm::Algorithm;
 use crate::request::{Error, Outcome};
 use crate::stream::Stream;
 use decode::decode;
-use encode::{Encoder, TABLE_BYTES};
+use encode::Encoder;
 
 /// LZO's line in the registry.
 pub(crate) static ALGORITHM: Algorithm = Algorithm {
@@ -37,7 +37,6 @@ pub(crate) static ALGORITHM: Algorithm = Algorithm {
     parameter: None,
     description: "a little denser than lz4, and slower out and back",
     gives_up_early: |_| true,
-    workspace_bytes: |_, _| TABLE_BYTES,
     open: |_, _| Ok(Box::new(Lzo(Encoder::new(Version::Original)?))),
     takes_device: false,
     with_dictionary: None,
@@ -49,7 +48,6 @@ pub(crate) static ALGORITHM_RLE: Algorithm = Algorithm {
     parameter: None,
     description: "lzo with runs of zeros, for memory that holds many",
     gives_up_early: |_| true,
-    workspace_bytes: |_, _| TABLE_BYTES,
     open: |_, _| Ok(Box::new(Lzo(Encoder::new(Version::Rle)?))),
     takes_device: false,
     with_dictionary: None,

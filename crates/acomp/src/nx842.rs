@@ -31,7 +31,7 @@ use crate::algorithm::Algorithm;
 use crate::request::{Error, Outcome};
 use crate::stream::Stream;
 use decode::decode;
-use encode::{Encoder, TABLES_BYTES};
+use encode::Encoder;
 
 /// 842's line in the registry.
 pub(crate) static ALGORITHM: Algorithm = Algorithm {
@@ -39,7 +39,6 @@ pub(crate) static ALGORITHM: Algorithm = Algorithm {
     parameter: None,
     description: "slower and less dense than lz4 without IBM's hardware, for comparison with machines that have it",
     gives_up_early: |_| false,
-    workspace_bytes: |_, _| TABLES_BYTES,
     open: |_, _| Ok(Box::new(Nx842(Encoder::new()?))),
     takes_device: false,
     with_dictionary: None,

@@ -40,13 +40,9 @@ pub(crate) static ALGORITHM: Algorithm = Algorithm {
     // 2.6 µs for 64 KiB of noise at -1, 5.0 at 1, 7.7 at 3, 20 at 9; and up to 40 for what was compressed already, but
     // for negative levels.
     gives_up_early: |level| level < 0,
-    workspace_bytes: |level, unit_max| Workspace::bytes(areas(level, unit_max, false)),
     open: |level, unit_max| Ok(Box::new(Zstd::open(level, unit_max, None)?)),
     takes_device: false,
     with_dictionary: Some(WithDictionary {
-        workspace_bytes: |level, unit_max| {
-            Workspace::bytes(areas(level, unit_max, true)) + Dictionary::bytes(level, unit_max)
-        },
         open: |level, unit_max, dictionary| {
             let dictionary = Dictionary::open(level, unit_max, dictionary)?;
             Ok(Box::new(Zstd::open(level, unit_max, Some(dictionary))?))

@@ -103,14 +103,6 @@ fn one_that_is_empty_too_long_or_damaged_is_refused() {
     }
 }
 
-#[test]
-fn what_it_takes_is_what_it_says() {
-    let bytes = |text: &str| Compressor::parse(text).unwrap().workspace_bytes(64 << 10);
-    let (without, with) = (bytes("zstd:1"), bytes("zstd:1,dict=FILE"));
-    println!("{without} bytes without, {with} with a dictionary");
-    assert!((without + FILE_MAX_BYTES..2 * without + (1 << 20)).contains(&with));
-}
-
 /// The frames' magic number, which ours lack.
 const MAGIC: [u8; 4] = 0xfd2f_b528u32.to_le_bytes();
 

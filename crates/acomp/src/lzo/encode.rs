@@ -18,7 +18,7 @@ use crate::request::Error;
 const HASH_BITS: u32 = 13;
 const TABLE_LEN: usize = 1 << HASH_BITS;
 /// Bytes of an encoder's table.
-pub(crate) const TABLE_BYTES: usize = TABLE_LEN * size_of::<u32>();
+const TABLE_BYTES: usize = TABLE_LEN * size_of::<u32>();
 
 /// The last bytes of a unit are not searched for: whole words can be read before them.
 const TAIL_BYTES: usize = 8;

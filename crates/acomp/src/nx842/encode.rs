@@ -19,7 +19,7 @@ use crate::request::Error;
 const TABLE_LEN: usize = 1 << TABLE_BITS;
 const TABLE_BITS: u32 = 11;
 /// Bytes of an encoder's tables.
-pub(crate) const TABLES_BYTES: usize = 3 * TABLE_LEN * size_of::<u32>();
+const TABLES_BYTES: usize = 3 * TABLE_LEN * size_of::<u32>();
 
 /// The most times that one code repeats a group.
 const REPEATS_MAX: usize = 1 << REPEAT_BITS;

@@ -75,11 +75,6 @@ impl Dictionary {
         })
     }
 
-    /// Bytes of memory that one takes.
-    pub(crate) fn bytes(level: i32, unit_max: usize) -> usize {
-        Workspace::bytes(areas(level, unit_max))
-    }
-
     /// Bytes of a context that compresses with one.
     pub(crate) fn context_bytes(level: i32, unit_max: usize) -> usize {
         let unit_bytes = unit_max.min(UNIT_BYTES);
