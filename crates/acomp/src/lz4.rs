@@ -1,6 +1,7 @@
 //! LZ4, over the C library: the fastest out and the fastest back, at the lowest ratio.
 //!
-//! An object is one bare LZ4 block: no header, no checksum, no length.
+//! An object is one bare LZ4 block: no header, no checksum, no length. [`lz4hc`](crate::lz4hc) writes them by other
+//! functions of the C library, and has the same stream.
 
 #![allow(unsafe_code)]
 
@@ -22,7 +23,7 @@ pub(crate) static ALGORITHM: Algorithm = Algorithm {
     description: "fastest, for memory that is needed again soon; a larger ACCELERATION is faster and less dense",
     // 2.4 µs for 64 KiB of noise, and 75 for a heap.
     gives_up_early: |_| true,
-    open: |acceleration, _| Ok(Box::new(Lz4::open(acceleration)?)),
+    open: |acceleration, _| Ok(Box::new(Lz4::open(ALGORITHM.name, CALLS, acceleration)?)),
     takes_device: false,
     with_dictionary: None,
 };
@@ -56,11 +57,28 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// The compressor's hash table; decompression needs no state.
-struct Lz4 {
-    /// An initialised `LZ4_stream_t` in `_workspace`.
+/// The functions of the C library that a compressor is made of.
+#[derive(Clone, Copy)]
+pub(crate) struct Calls {
+    /// Bytes of its state.
+    pub state_bytes: unsafe extern "C" fn() -> c_int,
+    /// Makes a state in so many bytes.
+    pub init: unsafe extern "C" fn(*mut c_void, usize) -> *mut c_void,
+    /// Compresses, from a state that anything was compressed with before: state, source, destination, their lengths,
+    /// and the parameter. Keeps within these lengths.
+    pub compress: unsafe extern "C" fn(*mut c_void, *const c_char, *mut c_char, c_int, c_int, c_int) -> c_int,
+}
+
+/// The state is 16 KiB of hash table and a few words.
+const CALLS: Calls =
+    Calls { state_bytes: LZ4_sizeofState, init: LZ4_initStream, compress: LZ4_compress_fast_extState };
+
+/// The compressor's tables; decompression needs no state.
+pub(crate) struct Lz4 {
+    /// What `calls.init` has made in `_workspace`.
     state: *mut c_void,
-    acceleration: c_int,
+    calls: Calls,
+    parameter: c_int,
     _workspace: Workspace,
 }
 
@@ -68,14 +86,16 @@ struct Lz4 {
 unsafe impl Send for Lz4 {}
 
 impl Lz4 {
-    fn open(acceleration: i32) -> Result<Lz4, Error> {
-        let (workspace, [area]) = Workspace::new([state_bytes()])?;
+    pub(crate) fn open(name: &'static str, calls: Calls, parameter: i32) -> Result<Lz4, Error> {
+        // SAFETY: it returns a constant.
+        let state_bytes = usize::try_from(unsafe { (calls.state_bytes)() }).unwrap_or(0);
+        let (workspace, [area]) = Workspace::new([state_bytes])?;
         // SAFETY: the area is as long as LZ4 says that its state is, aligned to 64, and ours alone.
-        let state = unsafe { LZ4_initStream(area.cast(), state_bytes()) };
+        let state = unsafe { (calls.init)(area.cast(), state_bytes) };
         if state.is_null() {
-            return Err(Error::Algorithm { name: ALGORITHM.name, code: 0 });
+            return Err(Error::Algorithm { name, code: 0 });
         }
-        Ok(Lz4 { state, acceleration, _workspace: workspace })
+        Ok(Lz4 { state, calls, parameter, _workspace: workspace })
     }
 }
 
@@ -83,16 +103,16 @@ impl Stream for Lz4 {
     fn compress_unit(&mut self, src: &[u8], dst: &mut [u8]) -> Result<Outcome, Error> {
         let src_size = c_int::try_from(src.len()).unwrap_or(c_int::MAX);
         let dst_capacity = c_int::try_from(dst.len()).unwrap_or(c_int::MAX);
-        // SAFETY: `state` was initialised by `open` and is used by LZ4 alone, through `&mut self`; the
-        // other lengths are those of the slices, or less.
+        // SAFETY: `state` was initialised by `open` and is used by LZ4 alone, through `&mut self`; after a failure
+        // `compress` itself initialises it anew. The other lengths are those of the slices, or less.
         let bytes = unsafe {
-            LZ4_compress_fast_extState(
+            (self.calls.compress)(
                 self.state,
                 src.as_ptr().cast(),
                 dst.as_mut_ptr().cast(),
                 src_size,
                 dst_capacity,
-                self.acceleration,
+                self.parameter,
             )
         };
         // 0 is LZ4's only failure for a unit of this length, and means that `dst` is too short.
@@ -112,7 +132,7 @@ impl Stream for Lz4 {
 }
 
 /// Decompresses a block, which must hold exactly `dst.len()` bytes.
-pub(crate) fn decompress(src: &[u8], dst: &mut [u8]) -> Result<(), Error> {
+fn decompress(src: &[u8], dst: &mut [u8]) -> Result<(), Error> {
     let (src_size, dst_size) = sizes(src, dst)?;
     // SAFETY: the lengths are those of the slices, and LZ4_decompress_safe keeps within them whatever `src` holds.
     let bytes =
@@ -121,7 +141,7 @@ pub(crate) fn decompress(src: &[u8], dst: &mut [u8]) -> Result<(), Error> {
 }
 
 /// Decompresses the first `dst.len()` bytes of a block that holds more.
-pub(crate) fn decompress_prefix(src: &[u8], dst: &mut [u8]) -> Result<(), Error> {
+fn decompress_prefix(src: &[u8], dst: &mut [u8]) -> Result<(), Error> {
     let (src_size, dst_size) = sizes(src, dst)?;
     // SAFETY: as in `decompress`; the target is the whole of `dst`.
     let bytes = unsafe {
@@ -134,13 +154,6 @@ pub(crate) fn decompress_prefix(src: &[u8], dst: &mut [u8]) -> Result<(), Error>
         )
     };
     if bytes == dst_size { Ok(()) } else { Err(Error::Damaged) }
-}
-
-/// Bytes of an `LZ4_stream_t`: 16 KiB of hash table and a few words.
-fn state_bytes() -> usize {
-    // SAFETY: it returns a constant.
-    let bytes = unsafe { LZ4_sizeofState() };
-    usize::try_from(bytes).unwrap_or(0)
 }
 
 /// The lengths as LZ4 takes them. No object of ours is longer than that.
