@@ -86,9 +86,15 @@ pub extern "C" fn by_syscall() {
 /// The arguments of clone(3), in its order.
 type LibcClone = extern "C" fn(usize, usize, i32, usize, usize, usize, usize) -> i32;
 
-fn on_libc_clone(
-    (function, stack, flags, argument): (usize, usize, i32, usize),
-    (parent_tid, tls, child_tid): (usize, usize, usize),
+/// clone(3): what copies the memory is ours; libc itself never does so by this function.
+pub extern "C" fn clone(
+    function: usize,
+    stack: usize,
+    flags: i32,
+    argument: usize,
+    parent_tid: usize,
+    tls: usize,
+    child_tid: usize,
 ) -> i32 {
     if !is_in_run() || flags as u32 & CLONE_VM != 0 || function == 0 || stack == 0 {
         // SAFETY: the type of clone(3); the rest is its caller's business.
@@ -123,31 +129,8 @@ fn on_libc_clone(
     }
 }
 
-/// clone(3): what copies the memory is ours; libc itself never does so by this function.
-pub extern "C" fn clone(
-    function: usize,
-    stack: usize,
-    flags: i32,
-    argument: usize,
-    parent_tid: usize,
-    tls: usize,
-    child_tid: usize,
-) -> i32 {
-    on_libc_clone((function, stack, flags, argument), (parent_tid, tls, child_tid))
-}
-
 /// Its other name.
-pub extern "C" fn __clone(
-    function: usize,
-    stack: usize,
-    flags: i32,
-    argument: usize,
-    parent_tid: usize,
-    tls: usize,
-    child_tid: usize,
-) -> i32 {
-    on_libc_clone((function, stack, flags, argument), (parent_tid, tls, child_tid))
-}
+pub use self::clone as __clone;
 
 #[cfg(test)]
 mod tests {
