@@ -14,21 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, exit};
 
 /// The crates whose code is in the library.
-const CRATES: [&str; 13] = [
-    "acomp",
-    "base",
-    "control",
-    "engine",
-    "iaa",
-    "interpose",
-    "libzfolio",
-    "memcg",
-    "mm",
-    "uffd",
-    "vmscan",
-    "zsmalloc",
-    "zswap",
-];
+const CRATES: [&str; 13] = include!("../libzfolio/crates.in");
 
 /// The functions that the library exports, by name.
 macro_rules! functions {
@@ -58,6 +44,7 @@ fn main() {
             println!("cargo::rerun-if-changed={}", crates.join(name).join(part).display());
         }
     }
+    println!("cargo::rerun-if-changed={}", crates.join("libzfolio/crates.in").display());
     let order = crates.join("libzfolio/zfolio.ld");
     println!("cargo::rerun-if-changed={}", order.display());
     let map = out.join("zfolio.map");
