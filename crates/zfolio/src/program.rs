@@ -3,7 +3,7 @@
 
 use crate::causes::Cause;
 use crate::elf::{self, Elf};
-use std::ffi::{CString, OsStr, OsString};
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs::{self, File};
 use std::io::Read;
@@ -169,8 +169,7 @@ fn changes_rights(file: &Path) -> Option<&'static str> {
     if mode & (libc::S_ISGID | libc::S_IXGRP) == libc::S_ISGID | libc::S_IXGRP {
         return Some("setgid");
     }
-    let path = CString::new(file.as_os_str().as_bytes()).ok()?;
-    crate::sys::has_attribute(&path, c"security.capability").then_some("given capabilities (setcap)")
+    crate::sys::has_attribute(file, c"security.capability").then_some("given capabilities (setcap)")
 }
 
 #[cfg(test)]

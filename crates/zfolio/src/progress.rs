@@ -62,12 +62,12 @@ impl Progress {
         if now - self.began < FIRST || now - before < AGAIN {
             return;
         }
-        if !sys::is_line_mode(libc::STDERR_FILENO) {
+        if !sys::is_line_mode(std::io::stderr()) {
             // Whoever draws the screen now has drawn over it, too.
             self.is_shown = false;
             return;
         }
-        if !sys::takes_output(libc::STDERR_FILENO) {
+        if !sys::takes_output(std::io::stderr()) {
             return;
         }
         let faults = faults(memcg);
@@ -91,7 +91,7 @@ impl Progress {
 
     /// Erases the line: something else is to be written, or the run has ended.
     pub fn clear(&mut self) {
-        if std::mem::take(&mut self.is_shown) && sys::takes_output(libc::STDERR_FILENO) {
+        if std::mem::take(&mut self.is_shown) && sys::takes_output(std::io::stderr()) {
             write(ERASE);
         }
     }

@@ -1,12 +1,17 @@
 //! The system calls that std has no words for. All `unsafe` of the command is here, in `probe.rs` and in `ptrace.rs`,
 //! but for what `attach.rs` writes and the mapping of the shared page in `rundir.rs`.
 
-use std::ffi::{CStr, CString, OsStr};
+use rustix::event::{self, PollFd, PollFlags};
+use rustix::fs;
+use rustix::net::{self, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use rustix::termios::{self, LocalModes};
+use rustix::time::{ClockId, Timespec, clock_gettime};
+use std::ffi::{CStr, CString};
 use std::fs::File;
-use std::io::{self, Error};
+use std::io::{self, Error, IoSlice};
 use std::mem::{MaybeUninit, zeroed};
 use std::ops::Range;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
@@ -26,32 +31,22 @@ fn c_path(path: &Path) -> io::Result<CString> {
 
 /// True when the effective user may execute `path`.
 pub fn may_execute(path: &Path) -> bool {
-    let Ok(path) = c_path(path) else { return false };
-    // SAFETY: the path is a C string.
-    unsafe { libc::faccessat(libc::AT_FDCWD, path.as_ptr(), libc::X_OK, libc::AT_EACCESS) == 0 }
+    fs::accessat(fs::CWD, path, fs::Access::EXEC_OK, fs::AtFlags::EACCESS).is_ok()
 }
 
 /// True when the file has an extended attribute of this name.
-pub fn has_attribute(path: &CStr, name: &CStr) -> bool {
-    // SAFETY: both are C strings, and nothing is written into a buffer of no bytes.
-    unsafe { libc::getxattr(path.as_ptr(), name.as_ptr(), std::ptr::null_mut(), 0) > 0 }
+pub fn has_attribute(path: &Path, name: &CStr) -> bool {
+    fs::getxattr(path, name, &mut [0; 0]).is_ok_and(|bytes| bytes > 0)
 }
 
 /// True when files of the directory's filesystem may be executed and mapped as code.
 pub fn allows_code(dir: &Path) -> bool {
-    let Ok(dir) = c_path(dir) else { return false };
-    let mut stat = MaybeUninit::<libc::statvfs>::uninit();
-    // SAFETY: the path is a C string, and the structure is read only when the call filled it.
-    unsafe {
-        libc::statvfs(dir.as_ptr(), stat.as_mut_ptr()) == 0
-            && stat.assume_init().f_flag & libc::ST_NOEXEC == 0
-    }
+    fs::statvfs(dir).is_ok_and(|system| !system.f_flag.contains(fs::StatVfsMountFlags::NOEXEC))
 }
 
 /// The effective user's id.
 pub fn effective_user() -> u32 {
-    // SAFETY: cannot fail.
-    unsafe { libc::geteuid() }
+    rustix::process::geteuid().as_raw()
 }
 
 /// The effective user's id of another process; none of one that has ended.
@@ -59,14 +54,6 @@ pub fn user_of(pid: u32) -> Option<u32> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let ids = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
     ids.split_ascii_whitespace().nth(1)?.parse().ok()
-}
-
-/// A resource's soft limit; `None` is no limit.
-pub fn soft_limit(resource: libc::__rlimit_resource_t) -> Option<u64> {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the kernel writes the structure only.
-    let found = unsafe { libc::getrlimit(resource, &mut limit) } == 0;
-    (found && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
 }
 
 /// Fills streams 0 to 2 that are closed with /dev/null, closed again for CMD: a file of ours must not get their number,
@@ -127,51 +114,44 @@ pub unsafe fn map_shared<T>(file: &File, first: &File, first_bytes: usize) -> io
 /// The device, major and minor, of memfds and of what is shared without a file: the kernel has one file system for all
 /// of them.
 pub fn memfd_device() -> Option<(u64, u64)> {
-    // SAFETY: the name is a C string; the descriptor is new, and the file's alone.
-    let file = unsafe {
-        let fd = libc::memfd_create(c"zfolio-device".as_ptr(), libc::MFD_CLOEXEC);
-        if fd < 0 {
-            return None;
-        }
-        File::from_raw_fd(fd)
-    };
+    let file = File::from(fs::memfd_create(c"zfolio-device", fs::MemfdFlags::CLOEXEC).ok()?);
     let device = file.metadata().ok()?.dev();
     Some((libc::major(device).into(), libc::minor(device).into()))
 }
 
 /// Takes the exclusive lock of a file without waiting; false when somebody has it.
 pub fn try_lock(file: &File) -> bool {
-    // SAFETY: touches no memory.
-    unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) == 0 }
+    fs::flock(file, fs::FlockOperation::NonBlockingLockExclusive).is_ok()
 }
 
 /// Takes a lock of a file that others may have too, without waiting; false when somebody has it for himself.
 pub fn share_lock(file: &File) -> bool {
-    // SAFETY: touches no memory.
-    unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_SH | libc::LOCK_NB) == 0 }
+    fs::flock(file, fs::FlockOperation::NonBlockingLockShared).is_ok()
 }
 
 /// True when a descriptor is this process's terminal, this process is not in its background, and it takes lines and
 /// echoes them: nobody reads single keys, draws the screen, or asks for a password.
-pub fn is_line_mode(fd: i32) -> bool {
-    // SAFETY: the structure is plain data, read only when the call has filled it.
-    unsafe {
-        let mut mode: libc::termios = zeroed();
-        libc::tcgetpgrp(fd) == libc::getpgrp()
-            && libc::tcgetattr(fd, &mut mode) == 0
-            && mode.c_lflag & (libc::ICANON | libc::ECHO) == libc::ICANON | libc::ECHO
-    }
+pub fn is_line_mode(fd: impl AsFd) -> bool {
+    const WANTED: LocalModes = LocalModes::ICANON.union(LocalModes::ECHO);
+    is_in_foreground(&fd) && termios::tcgetattr(fd).is_ok_and(|mode| mode.local_modes.contains(WANTED))
+}
+
+/// True when a descriptor is this process's terminal, and this process is not in its background.
+fn is_in_foreground(fd: impl AsFd) -> bool {
+    // Not by rustix, where no group is 0: that is how a PID namespace sees one that is outside.
+    // SAFETY: neither touches memory of ours.
+    unsafe { libc::tcgetpgrp(fd.as_fd().as_raw_fd()) == libc::getpgrp() }
+}
+
+/// True when there is this to be told of a descriptor, without waiting.
+fn is_ready(fd: impl AsFd, wanted: PollFlags) -> bool {
+    let mut asked = [PollFd::new(&fd, wanted)];
+    event::poll(&mut asked, Some(&Timespec::default())) == Ok(1) && asked[0].revents().contains(wanted)
 }
 
 /// True when a write to this process's terminal would not have to wait, and this process is not in its background.
-pub fn takes_output(fd: i32) -> bool {
-    let mut asked = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
-    // SAFETY: one structure, which the kernel fills.
-    unsafe {
-        libc::tcgetpgrp(fd) == libc::getpgrp()
-            && libc::poll(&mut asked, 1, 0) == 1
-            && asked.revents & libc::POLLOUT != 0
-    }
+pub fn takes_output(fd: impl AsFd) -> bool {
+    is_in_foreground(&fd) && is_ready(fd, PollFlags::OUT)
 }
 
 /// What CMD is to inherit although this process has changed it: signal mask, and the disposition of SIGCHLD.
@@ -220,28 +200,12 @@ pub fn next_signal(timeout: Duration) -> Option<Signal> {
 
 /// Sends descriptors over a socket with this byte, since they cannot go alone. It does not wait.
 pub fn send_descriptors(to: &UnixStream, byte: u8, descriptors: &[BorrowedFd]) -> io::Result<()> {
-    const MOST: usize = 8;
-    assert!(descriptors.len() <= MOST);
-    let mut byte = [byte];
-    let bytes = size_of_val(descriptors) as libc::c_uint;
-    // Words, so that headers are aligned.
-    let mut control = [0usize; (size_of::<libc::cmsghdr>() + MOST * size_of::<libc::c_int>()) / 8 + 2];
-    // SAFETY: every pointer is to something that outlives the call, with its length; there is room for one header with
-    // so many descriptors, each of which is a number (`BorrowedFd` is one, by its documentation).
-    unsafe {
-        let mut part = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: byte.len() };
-        let mut message: libc::msghdr = zeroed();
-        (message.msg_iov, message.msg_iovlen) = (&raw mut part, 1);
-        message.msg_control = control.as_mut_ptr().cast();
-        message.msg_controllen = libc::CMSG_SPACE(bytes) as usize;
-        let header = libc::CMSG_FIRSTHDR(&message);
-        (*header).cmsg_level = libc::SOL_SOCKET;
-        (*header).cmsg_type = libc::SCM_RIGHTS;
-        (*header).cmsg_len = libc::CMSG_LEN(bytes) as usize;
-        libc::CMSG_DATA(header).copy_from_nonoverlapping(descriptors.as_ptr().cast(), bytes as usize);
-        let sent = libc::sendmsg(to.as_raw_fd(), &message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
-        if sent < 0 { Err(Error::last_os_error()) } else { Ok(()) }
-    }
+    let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
+    let mut control = SendAncillaryBuffer::new(&mut room);
+    assert!(control.push(SendAncillaryMessage::ScmRights(descriptors)), "more than there is room for");
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    net::sendmsg(to, &[IoSlice::new(&[byte])], &mut control, flags)?;
+    Ok(())
 }
 
 /// A process that has connected.
@@ -278,10 +242,8 @@ fn socket_option<T>(socket: &UnixStream, option: libc::c_int, value: &mut T) -> 
 
 /// True when the process of this pidfd has not ended.
 pub fn is_running(process: &OwnedFd) -> bool {
-    let mut asked = libc::pollfd { fd: process.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    // Not `== 0`: a signal that is pending makes it an error, which says nothing of the process.
-    // SAFETY: one structure, which the kernel fills.
-    unsafe { libc::poll(&mut asked, 1, 0) != 1 }
+    // A signal that is pending makes it an error, which says nothing of the process.
+    !is_ready(process, PollFlags::IN)
 }
 
 /// Makes this process the parent of descendants whose own parent has ended.
@@ -402,9 +364,7 @@ fn pointers<'a>(strings: impl Iterator<Item = &'a CString>) -> Vec<*const libc::
 
 /// How much processor time this process has used.
 pub fn cpu_time() -> Duration {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the kernel writes the structure only.
-    unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut time) };
+    let time = clock_gettime(ClockId::ProcessCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
@@ -423,22 +383,13 @@ pub fn cpu_ns_of(pid: Pid) -> u64 {
 
 /// True while the machine's own swap holds anything.
 pub fn is_swapping() -> bool {
-    // SAFETY: the structure is plain data that the call fills.
-    unsafe {
-        let mut info: libc::sysinfo = zeroed();
-        libc::sysinfo(&mut info) == 0 && info.freeswap < info.totalswap
-    }
+    let info = rustix::system::sysinfo();
+    info.freeswap < info.totalswap
 }
 
 /// The running kernel's release, `6.12.3-amd64`, and its build, `#1 SMP ...`.
 pub fn kernel() -> (String, String) {
-    // SAFETY: the structure is plain data that the call fills with C strings.
-    unsafe {
-        let mut name: libc::utsname = zeroed();
-        libc::uname(&mut name);
-        let text = |words: &[libc::c_char]| {
-            OsStr::from_bytes(CStr::from_ptr(words.as_ptr()).to_bytes()).to_string_lossy().into_owned()
-        };
-        (text(&name.release), text(&name.version))
-    }
+    let name = rustix::system::uname();
+    let text = |words: &CStr| words.to_string_lossy().into_owned();
+    (text(name.release()), text(name.version()))
 }

@@ -174,7 +174,7 @@ impl Progress {
 
     fn show(&mut self, step: &Step) {
         // Not from the background, and not where it would have to wait.
-        if self.is_terminal && sys::takes_output(libc::STDERR_FILENO) {
+        if self.is_terminal && sys::takes_output(io::stderr()) {
             let Step { round, rounds, row, percent } = step;
             let (unit, name) = (table::unit_name(row.unit_bytes), &row.compressor);
             let _ = write!(
@@ -187,7 +187,7 @@ impl Progress {
 
     /// Takes the line away.
     fn clear(&mut self) {
-        if std::mem::take(&mut self.is_shown) && sys::takes_output(libc::STDERR_FILENO) {
+        if std::mem::take(&mut self.is_shown) && sys::takes_output(io::stderr()) {
             let _ = write!(io::stderr(), "\r\x1b[K");
         }
     }

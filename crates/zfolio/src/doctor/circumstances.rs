@@ -6,7 +6,7 @@ use crate::cgroup::Memory;
 use crate::check::{Check, Remedy, Verdict};
 use crate::size::Bytes;
 use crate::swap::Swap;
-use crate::sys;
+use rustix::process::{Resource, getrlimit};
 use std::fs;
 
 /// The chosen word of `always [madvise] never`.
@@ -66,7 +66,7 @@ pub(super) fn overcommit() -> Check {
 }
 
 pub(super) fn address_space() -> Check {
-    let (found, verdict) = match sys::soft_limit(libc::RLIMIT_AS) {
+    let (found, verdict) = match getrlimit(Resource::As).current {
         None => ("no limit".to_string(), Verdict::Ok),
         Some(bytes) => (format!("{}: the pool's addresses count, too", Bytes(bytes)), Verdict::Note),
     };
@@ -74,7 +74,7 @@ pub(super) fn address_space() -> Check {
 }
 
 pub(super) fn processes() -> Check {
-    match sys::soft_limit(libc::RLIMIT_NPROC) {
+    match getrlimit(Resource::Nproc).current {
         None => {
             Check { name: "processes", found: "no limit".into(), verdict: Verdict::Ok, remedies: PROCESSES }
         }
