@@ -5,120 +5,19 @@
 //! Each test starts `tests/c/descend.c`, which tells by its own memory whether it is managed, once alone and once under
 //! zfolio. They need the right to userfaultfd, as `zfolio doctor` does.
 
+mod descend;
 mod skip;
 
+use descend::{Scratch, ZFOLIO, alone, is_the_same, not_zfolios, text, under_zfolio, ways, without_ours};
 use serde_json::Value;
 use skip::skip;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output};
-
-const ZFOLIO: &str = env!("CARGO_BIN_EXE_zfolio");
-const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/c/");
 
 /// The user whom everybody takes for nobody.
 const NOBODY: &str = "65534";
-
-/// A folder that every user gets into, with the test program; it goes with the test.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(test: &str) -> Scratch {
-        let dir = std::env::temp_dir().join(format!("zfolio-descendants-{test}-{}", std::process::id()));
-        fs::create_dir_all(&dir).unwrap();
-        fs::set_permissions(&dir, Permissions::from_mode(0o755)).unwrap();
-        let scratch = Scratch(dir);
-        scratch.compile("descend.c", "descend", &["-O1", "-Wall", "-pthread"]);
-        scratch
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.0.join(name).to_str().unwrap().to_string()
-    }
-
-    fn compile(&self, source: &str, name: &str, flags: &[&str]) -> String {
-        let path = self.path(name);
-        let source = format!("{SOURCES}{source}");
-        let built = Command::new("gcc").args(flags).args(["-o", &path, &source]).status();
-        assert!(built.expect("gcc is needed").success(), "gcc {flags:?} {source}");
-        fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
-        path
-    }
-
-    fn file(&self, name: &str, content: &str) -> String {
-        let path = self.path(name);
-        fs::write(&path, content).unwrap();
-        fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
-        path
-    }
-
-    /// A script that executes its arguments, if this is a shell.
-    fn script(&self, name: &str, interpreter: &str) -> String {
-        self.file(name, &format!("#!{interpreter}\nexec \"$@\"\n"))
-    }
-
-    /// A program without a C library that is started by this loader.
-    fn bare(&self, name: &str, loader: &str, flags: &[&str]) -> String {
-        let loader = format!("-Wl,--dynamic-linker={loader}");
-        let bare = ["-nostdlib", "-nostartfiles", "-fPIE", "-pie", "-fno-stack-protector", &loader];
-        self.compile("bare.c", name, &[&bare, flags].concat())
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        fs::remove_dir_all(&self.0).unwrap();
-    }
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).unwrap()
-}
-
-fn alone(command: &[&str]) -> Output {
-    Command::new(command[0]).args(&command[1..]).output().unwrap()
-}
-
-fn under_zfolio(command: &[&str]) -> Output {
-    Command::new(ZFOLIO).args(["run", "--memory", "32M", "--"]).args(command).output().unwrap()
-}
-
-/// What there is without zfolio's own: its variables in an environment, its lines on stderr.
-fn without_ours(output: &[u8]) -> String {
-    let mut lines = String::new();
-    for line in text(output).lines() {
-        let line = match line.strip_prefix("LD_PRELOAD=") {
-            Some(value) => {
-                let theirs: Vec<_> =
-                    value.split(':').filter(|entry| !entry.ends_with("/libzfolio.so")).collect();
-                if theirs.is_empty() { String::new() } else { format!("LD_PRELOAD={}", theirs.join(":")) }
-            }
-            None if line.starts_with("ZFOLIO_MEMCG=") => String::new(),
-            None => line.to_string(),
-        };
-        if !line.is_empty() {
-            lines += &format!("{line}\n");
-        }
-    }
-    lines
-}
-
-/// The lines that zfolio does not begin, or go on with after a summary's first.
-fn not_zfolios(stderr: &[u8]) -> String {
-    let is_ours = |line: &&str| line.starts_with("zfolio: ") || line.starts_with("  ");
-    text(stderr).lines().filter(|line| !is_ours(line)).map(|line| format!("{line}\n")).collect()
-}
-
-/// Runs a command alone and under zfolio, and sees that there is no difference; returns the latter.
-fn is_the_same(command: &[&str]) -> Output {
-    let (before, after) = (alone(command), under_zfolio(command));
-    let said = text(&after.stderr);
-    assert_eq!(after.status.code(), before.status.code(), "{command:?}: {said}");
-    assert_eq!(without_ours(&after.stdout), text(&before.stdout), "{command:?}: {said}");
-    assert_eq!(not_zfolios(&after.stderr), text(&before.stderr), "{command:?}");
-    after
-}
 
 /// Runs a command that ends in `descend grow`: it must come to its end, without a foreign word. True when it was
 /// managed; if it was not, that is said.
@@ -196,12 +95,6 @@ fn works(command: &[&str]) -> bool {
         skip(&format!("{command:?} does not work here"));
     }
     works
-}
-
-fn ways(descend: &str) -> Vec<String> {
-    let ways: Vec<_> = text(&alone(&[descend, "ways"]).stdout).lines().map(str::to_string).collect();
-    assert!(ways.len() > 20, "{ways:?}");
-    ways
 }
 
 #[test]
@@ -453,106 +346,4 @@ fn static_programs_and_those_that_change_their_rights_run_as_alone() {
     fs::set_permissions(&setuid, Permissions::from_mode(0o4755)).unwrap();
     is_the_same(&["sh", "-c", &format!("{setuid} show a b")]);
     is_the_same(&["env", "-i", &setuid, "by", "execvpe", &descend, "show", "a"]);
-}
-
-#[test]
-fn other_loaders_say_nothing() {
-    let scratch = Scratch::new("loaders");
-    for (name, variable, path, flags) in [
-        ("32-bit", "ZFOLIO_LOADER_32", "/lib/ld-linux.so.2", &["-m32"][..]),
-        ("musl", "ZFOLIO_LOADER_MUSL", "/lib/ld-musl-x86_64.so.1", &[]),
-        ("glibc", "ZFOLIO_LOADER_64", "/lib64/ld-linux-x86-64.so.2", &[]),
-    ] {
-        let loader = std::env::var(variable).unwrap_or(path.into());
-        if !Path::new(&loader).exists() {
-            skip(&format!("no {name} loader, neither {path} nor one named by {variable}"));
-            continue;
-        }
-        let bare = scratch.bare(name, &loader, flags);
-        let output = is_the_same(&["sh", "-c", &bare]);
-        assert_eq!(output.status.code(), Some(7), "{name}");
-        assert!(text(&output.stdout).ends_with("started\n"), "{name}");
-        is_the_same(&["env", "-i", &bare]);
-        is_the_same(&["env", "LD_PRELOAD=/no/such.so", &bare]);
-
-        let expected = if loader == GLIBC { FILE } else { PLATFORM };
-        let script = scratch.script(&format!("{name}.script"), &bare);
-        let descend = scratch.path("descend");
-        for program in [&bare, &script] {
-            for way in ["execve", "execvp", "posix_spawn", "vfork"] {
-                let output = is_the_same(&[&descend, "by", way, program]);
-                assert_eq!(library(&output), expected, "{name} {way} {program}");
-            }
-        }
-    }
-}
-
-/// The loader of whose programs it is known that they can be given the library's own path.
-const GLIBC: &str = "/lib64/ld-linux-x86-64.so.2";
-
-/// The library's names, without the directory of the run.
-const FILE: &str = "libzfolio.so";
-const PLATFORM: &str = "$PLATFORM/libzfolio.so";
-
-/// By which name the program that said this was given the library.
-fn library(output: &Output) -> &'static str {
-    let out = text(&output.stdout);
-    let preload = out.lines().find_map(|line| line.strip_prefix("LD_PRELOAD=")).expect(&out);
-    let ours: Vec<_> = preload.split([':', ' ']).filter(|entry| entry.ends_with(FILE)).collect();
-    assert_eq!(ours.len(), 1, "{out}");
-    if ours[0].ends_with(PLATFORM) { PLATFORM } else { FILE }
-}
-
-#[test]
-fn a_program_of_glibcs_gets_the_shorter_name_where_it_is_known() {
-    let scratch = Scratch::new("names");
-    let descend = scratch.path("descend");
-    for way in ways(&descend) {
-        // Which file a descriptor is cannot be told, and while another thread may look no file is opened.
-        let is_known = !["fexecve", "execveat", "posix_spawn_thread"].contains(&&*way);
-        let output = is_the_same(&[&descend, "by", &way, &descend, "show"]);
-        assert_eq!(library(&output), if is_known { FILE } else { PLATFORM }, "{way}");
-    }
-    let show = |command: &[&str]| library(&is_the_same(command));
-    assert_eq!(show(&[&descend, "show"]), FILE, "CMD");
-    assert_eq!(show(&["env", "-i", &descend, "show"]), FILE);
-    // A script is what its interpreter is.
-    let script = scratch.script("script", "/bin/sh");
-    for command in [&[&*script][..], &["sh", &script], &[&descend, "by", "execvp", &script]] {
-        assert_eq!(show(&[command, &[&descend, "show"]].concat()), FILE, "{command:?}");
-    }
-    // By a name, and by a path that is relative to where the call is made, or to where posix_spawn goes first.
-    let folder = scratch.0.to_str().unwrap();
-    let path = format!("PATH=/no/such:{folder}:{}", std::env::var("PATH").unwrap());
-    assert_eq!(show(&["env", &path, "descend", "show"]), FILE);
-    assert_eq!(show(&["env", "-C", folder, "./descend", "show"]), FILE);
-    let relative = descend.strip_prefix('/').unwrap();
-    assert_eq!(show(&[&descend, "by", "posix_spawn_elsewhere", relative, "show"]), PLATFORM);
-}
-
-#[test]
-fn a_static_program_gets_the_longer_name_and_passes_it_on() {
-    let scratch = Scratch::new("static");
-    let descend = scratch.path("descend");
-    let fixed = scratch.compile("descend.c", "fixed", &["-O1", "-pthread", "-static"]);
-    for way in ways(&descend) {
-        assert_eq!(library(&is_the_same(&[&descend, "by", &way, &fixed, "show"])), PLATFORM, "{way}");
-    }
-    // Nothing of zfolio is in it, and so its environment must do for whatever it starts.
-    let passed_on = is_the_same(&["sh", "-c", &format!("{fixed} by execve {descend} show")]);
-    assert_eq!(library(&passed_on), PLATFORM);
-}
-
-#[test]
-fn no_descriptor_is_needed_or_left_to_see_what_a_program_is() {
-    let scratch = Scratch::new("descriptors");
-    let descend = scratch.path("descend");
-    for way in ["execve", "execvp", "posix_spawn", "vfork"] {
-        let output = is_the_same(&[&descend, "full", way, &descend, "show"]);
-        assert_eq!(library(&output), PLATFORM, "{way}: what cannot be opened is not known");
-    }
-    for way in ["exec", "spawn"] {
-        let output = is_the_same(&[&descend, "leaves", way, &descend]);
-        assert_eq!(output.status.code(), Some(0), "{way}");
-    }
 }
