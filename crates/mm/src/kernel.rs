@@ -48,7 +48,8 @@ pub trait Kernel {
     fn next(&mut self) -> Option<Message>;
     /// Makes missing pages of the mapping that holds `range` fault to the pager, and keeps it out of children. Once
     /// this is `Ok`, and no event is under way, all of the returned range, which holds `range`, is registered. EAGAIN:
-    /// it has changed meanwhile; to be asked for anew.
+    /// it has changed meanwhile; to be asked for anew. EINVAL: it cannot be registered, or the mapping was split and
+    /// does not hold all of `range` any more.
     fn register(&mut self, range: Range<usize>) -> Result<Range<usize>, Errno>;
     /// Undoes `register` for all mappings that touch the range.
     fn unregister(&mut self, range: Range<usize>);
