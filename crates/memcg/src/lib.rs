@@ -27,13 +27,14 @@
 //! - [`Gauges`]: what all of them hold together
 //! - [`hist::Histogram`]: latencies, log-linear
 //! - [`accelerator`]: what devices have done
-//! - [`share`]: how the limit is divided among the processes
+//! - [`division`]: how the limit is divided among the processes; [`share`]: a slot's part of it
 //! - [`notice::Notice`]: a line that is said once in a run
 //! - [`Text`]: a text of at most so many bytes
 
 #![cfg_attr(not(test), no_std)]
 
 pub mod accelerator;
+pub mod division;
 mod gauges;
 pub mod hist;
 pub mod notice;
@@ -54,7 +55,7 @@ use base::PAGE;
 use core::mem::offset_of;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
-use share::Division;
+use division::Division;
 
 /// "zfolio" and the version of this layout; both sides refuse any other.
 pub const MAGIC: u64 = 0x7a66_6f6c_696f_0008;
