@@ -110,79 +110,105 @@ pub struct Iovec {
 /// Where a descriptor stands, for the calls that say no offset.
 const HERE: i64 = -1;
 
+type Read = extern "C" fn(i32, *mut c_void, usize) -> isize;
+type ReadChk = extern "C" fn(i32, *mut c_void, usize, usize) -> isize;
+type Pread = extern "C" fn(i32, *mut c_void, usize, i64) -> isize;
+type PreadChk = extern "C" fn(i32, *mut c_void, usize, i64, usize) -> isize;
+type Readv = extern "C" fn(i32, usize, i32) -> isize;
+type Preadv = extern "C" fn(i32, usize, i32, i64) -> isize;
+type Preadv2 = extern "C" fn(i32, usize, i32, i64, i32) -> isize;
+
 /// read(2).
 pub extern "C" fn read(fd: i32, at: *mut c_void, bytes: usize) -> isize {
-    // SAFETY: the type of read(2), and the program's own call.
-    let done =
-        unsafe { real::<extern "C" fn(i32, *mut c_void, usize) -> isize>(ReadCall::Read) }(fd, at, bytes);
+    // SAFETY: the type of read.
+    let real = unsafe { real::<Read>(ReadCall::Read) };
+    let done = real(fd, at, bytes);
     complete(fd, &[Iovec { at: at as usize, bytes }], HERE, done)
 }
 
 /// read(2), where the compiler knows how large the buffer is.
 pub extern "C" fn __read_chk(fd: i32, at: *mut c_void, bytes: usize, most: usize) -> isize {
-    // SAFETY: libc's function of this name, and the program's own call.
-    let real = unsafe { real::<extern "C" fn(i32, *mut c_void, usize, usize) -> isize>(ReadCall::ReadChk) };
+    // SAFETY: the type of __read_chk.
+    let real = unsafe { real::<ReadChk>(ReadCall::ReadChk) };
     let done = real(fd, at, bytes, most);
     complete(fd, &[Iovec { at: at as usize, bytes }], HERE, done)
 }
 
-/// The calls with an offset and one buffer; those that know how large it is say so in a fifth register.
-macro_rules! pread {
-    ($($(#[$doc:meta])* $name:ident => $call:ident;)*) => {
-        $(
-            $(#[$doc])*
-            pub extern "C" fn $name(fd: i32, at: *mut c_void, bytes: usize, offset: i64, most: usize) -> isize {
-                type Pread = extern "C" fn(i32, *mut c_void, usize, i64, usize) -> isize;
-                // SAFETY: libc's function of this name, which reads from the registers what it needs.
-                let done = unsafe { real::<Pread>(ReadCall::$call) }(fd, at, bytes, offset, most);
-                complete(fd, &[Iovec { at: at as usize, bytes }], offset, done)
-            }
-        )*
-    };
+/// pread(2).
+pub extern "C" fn pread(fd: i32, at: *mut c_void, bytes: usize, offset: i64) -> isize {
+    // SAFETY: the type of pread.
+    let real = unsafe { real::<Pread>(ReadCall::Pread) };
+    let done = real(fd, at, bytes, offset);
+    complete(fd, &[Iovec { at: at as usize, bytes }], offset, done)
 }
 
-pread! {
-    /// pread(2).
-    pread => Pread;
-    /// pread(2) under its other name.
-    pread64 => Pread64;
-    /// pread(2), where the compiler knows how large the buffer is.
-    __pread_chk => PreadChk;
-    /// The same under its other name.
-    __pread64_chk => Pread64Chk;
+/// pread(2) under its other name.
+pub extern "C" fn pread64(fd: i32, at: *mut c_void, bytes: usize, offset: i64) -> isize {
+    // SAFETY: the type of pread64.
+    let real = unsafe { real::<Pread>(ReadCall::Pread64) };
+    let done = real(fd, at, bytes, offset);
+    complete(fd, &[Iovec { at: at as usize, bytes }], offset, done)
 }
 
-/// The calls with several buffers, which the kernel fills one after the other.
-macro_rules! readv {
-    ($($(#[$doc:meta])* $name:ident($($argument:ident: $kind:ty),*) => $call:ident, $offset:expr;)*) => {
-        $(
-            $(#[$doc])*
-            pub extern "C" fn $name(fd: i32, pieces: usize, count: i32 $(, $argument: $kind)*) -> isize {
-                type Readv = extern "C" fn(i32, usize, i32 $(, $kind)*) -> isize;
-                // SAFETY: libc's function of this name, and the program's own call.
-                let done = unsafe { real::<Readv>(ReadCall::$call) }(fd, pieces, count $(, $argument)*);
-                if done <= 0 {
-                    return done;
-                }
-                // SAFETY: the kernel has just read so many of them there.
-                let pieces = unsafe { core::slice::from_raw_parts(pieces as *const Iovec, count as usize) };
-                complete(fd, pieces, $offset, done)
-            }
-        )*
-    };
+/// pread(2), where the compiler knows how large the buffer is.
+pub extern "C" fn __pread_chk(fd: i32, at: *mut c_void, bytes: usize, offset: i64, most: usize) -> isize {
+    // SAFETY: the type of __pread_chk.
+    let real = unsafe { real::<PreadChk>(ReadCall::PreadChk) };
+    let done = real(fd, at, bytes, offset, most);
+    complete(fd, &[Iovec { at: at as usize, bytes }], offset, done)
 }
 
-readv! {
-    /// readv(2).
-    readv() => Readv, HERE;
-    /// preadv(2).
-    preadv(offset: i64) => Preadv, offset;
-    /// preadv(2) under its other name.
-    preadv64(offset: i64) => Preadv64, offset;
-    /// preadv2(2).
-    preadv2(offset: i64, flags: i32) => Preadv2, offset;
-    /// preadv2(2) under its other name.
-    preadv64v2(offset: i64, flags: i32) => Preadv64v2, offset;
+/// The same under its other name.
+pub extern "C" fn __pread64_chk(fd: i32, at: *mut c_void, bytes: usize, offset: i64, most: usize) -> isize {
+    // SAFETY: the type of __pread64_chk.
+    let real = unsafe { real::<PreadChk>(ReadCall::Pread64Chk) };
+    let done = real(fd, at, bytes, offset, most);
+    complete(fd, &[Iovec { at: at as usize, bytes }], offset, done)
+}
+
+/// readv(2).
+pub extern "C" fn readv(fd: i32, pieces: usize, count: i32) -> isize {
+    // SAFETY: the type of readv.
+    let real = unsafe { real::<Readv>(ReadCall::Readv) };
+    let done = real(fd, pieces, count);
+    // SAFETY: where readv succeeds it has read the pieces.
+    unsafe { complete_pieces(fd, pieces, count, HERE, done) }
+}
+
+/// preadv(2).
+pub extern "C" fn preadv(fd: i32, pieces: usize, count: i32, offset: i64) -> isize {
+    // SAFETY: the type of preadv.
+    let real = unsafe { real::<Preadv>(ReadCall::Preadv) };
+    let done = real(fd, pieces, count, offset);
+    // SAFETY: where preadv succeeds it has read the pieces.
+    unsafe { complete_pieces(fd, pieces, count, offset, done) }
+}
+
+/// preadv(2) under its other name.
+pub extern "C" fn preadv64(fd: i32, pieces: usize, count: i32, offset: i64) -> isize {
+    // SAFETY: the type of preadv64.
+    let real = unsafe { real::<Preadv>(ReadCall::Preadv64) };
+    let done = real(fd, pieces, count, offset);
+    // SAFETY: where preadv64 succeeds it has read the pieces.
+    unsafe { complete_pieces(fd, pieces, count, offset, done) }
+}
+
+/// preadv2(2).
+pub extern "C" fn preadv2(fd: i32, pieces: usize, count: i32, offset: i64, flags: i32) -> isize {
+    // SAFETY: the type of preadv2.
+    let real = unsafe { real::<Preadv2>(ReadCall::Preadv2) };
+    let done = real(fd, pieces, count, offset, flags);
+    // SAFETY: where preadv2 succeeds it has read the pieces.
+    unsafe { complete_pieces(fd, pieces, count, offset, done) }
+}
+
+/// preadv2(2) under its other name.
+pub extern "C" fn preadv64v2(fd: i32, pieces: usize, count: i32, offset: i64, flags: i32) -> isize {
+    // SAFETY: the type of preadv64v2.
+    let real = unsafe { real::<Preadv2>(ReadCall::Preadv64v2) };
+    let done = real(fd, pieces, count, offset, flags);
+    // SAFETY: where preadv64v2 succeeds it has read the pieces.
+    unsafe { complete_pieces(fd, pieces, count, offset, done) }
 }
 
 /// What `syscall` goes on with for the numbers of these calls; `None` for others, and while nothing can be out.
@@ -205,7 +231,7 @@ extern "C" fn read_by_syscall(_number: i64, fd: i32, at: *mut c_void, bytes: usi
 }
 
 extern "C" fn pread_by_syscall(_number: i64, fd: i32, at: *mut c_void, bytes: usize, offset: i64) -> isize {
-    pread64(fd, at, bytes, offset, 0)
+    pread64(fd, at, bytes, offset)
 }
 
 extern "C" fn readv_by_syscall(_number: i64, fd: i32, pieces: usize, count: i32) -> isize {
@@ -325,6 +351,19 @@ fn complete(fd: i32, pieces: &[Iovec], offset: i64, done: isize) -> isize {
         from = to;
     }
     done
+}
+
+/// [`complete`] for a call with several buffers, which the kernel fills one after the other.
+///
+/// # Safety
+/// If `done` is more than 0, the kernel must have just read `count` of these pieces, at this address.
+unsafe fn complete_pieces(fd: i32, pieces: usize, count: i32, offset: i64, done: isize) -> isize {
+    if done <= 0 {
+        return done;
+    }
+    // SAFETY: the caller's contract.
+    let pieces = unsafe { core::slice::from_raw_parts(pieces as *const Iovec, count as usize) };
+    complete(fd, pieces, offset, done)
 }
 
 /// Asks the engine about a range of pages, [`LOOK_PAGES`] at most.

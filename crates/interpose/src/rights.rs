@@ -10,6 +10,7 @@ use control::log;
 use control::page_tables;
 use control::run;
 use control::{CONTROL, EngineState};
+use core::ffi::{c_char, c_void};
 use core::sync::atomic::Ordering::*;
 use linux_raw_sys::general as g;
 use uffd::sys::{self, consts::*};
@@ -67,16 +68,16 @@ fn ask() {
     }
 }
 
-/// Three registers hold the arguments of all of these, whatever their types.
+/// Defines functions that give something up by libc's own. Each use looks that one up, as a function with the same
+/// arguments and result.
 macro_rules! give_up {
-    ($($(#[$doc:meta])* $name:ident => $call:ident;)*) => {
+    ($($(#[$doc:meta])* $name:ident($($argument:ident: $type:ty),*) => $real:expr;)*) => {
         $(
             $(#[$doc])*
-            pub extern "C" fn $name(a: usize, b: usize, c: usize) -> i32 {
+            pub extern "C" fn $name($($argument: $type),*) -> i32 {
                 begin();
-                // SAFETY: libc's function of this name, which reads from the registers what it needs.
-                let real = unsafe { real::<extern "C" fn(usize, usize, usize) -> i32>(Call::$call) };
-                let result = real.map_or(NO_SUCH_CALL, |f| f(a, b, c));
+                let real: Option<extern "C" fn($($type),*) -> i32> = $real;
+                let result = real.map_or(NO_SUCH_CALL, |f| f($($argument),*));
                 ask();
                 result
             }
@@ -86,35 +87,50 @@ macro_rules! give_up {
 
 give_up! {
     /// setuid(2).
-    setuid => Setuid;
+    // SAFETY: the type of setuid(2).
+    setuid(user: u32) => unsafe { real(Call::Setuid) };
     /// seteuid(2).
-    seteuid => Seteuid;
+    // SAFETY: the type of seteuid(2).
+    seteuid(user: u32) => unsafe { real(Call::Seteuid) };
     /// setreuid(2).
-    setreuid => Setreuid;
+    // SAFETY: the type of setreuid(2).
+    setreuid(user: u32, effective: u32) => unsafe { real(Call::Setreuid) };
     /// setresuid(2).
-    setresuid => Setresuid;
+    // SAFETY: the type of setresuid(2).
+    setresuid(user: u32, effective: u32, saved: u32) => unsafe { real(Call::Setresuid) };
     /// setfsuid(2).
-    setfsuid => Setfsuid;
+    // SAFETY: the type of setfsuid(2).
+    setfsuid(user: u32) => unsafe { real(Call::Setfsuid) };
     /// setfsgid(2).
-    setfsgid => Setfsgid;
+    // SAFETY: the type of setfsgid(2).
+    setfsgid(group: u32) => unsafe { real(Call::Setfsgid) };
     /// setgid(2): a group may be what opens /dev/userfaultfd.
-    setgid => Setgid;
+    // SAFETY: the type of setgid(2).
+    setgid(group: u32) => unsafe { real(Call::Setgid) };
     /// setegid(2).
-    setegid => Setegid;
+    // SAFETY: the type of setegid(2).
+    setegid(group: u32) => unsafe { real(Call::Setegid) };
     /// setregid(2).
-    setregid => Setregid;
+    // SAFETY: the type of setregid(2).
+    setregid(group: u32, effective: u32) => unsafe { real(Call::Setregid) };
     /// setresgid(2).
-    setresgid => Setresgid;
+    // SAFETY: the type of setresgid(2).
+    setresgid(group: u32, effective: u32, saved: u32) => unsafe { real(Call::Setresgid) };
     /// setgroups(2).
-    setgroups => Setgroups;
+    // SAFETY: the type of setgroups(2).
+    setgroups(count: usize, groups: *const u32) => unsafe { real(Call::Setgroups) };
     /// initgroups(3).
-    initgroups => Initgroups;
+    // SAFETY: the type of initgroups(3).
+    initgroups(user: *const c_char, group: u32) => unsafe { real(Call::Initgroups) };
     /// capset(2).
-    capset => Capset;
+    // SAFETY: the type of capset(2).
+    capset(header: *mut c_void, data: *const c_void) => unsafe { real(Call::Capset) };
     /// chroot(2).
-    chroot => Chroot;
+    // SAFETY: the type of chroot(2).
+    chroot(path: *const c_char) => unsafe { real(Call::Chroot) };
     /// setns(2).
-    setns => Setns;
+    // SAFETY: the type of setns(2).
+    setns(fd: i32, kind: i32) => unsafe { real(Call::Setns) };
 }
 
 /// True for an option of prctl after which an engine could not be started, or not open what it needs: seccomp in its

@@ -127,21 +127,15 @@ fn link(fd: i32) -> Line {
     line
 }
 
-/// Defines the functions that are libc's own with more behind them: what each takes and returns, and what becomes of
-/// that. libc's is looked for when the function is called first.
+/// Defines the functions that are libc's own with more behind them: what each takes and returns, and what it does with
+/// the address of libc's, which is looked for when the function is called first.
 macro_rules! behind_libc {
-    ($($(#[$doc:meta])* $name:ident($($argument:ident: $type:ty),*) -> $returns:ty => $finish:expr;)*) => {
+    ($($(#[$doc:meta])* $name:ident($($argument:ident: $type:ty),*) -> $returns:ty => $call:expr;)*) => {
         $(
             $(#[$doc])*
             pub extern "C" fn $name($($argument: $type),*) -> $returns {
-                type Real = unsafe extern "C" fn($($type),*, ...) -> $returns;
                 static REAL: AtomicUsize = AtomicUsize::new(0);
-                let Some(real) = find(&REAL, stringify!($name)) else { return NO_SUCH_CALL as $returns };
-                // SAFETY: libc's function of this name. Whether the number of arguments varies makes no difference to
-                // one without fractions among them.
-                let real = unsafe { core::mem::transmute::<usize, Real>(real) };
-                // SAFETY: the program's own call, with its own arguments.
-                $finish(unsafe { real($($argument),*) })
+                find(&REAL, stringify!($name)).map_or(NO_SUCH_CALL as $returns, $call)
             }
         )*
     };
@@ -159,37 +153,100 @@ fn find(cell: &AtomicUsize, name: &str) -> Option<usize> {
     }
 }
 
+/// A function of libc's at this address, as the function type `F`.
+///
+/// # Safety
+/// `F` must be the type of a pointer to that function.
+unsafe fn as_function<F: Copy>(address: usize) -> F {
+    const { assert!(size_of::<F>() == size_of::<usize>()) };
+    // SAFETY: the address of a function is a function pointer; the type is the caller's contract.
+    unsafe { core::mem::transmute_copy(&address) }
+}
+
+type Open = unsafe extern "C" fn(usize, i32, ...) -> i32;
+type Openat = unsafe extern "C" fn(i32, usize, i32, ...) -> i32;
+type OpenChecked = unsafe extern "C" fn(usize, i32) -> i32;
+type OpenatChecked = unsafe extern "C" fn(i32, usize, i32) -> i32;
+type Fopen = unsafe extern "C" fn(usize, usize) -> usize;
+type Freopen = unsafe extern "C" fn(usize, usize, usize) -> usize;
+type Sysconf = unsafe extern "C" fn(i32) -> i64;
+
 behind_libc! {
     /// open(2).
-    open(path: usize, flags: i32, mode: u32) -> i32 => |fd| opened_with(flags, fd);
+    open(path: usize, flags: i32, mode: u32) -> i32 => |real| {
+        // SAFETY: the type of open, and the program's own call.
+        opened_with(flags, unsafe { as_function::<Open>(real)(path, flags, mode) })
+    };
     /// open(2) under its other name.
-    open64(path: usize, flags: i32, mode: u32) -> i32 => |fd| opened_with(flags, fd);
+    open64(path: usize, flags: i32, mode: u32) -> i32 => |real| {
+        // SAFETY: the type of open64, and the program's own call.
+        opened_with(flags, unsafe { as_function::<Open>(real)(path, flags, mode) })
+    };
     /// openat(2).
-    openat(dir: i32, path: usize, flags: i32, mode: u32) -> i32 => |fd| opened_with(flags, fd);
+    openat(dir: i32, path: usize, flags: i32, mode: u32) -> i32 => |real| {
+        // SAFETY: the type of openat, and the program's own call.
+        opened_with(flags, unsafe { as_function::<Openat>(real)(dir, path, flags, mode) })
+    };
     /// openat(2) under its other name.
-    openat64(dir: i32, path: usize, flags: i32, mode: u32) -> i32 => |fd| opened_with(flags, fd);
+    openat64(dir: i32, path: usize, flags: i32, mode: u32) -> i32 => |real| {
+        // SAFETY: the type of openat64, and the program's own call.
+        opened_with(flags, unsafe { as_function::<Openat>(real)(dir, path, flags, mode) })
+    };
     /// open(2), where the compiler knows that there is no mode.
-    __open_2(path: usize, flags: i32) -> i32 => |fd| opened_with(flags, fd);
+    __open_2(path: usize, flags: i32) -> i32 => |real| {
+        // SAFETY: the type of __open_2, and the program's own call.
+        opened_with(flags, unsafe { as_function::<OpenChecked>(real)(path, flags) })
+    };
     /// The same under its other name.
-    __open64_2(path: usize, flags: i32) -> i32 => |fd| opened_with(flags, fd);
+    __open64_2(path: usize, flags: i32) -> i32 => |real| {
+        // SAFETY: the type of __open64_2, and the program's own call.
+        opened_with(flags, unsafe { as_function::<OpenChecked>(real)(path, flags) })
+    };
     /// openat(2), where the compiler knows that there is no mode.
-    __openat_2(dir: i32, path: usize, flags: i32) -> i32 => |fd| opened_with(flags, fd);
+    __openat_2(dir: i32, path: usize, flags: i32) -> i32 => |real| {
+        // SAFETY: the type of __openat_2, and the program's own call.
+        opened_with(flags, unsafe { as_function::<OpenatChecked>(real)(dir, path, flags) })
+    };
     /// The same under its other name.
-    __openat64_2(dir: i32, path: usize, flags: i32) -> i32 => |fd| opened_with(flags, fd);
+    __openat64_2(dir: i32, path: usize, flags: i32) -> i32 => |real| {
+        // SAFETY: the type of __openat64_2, and the program's own call.
+        opened_with(flags, unsafe { as_function::<OpenatChecked>(real)(dir, path, flags) })
+    };
     /// fopen(3).
-    fopen(path: usize, mode: usize) -> usize => opened_stream;
+    fopen(path: usize, mode: usize) -> usize => |real| {
+        // SAFETY: the type of fopen, and the program's own call.
+        opened_stream(unsafe { as_function::<Fopen>(real)(path, mode) })
+    };
     /// fopen(3) under its other name.
-    fopen64(path: usize, mode: usize) -> usize => opened_stream;
+    fopen64(path: usize, mode: usize) -> usize => |real| {
+        // SAFETY: the type of fopen64, and the program's own call.
+        opened_stream(unsafe { as_function::<Fopen>(real)(path, mode) })
+    };
     /// freopen(3).
-    freopen(path: usize, mode: usize, stream: usize) -> usize => opened_stream;
+    freopen(path: usize, mode: usize, stream: usize) -> usize => |real| {
+        // SAFETY: the type of freopen, and the program's own call.
+        opened_stream(unsafe { as_function::<Freopen>(real)(path, mode, stream) })
+    };
     /// freopen(3) under its other name.
-    freopen64(path: usize, mode: usize, stream: usize) -> usize => opened_stream;
+    freopen64(path: usize, mode: usize, stream: usize) -> usize => |real| {
+        // SAFETY: the type of freopen64, and the program's own call.
+        opened_stream(unsafe { as_function::<Freopen>(real)(path, mode, stream) })
+    };
     /// sysinfo(2).
-    sysinfo(info: usize) -> i32 => |result| tell(info, result);
+    sysinfo(info: usize) -> i32 => |real| {
+        // SAFETY: the type of sysinfo, and the program's own call.
+        tell(info, unsafe { as_function::<unsafe extern "C" fn(usize) -> i32>(real)(info) })
+    };
     /// sysconf(3).
-    sysconf(name: i32) -> i64 => |told| configured(name, told);
+    sysconf(name: i32) -> i64 => |real| {
+        // SAFETY: the type of sysconf, and the program's own call.
+        configured(name, unsafe { as_function::<Sysconf>(real)(name) })
+    };
     /// sysconf(3) under its other name.
-    __sysconf(name: i32) -> i64 => |told| configured(name, told);
+    __sysconf(name: i32) -> i64 => |real| {
+        // SAFETY: the type of __sysconf, and the program's own call.
+        configured(name, unsafe { as_function::<Sysconf>(real)(name) })
+    };
 }
 
 /// sysconf's names.
@@ -251,7 +308,7 @@ fn opened_stream(stream: usize) -> usize {
         && let Some(fileno) = find(&REAL, "fileno")
     {
         // SAFETY: the type of fileno(3).
-        let fileno = unsafe { core::mem::transmute::<usize, unsafe extern "C" fn(usize) -> i32>(fileno) };
+        let fileno = unsafe { as_function::<unsafe extern "C" fn(usize) -> i32>(fileno) };
         // SAFETY: libc has just opened the stream.
         opened(unsafe { fileno(stream) });
     }
