@@ -49,7 +49,7 @@ static inline long raw_syscall(long nr, long a, long b, long c, long d, long e, 
 #define RAW_(nr, a, b, c, d, e, f, ...) raw_syscall(nr, (long)(a), (long)(b), (long)(c), (long)(d), (long)(e), (long)(f))
 
 // clone with a function to run on a stack of its own; the function's result is the exit status.
-static long raw_clone(long flags, void *stack_top, int (*run)(void), int *child_tid) {
+static inline long raw_clone(long flags, void *stack_top, int (*run)(void), int *child_tid) {
     void **top = stack_top;
     *--top = (void *)run;
     long result;

@@ -6,9 +6,6 @@ use std::path::Path;
 /// Past this many lines a file is two files.
 const MOST_LINES: usize = 700;
 
-/// Files that are longer all the same, and their length: it may only go down.
-const LONGER: [(&str, usize); 1] = [("bench/micro/engine_kind.c", 768)];
-
 /// Names that say nothing about what is inside.
 const EMPTY_NAMES: [&str; 7] = ["utils", "util", "helpers", "common", "misc", "types", "manager"];
 
@@ -19,13 +16,8 @@ fn no_file_is_too_long() {
     let mut found = Vec::new();
     for (path, text) in files().iter().filter(|(path, _)| !generated(path)) {
         let lines = text.lines().count();
-        match LONGER.iter().find(|(name, _)| name == path) {
-            Some((_, most)) if lines > *most => found.push(format!("{path}: {lines} lines, and was {most}")),
-            Some(_) if lines <= MOST_LINES => {
-                found.push(format!("{path}: {lines} lines: no longer an exception"))
-            }
-            None if lines > MOST_LINES => found.push(format!("{path}: {lines} lines, at most {MOST_LINES}")),
-            _ => {}
+        if lines > MOST_LINES {
+            found.push(format!("{path}: {lines} lines, at most {MOST_LINES}"));
         }
     }
     expect_none("files that are too long", found);
