@@ -112,7 +112,10 @@ static _Noreturn void child_life(struct worker *w, uint32_t turns[MAX_THREADS][S
 	_exit(code);
 }
 
-/* Ways to make a child without libc's fork. libc has not let go of its locks there, and so the child does nothing but verify. */
+/*
+ * Ways to make a child without libc's fork. libc has not let go of its locks there, and so the child does nothing but
+ * verify.
+ */
 struct bare {
 	struct worker *w;
 	uint32_t (*turns)[SLOTS + 1];
@@ -175,7 +178,10 @@ void family_fork(struct worker *w)
 	forked(w, 0, 0);
 }
 
-/* Killed at any time from its first instruction on, of which the first are not its own: its parent goes on as if nothing were. */
+/*
+ * Killed at any time from its first instruction on, of which the first are not its own: its parent goes on as if
+ * nothing were.
+ */
 void act_fork_killed(struct worker *w)
 {
 	uint32_t turns[MAX_THREADS][SLOTS + 1];

@@ -1,6 +1,6 @@
 /*
- * Noise: threads that are inside stdio and malloc, with their locks held, most of the time. fork takes these locks, and a child must find them
- * free and what they guard in order.
+ * Noise: threads that are inside stdio and malloc, with their locks held, most of the time. fork takes these locks, and
+ * a child must find them free and what they guard in order.
  */
 #include "torture.h"
 

@@ -1,6 +1,6 @@
 /*
- * Thousands of mappings: a region is cut into pieces that the kernel keeps apart, loses each other one, or has one torn out. A piece has 64 KiB, or less, or more.
- * All that other actions do then goes over many mappings.
+ * Thousands of mappings: a region is cut into pieces that the kernel keeps apart, loses each other one, or has one torn
+ * out. A piece has 64 KiB, or less, or more. All that other actions do then goes over many mappings.
  */
 #include "torture.h"
 
@@ -90,7 +90,10 @@ void act_stripes(struct worker *w)
 		region_verify(w, r, first, pages);
 }
 
-/* Growing takes one mapping, and so nothing is moved where the piece lies in several. What was moved is looked at and unmapped; the region has a hole. */
+/*
+ * Growing takes one mapping, and so nothing is moved where the piece lies in several. What was moved is looked at and
+ * unmapped; the region has a hole.
+ */
 void act_tear(struct worker *w)
 {
 	size_t first, pages, more = 1 + random_below(w, 2 * PIECE_64K);

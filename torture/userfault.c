@@ -1,6 +1,6 @@
 /*
- * A userfaultfd of the program's own: it goes on working, whatever else does the same in this process. A thread serves its faults by UFFDIO_COPY, UFFDIO_MOVE and
- * UFFDIO_ZEROPAGE; and pages of a region are moved out of it and back.
+ * A userfaultfd of the program's own: it goes on working, whatever else does the same in this process. A thread serves
+ * its faults by UFFDIO_COPY, UFFDIO_MOVE and UFFDIO_ZEROPAGE; and pages of a region are moved out of it and back.
  */
 #include "torture.h"
 
@@ -41,7 +41,10 @@ static int userfault_open(void)
 	return -1;
 }
 
-/* Until it is registered a new mapping may be one with its neighbour, whose faults fill both, where huge pages of some size are made: there are holes after this. */
+/*
+ * Until it is registered a new mapping may be one with its neighbour, whose faults fill both, where huge pages of some
+ * size are made: there are holes after this.
+ */
 static void own(struct worker *w, int fd, void *at, size_t pages)
 {
 	struct uffdio_register range = { .range = { (uintptr_t)at, pages * PAGE },
@@ -62,8 +65,8 @@ static void disown(struct worker *w, int fd, void *at, size_t pages)
 }
 
 /*
- * Makes a page nobody else's: after a fork no other one can be moved. Nor can one of a large folio whose first page was shared (Linux 6.18 looks at that one's flag
- * alone): advice on one page splits it.
+ * Makes a page nobody else's: after a fork no other one can be moved. Nor can one of a large folio whose first page was
+ * shared (Linux 6.18 looks at that one's flag alone): advice on one page splits it.
  */
 static void touch(void *page)
 {
@@ -285,8 +288,8 @@ static void bring_back(struct worker *w, struct region *r, int fd, size_t first,
 }
 
 /*
- * Out of a region, into memory that the program's userfaultfd has; and when that has become memory like any other, out of it, into the region, which
- * the userfaultfd has now.
+ * Out of a region, into memory that the program's userfaultfd has; and when that has become memory like any other, out
+ * of it, into the region, which the userfaultfd has now.
  */
 void act_uffd_move(struct worker *w)
 {

@@ -1,6 +1,6 @@
 /*
- * Children that live in their parent's memory for a while, and act on it: of vfork, whose parent's thread waits (its other threads go on), and of clone with CLONE_VM,
- * whose parent's thread goes on too.
+ * Children that live in their parent's memory for a while, and act on it: of vfork, whose parent's thread waits (its
+ * other threads go on), and of clone with CLONE_VM, whose parent's thread goes on too.
  */
 #include "torture.h"
 
@@ -73,8 +73,8 @@ void act_vfork_stays(struct worker *w)
 enum { COMPANIONS = 4, COMPANION_PAGES = 64, COMPANION_STACK = 64 * PAGE, COMPANION_ID = REGION_IDS - 9 - MAX_THREADS };
 
 /*
- * It has its parent's thread-local data, which that thread uses at the same time: no malloc, and nothing that waits by way of libc. (errno is written to where
- * something fails.)
+ * It has its parent's thread-local data, which that thread uses at the same time: no malloc, and nothing that waits by
+ * way of libc. (errno is written to where something fails.)
  */
 struct companion {
 	struct worker *w;

@@ -7,7 +7,8 @@
 //
 //   uffd [SECONDS]
 //
-// Each row is measured for so long (0.5 s): a row shorter than a time slice would say how busy the machine is with others.
+// Each row is measured for so long (0.5 s): a row shorter than a time slice would say how busy the machine is with
+// others.
 
 #include "engine.h"
 

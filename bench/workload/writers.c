@@ -1,9 +1,10 @@
 /*
- * writers N MIB: N processes that write MIB each at the same time, as usemem of vm-scalability does it: number after number, from the first byte to
- * the last. (The numbers of no two processes are the same: usemem's are, and deduplication would win by that alone.)
+ * writers N MIB: N processes that write MIB each at the same time, as usemem of vm-scalability does it: number after
+ * number, from the first byte to the last. (The numbers of no two processes are the same: usemem's are, and
+ * deduplication would win by that alone.)
  *
- * When all have written each reads every sixteenth page again. Prints the seconds from the start signal to the last byte written, the bytes, and a hash
- * of what was read, as JSON.
+ * When all have written each reads every sixteenth page again. Prints the seconds from the start signal to the last
+ * byte written, the bytes, and a hash of what was read, as JSON.
  */
 #include <pthread.h>
 #include <signal.h>

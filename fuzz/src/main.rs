@@ -1,4 +1,5 @@
-//! Gives libFuzzer's inputs to the algorithm that `FUZZ_TARGET` names, or to `objects` (zswap). `tools/fuzz` builds and runs it.
+//! Gives libFuzzer's inputs to the algorithm that `FUZZ_TARGET` names, or to `objects` (zswap). `tools/fuzz` builds and
+//! runs it.
 //!
 //! With `FUZZ_FIRST=FOLDER` it writes inputs to begin with instead.
 

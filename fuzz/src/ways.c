@@ -1,5 +1,8 @@
-/* Which ways are gone through the C libraries: gcc calls this at every edge (-fsanitize-coverage=trace-pc; build.rs gives it this name), and libFuzzer
- * looks at what it calls extra counters. Two edges that share one of them are one to it: that happens to few. */
+/*
+ * Which ways are gone through the C libraries: gcc calls this at every edge (-fsanitize-coverage=trace-pc; build.rs
+ * gives it this name), and libFuzzer looks at what it calls extra counters. Two edges that share one of them are one to
+ * it: that happens to few.
+ */
 #include <stdint.h>
 
 enum { BITS = 16 };

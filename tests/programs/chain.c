@@ -1,4 +1,6 @@
-/* A chain of forks: each generation checks what it has from its parent, writes all of it anew, and has a child. All of them live until the last has ended.
+/*
+ * A chain of forks: each generation checks what it has from its parent, writes all of it anew, and has a child. All of
+ * them live until the last has ended.
  *
  *   chain GENERATIONS MIB
  */

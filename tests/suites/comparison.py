@@ -8,7 +8,8 @@ from .execution import CRASHES, END, SLOW, STOPS
 
 REPEATS = 2
 
-# Verdicts, from bad to harmless. A case is zfolio's where its result differs each time that it runs with zfolio and never alone.
+# Verdicts, from bad to harmless. A case is zfolio's where its result differs each time that it runs with zfolio and
+# never alone.
 OURS, SOMETIMES, EXPECTED, FLAKE, BETTER = "zfolio's", "sometimes", "expected", "flake", "only alone"
 
 

@@ -105,7 +105,8 @@ class Execution:
         return any(" stopped" in line for line in self.said)
 
 
-# The cases that an item's end is, and that zfolio stopped nobody: who waits for a process may well take its end for its own doing.
+# The cases that an item's end is, and that zfolio stopped nobody: who waits for a process may well take its end for its
+# own doing.
 END, STOPS = "(end)", "(stops)"
 # The end of an item whose way ran out of patience.
 SLOW = "slow"
@@ -113,7 +114,8 @@ SLOW = "slow"
 UNENDED = ("timeout", SLOW)
 
 
-# Some items are far larger than most of their suite: their limit is this part of what their largest process holds alone.
+# Some items are far larger than most of their suite: their limit is this part of what their largest process holds
+# alone.
 PART = 0.9
 # With zfolio an item has so many times as long as it took alone; squeezed, it has this long in any case.
 SLOWER, LEAST_S = 10, 120

@@ -24,7 +24,8 @@ EXCLUDED = {
 
 SHORT = "integration/rdb"
 
-# Several servers and their children at a time, each with an engine of its own; or one that holds more than 32 MiB for most of the time.
+# Several servers and their children at a time, each with an engine of its own; or one that holds more than 32 MiB for
+# most of the time.
 LIMITS = {"integration/rdb": "32M", "integration/replication": "128M", "integration/*": "64M", "unit/aofrw": "64M", "unit/cluster*": "64M",
           "unit/geo": "48M", "unit/latency-monitor": "48M", "unit/memefficiency": "256M", "unit/type/set": "64M"}
 

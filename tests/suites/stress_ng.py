@@ -20,7 +20,8 @@ EXCLUDED = {
 
 SHORT = "brk madvise mmap mremap rmap vm"
 
-# Shared memory stays, and some take as much as they like: as large as the processor's cache, or a part of the machine's.
+# Shared memory stays, and some take as much as they like: as large as the processor's cache, or a part of the
+# machine's.
 LIMITS = {"prefetch": "96M"}
 
 # Stressors take as much as they are told, where they may be told.

@@ -71,7 +71,8 @@ impl Rests {
     }
 }
 
-/// Test mode: when all that the pager keeps count of is recomputed. It takes time in proportion to all memory that is out.
+/// Test mode: when all that the pager keeps count of is recomputed. It takes time in proportion to all memory that is
+/// out.
 #[derive(Default)]
 struct Checks {
     next_ns: u64,

@@ -15,8 +15,8 @@
 //! opened it.
 //!
 //! An answer is right because
-//! 1. the engine says how pages stand at one moment between the beginning of the call and its end (mm/pager/look.rs), and it
-//!    counts where the kernel has seen a hole;
+//! 1. the engine says how pages stand at one moment between the beginning of the call and its end (mm/pager/look.rs),
+//!    and it counts where the kernel has seen a hole;
 //! 2. what the kernel has seen in place was there at another such moment;
 //! 3. nobody waits for a lock that the engine may want: the bell is held, and the engine writes its answer into the
 //!    library's own memory, which never goes out.

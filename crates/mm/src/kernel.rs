@@ -241,7 +241,8 @@ pub enum Done {
     },
 }
 
-/// Pages of the inactive list in a row whose contents nobody needs: the pool may grow into them instead of into new ones.
+/// Pages of the inactive list in a row whose contents nobody needs: the pool may grow into them instead of into new
+/// ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Spare {
     /// Where the first is.

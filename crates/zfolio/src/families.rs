@@ -1,6 +1,6 @@
 //! Families: processes that have pages in common since a fork. Where one of them wants for memory, one engine is asked
-//! to store for all what they share: each for itself would store it once more. (shared_store.rs and sharing.rs of engine
-//! do it.)
+//! to store for all what they share: each for itself would store it once more. (shared_store.rs and sharing.rs of
+//! engine do it.)
 
 use memcg::{Slot, State};
 use std::collections::HashMap;

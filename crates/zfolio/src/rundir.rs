@@ -14,10 +14,10 @@
 //! directory cannot be listed.
 //!
 //! **Whose run is over.** `zfolio run` has a lock on the directory for as long as it lives, and each process that has
-//! mapped the page has a shared one on that (interpose's page.rs). The kernel takes a lock away with the last descriptor
-//! or mapping of its file, however that goes, and shows it in all namespaces. A run removes the directories that have
-//! neither lock, and that no process has in its environment. It may take the lock of one that is just being made: whose
-//! lock was taken, or whose directory is gone, makes another one.
+//! mapped the page has a shared one on that (interpose's page.rs). The kernel takes a lock away with the last
+//! descriptor or mapping of its file, however that goes, and shows it in all namespaces. A run removes the directories
+//! that have neither lock, and that no process has in its environment. It may take the lock of one that is just being
+//! made: whose lock was taken, or whose directory is gone, makes another one.
 //!
 //! LD_PRELOAD holds the library's own path where it is known that glibc's 64-bit loader will read it, which costs that
 //! loader less, and else the path with `$PLATFORM` as it is written. A shell that has the text evaluated once too often

@@ -1,6 +1,6 @@
 //! `--visible`: how much memory programs see. The library that a run's programs load has the size in it, and the
-//! functions by which it answers them (interpose/src/visible.rs) are in its table of symbols. In any other run the loader
-//! finds no such functions there, since build.rs has taken them out.
+//! functions by which it answers them (interpose/src/visible.rs) are in its table of symbols. In any other run the
+//! loader finds no such functions there, since build.rs has taken them out.
 
 use crate::rundir::LIBRARY;
 use object::elf::{Sym64, SymbolSection};

@@ -1,5 +1,6 @@
 /*
- * What the kernel's lib/lzo and lib/842 take from <linux/module.h>, for a program in user space, beyond the headers that the kernel has for those (tools/include).
+ * What the kernel's lib/lzo and lib/842 take from <linux/module.h>, for a program in user space, beyond the headers
+ * that the kernel has for those (tools/include).
  */
 #pragma once
 

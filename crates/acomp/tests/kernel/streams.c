@@ -1,7 +1,8 @@
 /*
  * streams c|d lzo|lzo-rle|842: what the kernel's own lib/lzo and lib/842 make of units, for tools/kernel-streams.
  *
- * Standard input is units (c) or streams (d), standard output the other; each behind its length, in 4 bytes, and before a stream stands how many bytes it holds.
+ * Standard input is units (c) or streams (d), standard output the other; each behind its length, in 4 bytes, and before
+ * a stream stands how many bytes it holds.
  */
 #include <stdlib.h>
 

@@ -1,6 +1,7 @@
 /*
- * Maps shared memory right behind private memory that has just been mapped, and that the engine is about to register and keep out of children, for as many seconds
- * as its first argument says. Then the kernel must not keep any of the shared memory out of children, and a child must have all of it.
+ * Maps shared memory right behind private memory that has just been mapped, and that the engine is about to register
+ * and keep out of children, for as many seconds as its first argument says. Then the kernel must not keep any of the
+ * shared memory out of children, and a child must have all of it.
  */
 #define _GNU_SOURCE
 #include <pthread.h>

@@ -1,4 +1,7 @@
-/* A program without a C library, to be started by whatever loader there is, or none: says what is preloaded, a line, and exits with 7. With an argument it rests for 300 ms before. */
+/*
+ * A program without a C library, to be started by whatever loader there is, or none: says what is preloaded, a line,
+ * and exits with 7. With an argument it rests for 300 ms before.
+ */
 
 #ifdef __i386__
 static long call(long number, long a, long b, long c)

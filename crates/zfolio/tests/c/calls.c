@@ -1,6 +1,8 @@
-// Passes the system calls that libzfolio.so hooks inside libc, and says what came of it. With an argument it grows past its limit first.
+// Passes the system calls that libzfolio.so hooks inside libc, and says what came of it. With an argument it grows past
+// its limit first.
 //
-// It starts by the oldest version of glibc's start-up code, so that it runs with any glibc since 2.2.5, whichever it was linked with.
+// It starts by the oldest version of glibc's start-up code, so that it runs with any glibc since 2.2.5, whichever it
+// was linked with.
 
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -70,7 +72,10 @@ static void heap(void)
 	printf("mmap: %s\n", mmap(NULL, 0, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == MAP_FAILED ? "refuses" : "?");
 }
 
-/* How many processes beside this one have this program. An engine has its program's, and is to end when that executes another. */
+/*
+ * How many processes beside this one have this program. An engine has its program's, and is to end when that executes
+ * another.
+ */
 static int others(void)
 {
 	char own[4096] = "", path[300], other[4096];

@@ -1,7 +1,8 @@
 /*
- * Reads constants that the loader has written addresses to, and made read-only, while they go out and come in: each is its own address. Threads read some of them
- * here and there, others map, discard, move and unmap memory all the time, and processes are forked from it. Its arguments are for how many seconds, how many
- * processes, and how many of the others. At last it writes to a constant, which must be refused as ever.
+ * Reads constants that the loader has written addresses to, and made read-only, while they go out and come in: each is
+ * its own address. Threads read some of them here and there, others map, discard, move and unmap memory all the time,
+ * and processes are forked from it. Its arguments are for how many seconds, how many processes, and how many of the
+ * others. At last it writes to a constant, which must be refused as ever.
  */
 #define _GNU_SOURCE
 #include <pthread.h>

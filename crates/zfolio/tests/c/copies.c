@@ -1,6 +1,7 @@
 /*
- * Makes copies of itself in a way that its first argument names, with memory out and another thread writing: each copy reads all that
- * its parent had, writes some of it, and makes a copy in turn. Its second argument is how much memory, in MiB, its third how many copies.
+ * Makes copies of itself in a way that its first argument names, with memory out and another thread writing: each copy
+ * reads all that its parent had, writes some of it, and makes a copy in turn. Its second argument is how much memory,
+ * in MiB, its third how many copies.
  */
 #define _GNU_SOURCE
 #include <asm/prctl.h>

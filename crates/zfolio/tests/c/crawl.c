@@ -1,4 +1,7 @@
-/* Programs that a limit squeezes badly: crawl small COUNT | copies FILE | pages MIB. All check what they read. The last two go on until a byte comes on stdin. */
+/*
+ * Programs that a limit squeezes badly: crawl small COUNT | copies FILE | pages MIB. All check what they read. The last
+ * two go on until a byte comes on stdin.
+ */
 #include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>

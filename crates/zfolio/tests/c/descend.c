@@ -6,7 +6,8 @@
  *   descend by WAY PROGRAM ARG...    starts the program by a call, see `ways`
  *   descend as UID PROGRAM ARG...    gives up its rights first
  *   descend full WAY PROGRAM ARG...  the same as `by`, with no descriptor left
- *   descend leaves WAY PROGRAM       says which descriptor is the next before and after a call, which is to fail or comes back
+ *   descend leaves WAY PROGRAM       says which descriptor is the next before and after a call, which is to fail or
+ *                                    comes back
  *   descend filter CALL PROGRAM ARG...
  *                                    lets the kernel refuse a call from now on, see `filter`
  */

@@ -1,6 +1,6 @@
 /*
- * discards HOW ROUNDS: fills 16 MiB, discards them at once, and sees that they are zero, so many times; in a thread, or in a child that has the same memory: of vfork, or of
- * clone with CLONE_VM.
+ * discards HOW ROUNDS: fills 16 MiB, discards them at once, and sees that they are zero, so many times; in a thread, or
+ * in a child that has the same memory: of vfork, or of clone with CLONE_VM.
  */
 #define _GNU_SOURCE
 #include <pthread.h>

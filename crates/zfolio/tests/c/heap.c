@@ -1,8 +1,10 @@
-/* heap MIB THREADS [MISTAKES]: fills a heap of so many MiB by allocations of 64 to 4,152 bytes, each with words of its own, reads all of it twice, prints a sum over it
- * and how much anonymous memory was there when it was full, in KiB, and gives it back. Ends with 1 where a word is not what was written.
+/*
+ * heap MIB THREADS [MISTAKES]: fills a heap of so many MiB by allocations of 64 to 4,152 bytes, each with words of its
+ * own, reads all of it twice, prints a sum over it and how much anonymous memory was there when it was full, in KiB,
+ * and gives it back. Ends with 1 where a word is not what was written.
  *
- * Mistakes, for sanitizers to find, with commas between: `use` reads what was freed, `leak` forgets 12,345 bytes, `race` has threads count without a lock, `read`
- * branches on what nobody has written, `shift` shifts too far.
+ * Mistakes, for sanitizers to find, with commas between: `use` reads what was freed, `leak` forgets 12,345 bytes,
+ * `race` has threads count without a lock, `read` branches on what nobody has written, `shift` shifts too far.
  */
 #include <pthread.h>
 #include <stdint.h>

@@ -1,12 +1,12 @@
 /*
  * A process to which orphans come, and that waits until it has no child any more: `init PLACE WAY`.
  *
- * PLACE: own (the first process of a PID namespace with a /proc of its own), foreign (with the /proc of the namespace around it), subreaper, hidden (as foreign, and its
- * child hides /dev/shm and executes another program).
+ * PLACE: own (the first process of a PID namespace with a /proc of its own), foreign (with the /proc of the namespace
+ * around it), subreaper, hidden (as foreign, and its child hides /dev/shm and executes another program).
  * WAY: wait, waitid, syscall, all (children of every kind), poll, signal, threads.
  *
- * It has more memory than its limit, a child, and a grandchild that comes to it, each of which has an engine. Every one of them must be told of once and nobody else, and the
- * end when they are gone.
+ * It has more memory than its limit, a child, and a grandchild that comes to it, each of which has an engine. Every one
+ * of them must be told of once and nobody else, and the end when they are gone.
  */
 #define _GNU_SOURCE
 #include <errno.h>

@@ -1,6 +1,7 @@
 /*
- * A thread moves memory to and fro between two places while the main thread forks, as often as the argument says. Each child must have that memory in one of the two,
- * with all that was written there, and so must the parent at last. What lies between the places is looked at in passing by whoever goes through the mappings.
+ * A thread moves memory to and fro between two places while the main thread forks, as often as the argument says. Each
+ * child must have that memory in one of the two, with all that was written there, and so must the parent at last. What
+ * lies between the places is looked at in passing by whoever goes through the mappings.
  */
 #define _GNU_SOURCE
 #include <pthread.h>

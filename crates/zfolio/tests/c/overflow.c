@@ -1,4 +1,7 @@
-/* overflow [AT]: fills some memory by many small allocations and prints a sum over it. With AT it reads that byte of an allocation of 16, which a sanitizer reports. */
+/*
+ * overflow [AT]: fills some memory by many small allocations and prints a sum over it. With AT it reads that byte of an
+ * allocation of 16, which a sanitizer reports.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

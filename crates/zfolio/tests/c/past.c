@@ -1,7 +1,8 @@
 /*
- * Fills memory that it can check, waits until most of it is out, has the kernel look at it, take it or advise on it past
- * any fault, as its first argument says, and checks every word. Exit status 0 and "right" where all is as without zfolio,
- * 77 and a reason where this machine cannot do it. With HERE in the environment it does not wait: to be tried without.
+ * Fills memory that it can check, waits until most of it is out, has the kernel look at it, take it or advise on it
+ * past any fault, as its first argument says, and checks every word. Exit status 0 and "right" where all is as without
+ * zfolio, 77 and a reason where this machine cannot do it. With HERE in the environment it does not wait: to be tried
+ * without.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -25,7 +26,10 @@
 #define PAGE 4096
 #define PAGES 2048
 #define WORDS (PAGE / 8)
-/* Of so many pages in a row the last is not touched. A fault may have brought it with others, and it looks touched then. */
+/*
+ * Of so many pages in a row the last is not touched. A fault may have brought it with others, and it looks touched
+ * then.
+ */
 #define EVERY 8
 
 #ifndef UFFDIO_MOVE
@@ -109,8 +113,8 @@ static size_t present(void)
 }
 
 /*
- * Returns when most of it is out: mincore says of it what it says of the kernel's swap. The shared zero page, as which zeros
- * are read, stays.
+ * Returns when most of it is out: mincore says of it what it says of the kernel's swap. The shared zero page, as which
+ * zeros are read, stays.
  */
 static void until_out(void)
 {
@@ -252,7 +256,10 @@ static void looks(void)
 	verify(memory);
 }
 
-/* All pages that were written to, by PAGEMAP_SCAN with so many regions and pages at a time, as who resets memory asks for them. */
+/*
+ * All pages that were written to, by PAGEMAP_SCAN with so many regions and pages at a time, as who resets memory asks
+ * for them.
+ */
 static void scan(int fd, size_t regions, size_t max_pages, int raw)
 {
 	static unsigned char seen[PAGES];

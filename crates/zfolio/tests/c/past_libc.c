@@ -1,5 +1,8 @@
-/* Maps its memory by system calls of its own, so that no hook of the library's sees it grow, and sees that an engine comes all the same, and that nothing else shows.
- * usage: past_libc WHAT [NUMBER]   prints "right", or what was not. */
+/*
+ * Maps its memory by system calls of its own, so that no hook of the library's sees it grow, and sees that an engine
+ * comes all the same, and that nothing else shows.
+ * usage: past_libc WHAT [NUMBER]   prints "right", or what was not.
+ */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -72,7 +75,10 @@ static void check(int holds, const char *what) {
 		die(what);
 }
 
-/* The run's page is mapped by who has an engine. The program's own data is small, since a program with much of it has an engine from the start. */
+/*
+ * The run's page is mapped by who has an engine. The program's own data is small, since a program with much of it has
+ * an engine from the start.
+ */
 static int is_managed(void) {
 	static char part[4096 + 16];
 	size_t kept = 0;

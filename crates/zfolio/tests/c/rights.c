@@ -1,6 +1,7 @@
 /*
- * Fills more memory than its limit, gives up rights in the way that its first argument says, looks whether its engine and workers have done the same, and goes on:
- * reads and writes all of its memory, starts threads and ends them, some with robust locks held, and forks. Begins as root.
+ * Fills more memory than its limit, gives up rights in the way that its first argument says, looks whether its engine
+ * and workers have done the same, and goes on: reads and writes all of its memory, starts threads and ends them, some
+ * with robust locks held, and forks. Begins as root.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -308,7 +309,10 @@ static void robust(void)
 	pthread_mutexattr_t robust;
 	pthread_attr_t at;
 	pthread_t thread;
-	/* Each page of it has one, so that it would go out with the others. And the thread's control block lies in the middle of a mapping. */
+	/*
+	 * Each page of it has one, so that it would go out with the others. And the thread's control block lies in the
+	 * middle of a mapping.
+	 */
 	size_t stride = 16 * 4096, stack = 256 << 10;
 	char *place = mmap(NULL, LOCKS * stride + 3 * stack, PROT_READ | PROT_WRITE,
 			   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

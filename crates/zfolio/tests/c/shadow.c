@@ -1,5 +1,7 @@
-/* shadow: takes all addresses below those of executables without access, as MemorySanitizer and ThreadSanitizer do between them; prints "right" when it could, and its 64 MiB
- * are what it has written. These are there from the start, and so is an engine.
+/*
+ * shadow: takes all addresses below those of executables without access, as MemorySanitizer and ThreadSanitizer do
+ * between them; prints "right" when it could, and its 64 MiB are what it has written. These are there from the start,
+ * and so is an engine.
  */
 #define _GNU_SOURCE
 #include <stdint.h>

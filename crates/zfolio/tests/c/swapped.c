@@ -1,9 +1,11 @@
-/* swapped MIB [FORKS]: writes so much memory, an eighth of it noise, and reads all of it. Ends with 1 where a word is not what was written.
+/*
+ * swapped MIB [FORKS]: writes so much memory, an eighth of it noise, and reads all of it. Ends with 1 where a word is
+ * not what was written.
  *
  * Reads it once more after each fork, whose child lets go of the memory, and lives as long as its parent.
  *
- * After each of 32 parts it has the kernel swap all that there is in its address space, whoever's it is. Prints how much was there and in the machine's own
- * swap then, at most: both together, and the latter alone, in KiB.
+ * After each of 32 parts it has the kernel swap all that there is in its address space, whoever's it is. Prints how
+ * much was there and in the machine's own swap then, at most: both together, and the latter alone, in KiB.
  */
 #include <stdint.h>
 #include <stdio.h>

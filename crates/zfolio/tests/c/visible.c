@@ -1,8 +1,9 @@
-// Asks in all the ways that there are how much memory there is, and prints the answers: a name, and a number of bytes. Files are those of the arguments,
-// besides /proc/meminfo. Then a child does the same, which is another program by exec: its names begin with "child ".
+// Asks in all the ways that there are how much memory there is, and prints the answers: a name, and a number of bytes.
+// Files are those of the arguments, besides /proc/meminfo. Then a child does the same, which is another program by
+// exec: its names begin with "child ".
 //
-// With "threads" instead, threads read /proc/meminfo all the time, in a handler of signals too, and children of fork do it once: what is not as large as
-// what was told first is wrong.
+// With "threads" instead, threads read /proc/meminfo all the time, in a handler of signals too, and children of fork do
+// it once: what is not as large as what was told first is wrong.
 
 #define _GNU_SOURCE
 #include <dirent.h>
