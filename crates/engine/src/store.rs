@@ -10,7 +10,7 @@ use alloc::collections::VecDeque;
 use control::messages;
 use core::sync::atomic::Ordering::Relaxed;
 use memcg::{Memcg, Stat};
-use mm::kernel::{Damaged, Done, Fetch, Job, Prior, Spare, Store, WINDOW_PAGES};
+use mm::kernel::{Damaged, Done, Fetch, Job, Prior, Spare, Store, Stored, WINDOW_PAGES};
 use uffd::sys;
 use vmscan::PAGE;
 use zsmalloc::Handle;
@@ -27,7 +27,6 @@ const LOOK_EVERY: u32 = 1000;
 #[derive(Clone, Copy)]
 struct Given {
     slot: u32,
-    unit: usize,
     /// By which of two compressors its objects are made, where there are two.
     chosen: Option<Chosen>,
     /// What it loads, if it does: pinned, since a worker has its address.
@@ -124,7 +123,7 @@ impl PageStore {
         let packed = self.codec.pack_one(bytes, pages, WINDOW_PAGES, &priors, way, parcel);
         self.learn(chosen, &packed);
         match packed.objects[0] {
-            Some(New::Blob { fingerprint, bytes, compressed: true }) => {
+            Some(New::Blob { fingerprint, bytes, compressed: true, .. }) => {
                 Some((packed.in_objects, fingerprint, bytes as usize))
             }
             _ => None,
@@ -175,18 +174,15 @@ impl PageStore {
     /// Takes new objects into the pool.
     fn take_in(&mut self, given: Given, packed: &Packed, parcel: &mut [u8]) -> Done {
         let (mut bodies, mut at) = ([None; WINDOW_PAGES], 0);
-        let mut left = packed.in_objects.count();
         for (body, new) in bodies.iter_mut().zip(packed.objects.into_iter().flatten()) {
-            let pages = left.min(given.unit);
-            left -= pages;
             *body = match new {
                 New::Same(word) => Some(Body::Same(word)),
-                New::Blob { fingerprint, bytes, compressed } => {
+                New::Blob { fingerprint, bytes, data_pages, compressed } => {
                     let object = &mut parcel[at..][..bytes as usize];
                     at += bytes as usize;
                     self.damage(object);
                     self.cache.store(object).map(|handle| {
-                        self.stat.compressed_in_bytes.fetch_add((pages * PAGE) as u64, Relaxed);
+                        self.stat.compressed_in_bytes.fetch_add((data_pages * PAGE) as u64, Relaxed);
                         self.stat.compressed_out_bytes.fetch_add(bytes as u64, Relaxed);
                         self.stat.incompressible.fetch_add(!compressed as u64, Relaxed);
                         Body::Blob { handle: handle.into_raw(), fingerprint, bytes }
@@ -195,11 +191,11 @@ impl PageStore {
             };
         }
         self.learn(given.chosen, packed);
-        let Packed { reused, zero, in_objects, guesses, .. } = *packed;
+        let Packed { reused, zero, in_objects, filled, guesses, .. } = *packed;
         self.stat.believed_noise.fetch_add(guesses.believed.into(), Relaxed);
         self.stat.tried_noise.fetch_add(guesses.tried.into(), Relaxed);
         self.stat.wrong_noise.fetch_add(guesses.wrong.into(), Relaxed);
-        Done::Stored { slot: given.slot, reused, zero, in_bodies: in_objects, bodies }
+        Done::Stored(Stored { slot: given.slot, reused, zero, in_bodies: in_objects, filled, bodies })
     }
 
     /// Test mode: turns a bit of every so many objects, in the middle of its data.
@@ -241,7 +237,7 @@ impl Store for PageStore {
         priors.want(fewest);
         let origin = Origin { at: from, pages: pages.count(), is_single: unit == 1 };
         let chosen = self.choose(origin, is_awaited);
-        let given = Given { slot, unit, chosen, loads: None };
+        let given = Given { slot, chosen, loads: None };
         self.put_up(given, Work::Pack { at, pages, unit, priors, way: way_of(chosen) });
     }
 
@@ -255,7 +251,7 @@ impl Store for PageStore {
         let pinned = loads.map(|handle| self.cache.pool().pin(handle));
         let (object, bytes) = pinned.map_or((0, 0), |(at, bytes)| (at.addr().get(), bytes));
         let work = Work::Unpack { object, bytes, fingerprint, first, pages, to };
-        self.put_up(Given { slot, unit: WINDOW_PAGES, chosen: None, loads }, work);
+        self.put_up(Given { slot, chosen: None, loads }, work);
     }
 
     fn withdraw(&mut self, slot: u32) -> bool {

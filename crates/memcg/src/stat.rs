@@ -108,7 +108,7 @@ counters! {
     readahead: Pages, "brought back before they were asked for";
     busy: Pages, "not moved, since they were pinned or shared";
     packed: Pages, "that were out already, and became part of a larger object";
-    compressed_in_bytes: Bytes, "of pages in new objects";
+    compressed_in_bytes: Bytes, "of pages with data in new objects";
     compressed_out_bytes: Bytes, "of new objects";
     incompressible: Objects, "kept as they were, since they did not shrink";
     believed_noise: Objects, "of incompressible: not tried, since they looked like noise";

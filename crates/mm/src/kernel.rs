@@ -219,19 +219,8 @@ pub struct Fetch {
 )]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Done {
-    /// A slot is stored; masks are of its pages.
-    Stored {
-        /// The slot.
-        slot: u32,
-        /// Pages that were still equal to their prior.
-        reused: PageMask,
-        /// Pages of zeros.
-        zero: PageMask,
-        /// Pages that `bodies` hold, in order: as many in each as the job's `unit` says, in the last what is left.
-        in_bodies: PageMask,
-        /// The new objects. One that is missing did not fit into the pool.
-        bodies: [Option<Body>; WINDOW_PAGES],
-    },
+    /// A slot is stored.
+    Stored(Stored),
     /// A slot is loaded, or the object is damaged.
     Fetched {
         /// The slot.
@@ -239,6 +228,23 @@ pub enum Done {
         /// False when the object is damaged.
         sound: bool,
     },
+}
+
+/// What has become of a slot that is stored; masks are of its pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stored {
+    /// The slot.
+    pub slot: u32,
+    /// Pages that were still equal to their prior.
+    pub reused: PageMask,
+    /// Pages of zeros.
+    pub zero: PageMask,
+    /// Pages that `bodies` hold, in order: as many in each as the job's `unit` says, in the last what is left.
+    pub in_bodies: PageMask,
+    /// Those of them that have no data there, since one word fills each.
+    pub filled: PageMask,
+    /// The new objects. One that is missing did not fit into the pool.
+    pub bodies: [Option<Body>; WINDOW_PAGES],
 }
 
 /// Pages of the inactive list in a row whose contents nobody needs: the pool may grow into them instead of into new

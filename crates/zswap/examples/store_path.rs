@@ -140,7 +140,7 @@ impl Variant {
         for new in packed.objects.into_iter().flatten() {
             let pages = left.min(unit);
             left -= pages;
-            let New::Blob { bytes: length, fingerprint, compressed } = new else {
+            let New::Blob { bytes: length, fingerprint, compressed, .. } = new else {
                 stored.same_filled += pages;
                 continue;
             };

@@ -20,7 +20,7 @@ pub use unpack::Load;
 pub const BATCH_MAX: usize = 8;
 
 /// The most bytes that the objects of one window can have: each page kept as it is, in an object of its own.
-pub const PARCEL_MAX_BYTES: usize = WINDOW_PAGES * (PAGE + prefix(1));
+pub const PARCEL_MAX_BYTES: usize = WINDOW_PAGES * (PAGE + prefix(1, 0));
 
 /// A compressor's context and a buffer, made before the first page goes out; for one thread.
 pub struct Codec {
@@ -72,7 +72,9 @@ pub enum New {
         fingerprint: u32,
         /// How many bytes.
         bytes: u32,
-        /// False when the pages did not shrink and are kept as they are.
+        /// How many of its pages have data; one word fills each of the others.
+        data_pages: usize,
+        /// False when the data did not shrink and is kept as it is.
         compressed: bool,
     },
     /// One word fills all pages.
@@ -88,6 +90,8 @@ pub struct Packed {
     pub zero: PageMask,
     /// In new objects, in order.
     pub in_objects: PageMask,
+    /// Those of them that have no data, since one word fills each.
+    pub filled: PageMask,
     /// The new objects: as many pages in each as was asked for, in the last what is left.
     pub objects: [Option<New>; WINDOW_PAGES],
     /// How many of them looked like noise, and what came of it.

@@ -63,13 +63,59 @@ fn store(
     let packed = codec.pack_one(&mut window.to_vec(), pages.into(), unit, priors, Way::Only, &mut parcel);
     let (mut at, mut blobs) = (0, Vec::new());
     for new in packed.objects.into_iter().flatten() {
-        if let New::Blob { fingerprint, bytes, compressed } = new {
+        if let New::Blob { fingerprint, bytes, compressed, .. } = new {
             let object = &parcel[at..at + bytes as usize];
             at += bytes as usize;
             blobs.push((cache.store(object).unwrap(), fingerprint, compressed));
         }
     }
     (packed, blobs)
+}
+
+/// Pages that one word fills take the word, wherever they lie: in an object of text, of noise, and of nothing else.
+#[test]
+fn a_page_of_one_word_among_others_has_no_data() {
+    for name in ["lz4", "zstd:1", "lzo-rle", "842"] {
+        let (cache, mut codec, text) = cache(name);
+        for kept in [0x00ff, 0x0f00, 0x0000] {
+            let mut window = text.clone();
+            let filled = !kept & 0b1101_1110_1111_0110;
+            for index in PageMask::from(filled).iter() {
+                zswap::page::fill(&mut window[index * PAGE..][..PAGE], index as u64 + 1);
+            }
+            let pages = kept | filled;
+            let (packed, blobs) = store(&cache, &mut codec, &window, pages, WINDOW_PAGES, &Priors::default());
+            assert_eq!((packed.in_objects.to_u16(), packed.filled.to_u16()), (pages, filled), "{name}");
+            let [(handle, fingerprint, compressed)] = blobs[..] else { panic!("{name}: {blobs:?}") };
+            assert_eq!(compressed, kept != 0x0f00, "{name}: noise alone does not shrink");
+            let Some(New::Blob { data_pages, bytes, .. }) = packed.objects[0] else { panic!("{packed:?}") };
+            assert_eq!(data_pages, PageMask::from(kept).count());
+            if kept == 0 {
+                assert_eq!(bytes, 8 + 24 * filled.count_ones(), "{name}: a hash and a word of each");
+            }
+            let expected: Vec<&[u8]> =
+                PageMask::from(pages).iter().map(|index| &window[index * PAGE..][..PAGE]).collect();
+            for first in 0..expected.len() {
+                for end in first + 1..=expected.len() {
+                    let mut to = vec![0xaa; (end - first) * PAGE];
+                    cache.load(&mut codec, handle, fingerprint, first, &mut to).unwrap();
+                    assert!(to == expected[first..end].concat(), "{name}: {first}..{end} of {pages:#x}");
+                }
+            }
+            // A page is known by its hash as any other, and a word that is not its own is damage.
+            let mut priors = Priors::default();
+            for (place, index) in PageMask::from(pages).iter().enumerate() {
+                priors.set(index, cache.hash(handle, place).unwrap());
+            }
+            let (again, _) = store(&cache, &mut codec, &window, pages, WINDOW_PAGES, &priors);
+            assert_eq!(again.reused.to_u16(), pages);
+            let word = 8 + 16 * expected.len();
+            cache.pool().write(handle, |object| object[word] ^= 1);
+            let place = expected.iter().position(|page| zswap::page::same_filled(page).is_some()).unwrap();
+            let damaged = cache.load(&mut codec, handle, fingerprint, place, &mut [0; PAGE]);
+            assert_eq!(damaged, Err(Damaged::Checksum));
+        }
+    }
 }
 
 /// The masks: reused, zero, in objects.

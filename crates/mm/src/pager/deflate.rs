@@ -1,7 +1,7 @@
 //! Out, from the inactive list to the compressors; and what they made of it becomes the pages' new place.
 
 use crate::inactive::Use;
-use crate::kernel::{Done, Job, Kernel, Prior, Spare, Store, WINDOW_PAGES};
+use crate::kernel::{Done, Job, Kernel, Prior, Spare, Store, Stored, WINDOW_PAGES};
 use crate::pager::Pager;
 use crate::swap_map::{Entry, Kind};
 use alloc::vec::Vec;
@@ -85,9 +85,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
 
     fn apply_done(&mut self, done: Done) {
         match done {
-            Done::Stored { slot, reused, zero, in_bodies, bodies } => {
-                self.stored(slot, reused, zero, in_bodies, bodies)
-            }
+            Done::Stored(stored) => self.stored(stored),
             Done::Fetched { slot, sound } => self.fetched(slot, sound),
         }
     }
@@ -100,14 +98,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         }
     }
 
-    fn stored(
-        &mut self,
-        slot: u32,
-        reused: PageMask,
-        zero: PageMask,
-        in_bodies: PageMask,
-        bodies: [Option<Body>; WINDOW_PAGES],
-    ) {
+    fn stored(&mut self, stored: Stored) {
+        let Stored { slot, reused, zero, in_bodies, filled, bodies } = stored;
         let (unit, pages) = (self.inactive.slot(slot).unit(), in_bodies.count());
         self.objects.set_full(bodies[..pages.div_ceil(unit)].contains(&None));
         let now = self.kernel.now_ms();
@@ -134,8 +126,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             {
                 self.take_page(slot, page);
                 self.objects.retain(id, true);
-                // What one word fills is no data in the pool, however many pages it fills.
-                if let Body::Same(_) = self.objects.get(id).body {
+                // What one word fills is no data in the pool, whatever lies beside it.
+                if filled.contains(page) {
                     self.stat.same_filled.fetch_add(1, Relaxed);
                 } else {
                     stored[rank / unit].insert(page);

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   sort ── unchanged, zeros ──> done
-//!     └── the rest, so many pages an object ── gather ── plan ── one word ──> no data
-//!                                                          ├── noise ──> the pages as they are
+//!     └── the rest, so many pages an object ── gather ── plan ── one word in all ──> no data
+//!          (of one word in a page: the word)               ├── noise ──> the pages as they are
 //!                                                          └── one batch of requests ──> the compressor, or a device ── write ──> parcel
 //! ```
 //!
@@ -57,9 +57,37 @@ struct Pages {
 }
 
 impl Pages {
-    /// Object by object, each with its place in the window's bytes after [`gather`].
-    fn objects(&self, unit: usize) -> impl Iterator<Item = (&[Fresh], usize)> {
-        self.all[..self.count].chunks(unit).map(|pages| (pages, pages[0].index * PAGE))
+    /// Object by object.
+    fn objects(&self, unit: usize) -> impl Iterator<Item = Object<'_>> {
+        self.all[..self.count].chunks(unit).map(Object)
+    }
+}
+
+/// The pages of an object.
+#[derive(Clone, Copy)]
+struct Object<'a>(&'a [Fresh]);
+
+impl<'a> Object<'a> {
+    /// Those that no single word fills.
+    fn with_data(self) -> impl Iterator<Item = &'a Fresh> + Clone {
+        self.0.iter().filter(|page| page.word.is_none())
+    }
+
+    /// Bytes of the object before its payload, and of its data.
+    fn lens(self) -> (usize, usize) {
+        let data = self.with_data().count();
+        (prefix(self.0.len(), self.0.len() - data), data * PAGE)
+    }
+
+    /// Where its data is in the window's bytes after [`gather`].
+    fn at(self) -> usize {
+        self.0[0].index * PAGE
+    }
+
+    /// The word that fills all of it, if one does.
+    fn word(self) -> Option<u64> {
+        let word = self.0[0].word?;
+        self.0.iter().all(|page| page.word == Some(word)).then_some(word)
     }
 }
 
@@ -68,7 +96,7 @@ impl Pages {
 enum Plan {
     /// One word.
     Same(u64),
-    /// Its pages as they are: they look like noise.
+    /// Its data as it is: it looks like noise, or there is none.
     #[default]
     Plain,
     /// What comes of this request; whether that looks like noise too.
@@ -108,8 +136,8 @@ impl Codec {
         let mut fresh = [Pages::default(); N];
         for (window, fresh) in windows.iter_mut().zip(&mut fresh) {
             (window.packed, *fresh) = self.sort(window);
-            for (pages, _) in fresh.objects(window.unit) {
-                gather(window.bytes, pages);
+            for object in fresh.objects(window.unit) {
+                gather(window.bytes, object);
             }
         }
         let way = match windows {
@@ -158,6 +186,9 @@ impl Codec {
             let (word, hash) = hashes[index];
             fresh.all[fresh.count] = Fresh { index, word, hash };
             fresh.count += 1;
+            if word.is_some() {
+                packed.filled.insert(index);
+            }
         }
         (packed, fresh)
     }
@@ -211,18 +242,20 @@ fn plan<'a>(
 ) {
     let Window { bytes, unit, parcel, packed, .. } = window;
     let (bytes, mut parcel) = (&**bytes, &mut **parcel);
-    for (plan, (pages, at)) in plans.iter_mut().zip(fresh.objects(*unit)) {
-        let plain = &bytes[at..][..pages.len() * PAGE];
-        if let Some(word) = pages[0].word
-            && pages.iter().all(|page| page.word == Some(word))
-        {
+    for (plan, object) in plans.iter_mut().zip(fresh.objects(*unit)) {
+        if let Some(word) = object.word() {
             *plan = Plan::Same(word);
             continue;
         }
-        let (room, rest) = take(&mut parcel).split_at_mut(prefix(pages.len()) + plain.len());
+        let (head, len) = object.lens();
+        let plain = &bytes[object.at()..][..len];
+        let (room, rest) = take(&mut parcel).split_at_mut(head + len);
         parcel = rest;
+        if plain.is_empty() {
+            continue;
+        }
         let guess = trust.as_deref_mut().filter(|_| {
-            noise::looks_like_noise(plain) && !noise::any_twice(pages.iter().map(|page| page.hash))
+            noise::looks_like_noise(plain) && !noise::any_twice(object.with_data().map(|page| page.hash))
         });
         let is_noise = guess.is_some();
         if guess.is_some_and(|trust| trust.believes()) {
@@ -230,7 +263,7 @@ fn plan<'a>(
             continue;
         }
         // As long as that saves a thirty-second: less is not worth a decompression.
-        let room = &mut room[prefix(pages.len())..][..plain.len() - plain.len() / 32];
+        let room = &mut room[head..][..len - len / 32];
         requests[*wanted] = CompressRequest::new(plain, room);
         *plan = Plan::Compressed(*wanted, is_noise);
         *wanted += 1;
@@ -250,8 +283,8 @@ fn write(
     let Window { bytes, unit, parcel, packed, .. } = window;
     // Where the next object goes, and where the room for it begins.
     let (mut to, mut from) = (0, 0);
-    for ((made, plan), (pages, at)) in packed.objects.iter_mut().zip(plans).zip(fresh.objects(*unit)) {
-        let (head, len) = (prefix(pages.len()), pages.len() * PAGE);
+    for ((made, plan), object) in packed.objects.iter_mut().zip(plans).zip(fresh.objects(*unit)) {
+        let (head, len) = object.lens();
         let shrunk = match *plan {
             Plan::Same(word) => {
                 *made = Some(New::Same(word));
@@ -277,26 +310,27 @@ fn write(
                 (shrunk_format, payload)
             }
             None => {
-                parcel[to + head..][..len].copy_from_slice(&bytes[at..][..len]);
+                parcel[to + head..][..len].copy_from_slice(&bytes[object.at()..][..len]);
                 (Format::Plain, len)
             }
         };
-        let hashes = pages.iter().map(|page| page.hash);
-        layout::write(&mut parcel[to..], format, hashes.clone());
+        let pages = object.0.iter();
+        layout::write(&mut parcel[to..], format, pages.clone().map(|page| (page.hash, page.word)));
         *made = Some(New::Blob {
-            fingerprint: layout::fingerprint(hashes),
+            fingerprint: layout::fingerprint(pages.map(|page| page.hash)),
             bytes: (head + payload) as u32,
-            compressed: format != Format::Plain,
+            data_pages: len / PAGE,
+            compressed: format != Format::Plain || len == 0,
         });
         to += head + payload;
         from += head + len;
     }
 }
 
-/// Brings the pages of an object together behind its first one. They are in order, so that none is overwritten before
-/// it has moved, nor one of another object's.
-fn gather(window: &mut [u8], pages: &[Fresh]) {
-    for (page, place) in pages.iter().zip(pages[0].index..) {
+/// Brings the pages of an object that have data together, from the place of its first one on. They are in order, so that
+/// none is overwritten before it has moved, nor one of another object's.
+fn gather(window: &mut [u8], object: Object<'_>) {
+    for (page, place) in object.with_data().zip(object.0[0].index..) {
         if page.index != place {
             window.copy_within(page.index * PAGE..(page.index + 1) * PAGE, place * PAGE);
         }

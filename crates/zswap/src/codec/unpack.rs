@@ -32,8 +32,11 @@ impl Codec {
             let Load { object, fingerprint, first, ref mut to, .. } = *load;
             let pages = to.len() / PAGE;
             match look(object, fingerprint, first + pages) {
-                Ok(view) if view.format == Format::Compressed && view.pages == pages => {
-                    requests[wanted] = DecompressRequest::new(view.payload, to);
+                Ok(view)
+                    if view.format == Format::Compressed && view.pages == pages && view.data_pages() > 0 =>
+                {
+                    let data = &mut to[..view.data_pages() * PAGE];
+                    requests[wanted] = DecompressRequest::new(view.payload, data);
                     *kept = Some((view, wanted));
                     wanted += 1;
                 }
@@ -46,7 +49,7 @@ impl Codec {
         for (load, kept) in loads.iter_mut().zip(&views) {
             if let Some((view, request)) = kept {
                 let read = results[*request].map_err(|_| Damaged::Stream);
-                load.result = read.and_then(|()| self.check(view, load.first, load.to));
+                load.result = read.and_then(|()| self.finish(view, load.first, load.to));
             }
         }
     }
@@ -62,7 +65,10 @@ impl Codec {
     ) -> Result<(), Damaged> {
         let count = to.len() / PAGE;
         let view = look(object, fingerprint, first + count)?;
-        let (start, end) = (first * PAGE, first * PAGE + to.len());
+        // Which of the pages with data are wanted: they are read to the beginning of `to`, and brought to their places.
+        let wanted = view.data_of(first..first + count);
+        let (start, end) = (wanted.start * PAGE, wanted.end * PAGE);
+        let data = &mut to[..end - start];
         let context = match view.format {
             Format::Plain => None,
             Format::Compressed => Some(&mut self.context),
@@ -70,27 +76,30 @@ impl Codec {
             Format::Fast => Some(self.fast.as_mut().ok_or(Damaged::Stream)?),
         };
         match context {
-            None => to.copy_from_slice(&view.payload[start..end]),
-            Some(context) if count == view.pages => {
-                let mut batch = [DecompressRequest::new(view.payload, to)];
+            _ if data.is_empty() => {}
+            None => data.copy_from_slice(&view.payload[start..end]),
+            Some(context) if wanted.len() == view.data_pages() => {
+                let mut batch = [DecompressRequest::new(view.payload, data)];
                 context.decompress(&mut batch);
                 batch[0].result.map_err(|_| Damaged::Stream)?;
             }
             Some(context) => {
                 // Only as far as the last page that is wanted.
                 let plain = &mut self.plain[..end];
-                let full = view.pages * PAGE;
+                let full = view.data_pages() * PAGE;
                 let read = context.decompress_prefix(view.payload, plain, full);
                 read.map_err(|_| Damaged::Stream)?;
-                to.copy_from_slice(&plain[start..]);
+                data.copy_from_slice(&plain[start..]);
             }
         }
-        self.check(&view, first, to)
+        self.finish(&view, first, to)
     }
 
-    /// Pages `first..` of an object are those that were stored.
-    fn check(&self, view: &View<'_>, first: usize, pages: &[u8]) -> Result<(), Damaged> {
-        let mut pages = pages.chunks_exact(PAGE).enumerate();
+    /// Brings pages `first..` of an object to their places, of which the data is at the beginning of `to`, and checks
+    /// that they are those that were stored.
+    fn finish(&self, view: &View<'_>, first: usize, to: &mut [u8]) -> Result<(), Damaged> {
+        view.spread(first, to);
+        let mut pages = to.chunks_exact(PAGE).enumerate();
         let is_sound = pages.all(|(i, page)| page::hash(page, self.seed) == view.hash(first + i));
         if is_sound { Ok(()) } else { Err(Damaged::Checksum) }
     }

@@ -2,7 +2,7 @@
 
 use super::memory::{Access, Content, Task};
 use super::{Shared, World};
-use crate::kernel::{Damaged, Done, Fetch, Job, Prior, Spare, Store, WINDOW_PAGES};
+use crate::kernel::{Damaged, Done, Fetch, Job, Prior, Spare, Store, Stored, WINDOW_PAGES};
 use base::PageMask;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -154,6 +154,11 @@ impl Shelves {
     }
 }
 
+/// True for contents that stand for a page which one word fills.
+fn is_word(content: Content) -> bool {
+    content < 100
+}
+
 impl World {
     /// One step of a worker: it takes work, or goes one page further.
     pub fn step_worker(&mut self, worker: usize) {
@@ -201,6 +206,7 @@ impl World {
         let zero = job.pages.iter().filter(|&page| begun.seen[page] == 0).collect::<PageMask>() - reused;
         let in_bodies = job.pages - reused - zero;
         let pages: Vec<Content> = in_bodies.iter().map(|page| begun.seen[page]).collect();
+        let filled = in_bodies.iter().filter(|page| is_word(begun.seen[*page])).collect();
         let mut bodies = [None; WINDOW_PAGES];
         for (body, pages) in bodies.iter_mut().zip(pages.chunks(job.unit)) {
             *body = self.put_object(pages.to_vec());
@@ -209,13 +215,13 @@ impl World {
             "stored: slot, reused, in objects",
             [job.slot.into(), reused.to_u16().into(), in_bodies.to_u16().into()],
         );
-        Done::Stored { slot: job.slot, reused, zero, in_bodies, bodies }
+        Done::Stored(Stored { slot: job.slot, reused, zero, in_bodies, filled, bodies })
     }
 
     /// A new object; none when the pool is full.
     fn put_object(&mut self, pages: Vec<Content>) -> Option<Body> {
         match pages[0] {
-            word if word < 100 && pages.iter().all(|&c| c == word) => Some(Body::Same(word)),
+            word if is_word(word) && pages.iter().all(|&c| c == word) => Some(Body::Same(word)),
             _ if self.clock < self.shelves.full_until => None,
             _ => {
                 let damaged = self.shelves.damage > 0 && self.random.one_in(self.shelves.damage);
@@ -293,7 +299,7 @@ impl Store for SimStore {
         let count = world.shelves.done.len();
         let index = world.random.below(count);
         let done = world.shelves.done.swap_remove(index);
-        if let Done::Stored { .. } = done {
+        if let Done::Stored(_) = done {
             // The pool grows by some of it.
             let taken = world.random.below(spare.pages + 1);
             for page in (spare.at..spare.at + taken * PAGE).step_by(PAGE) {
