@@ -2,9 +2,10 @@
 //!
 //! ```text
 //!   sort ── unchanged, zeros ──> done
-//!     └── the rest, so many pages an object ── gather ── plan ── one word in all ──> no data
-//!          (of one word in a page: the word)               ├── noise ──> the pages as they are
-//!                                                          └── one batch of requests ──> the compressor, or a device ── write ──> parcel
+//!     └── the rest, so many pages an object; of a page of one word, that word
+//!           └── gather ── plan ── one word in all pages ──> no data
+//!                               ├── noise ──> the pages as they are
+//!                               └── one batch of requests ──> the compressor, or a device ── write ──> parcel
 //! ```
 //!
 //! One window at a time where the CPU does the work: to have begun more than one gains nothing there, and a thread that
@@ -327,8 +328,8 @@ fn write(
     }
 }
 
-/// Brings the pages of an object that have data together, from the place of its first one on. They are in order, so that
-/// none is overwritten before it has moved, nor one of another object's.
+/// Brings the pages of an object that have data together, from the place of its first page on. They are in order, so
+/// that none is overwritten before it has moved, nor one of another object's.
 fn gather(window: &mut [u8], object: Object<'_>) {
     for (page, place) in object.with_data().zip(object.0[0].index..) {
         if page.index != place {
