@@ -5,10 +5,10 @@
 
 #![no_main]
 
-#[path = "../../crates/acomp/tests/samples/mod.rs"]
-mod samples;
 #[path = "../../crates/zswap/tests/trials/mod.rs"]
 mod objects;
+#[path = "../../crates/acomp/tests/samples/mod.rs"]
+mod samples;
 
 use std::sync::{LazyLock, Mutex};
 use std::{env, fs, process};

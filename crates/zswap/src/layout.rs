@@ -34,11 +34,7 @@ pub const fn prefix(pages: usize, filled: usize) -> usize {
 }
 
 /// Writes all but the payload into the first [`prefix`] bytes: of each page its hash, and the word that fills it.
-pub fn write(
-    object: &mut [u8],
-    format: Format,
-    pages: impl ExactSizeIterator<Item = (Hash, Option<u64>)> + Clone,
-) {
+pub fn write(object: &mut [u8], format: Format, pages: impl ExactSizeIterator<Item = (Hash, Option<u64>)>) {
     let (mut filled, count) = (PageMask::NONE, pages.len());
     let (head, rest) = object.split_at_mut(prefix(count, 0));
     let mut words = rest.chunks_exact_mut(8);
