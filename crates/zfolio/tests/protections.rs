@@ -30,11 +30,12 @@ fn run(options: &[&str], arguments: &[&str]) -> (String, Value) {
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert_eq!(
-        (output.status.code(), String::from_utf8_lossy(&output.stderr).as_ref()),
-        (Some(0), ""),
-        "{said}"
-    );
+    // On a slow machine the program may wait for ten seconds of its life, of which the user is told. That is right, and
+    // says nothing about protections.
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let is_slowness = |line: &&str| line.contains("has waited for memory for");
+    let warned: Vec<&str> = stderr.lines().filter(|line| !is_slowness(line)).collect();
+    assert_eq!((output.status.code(), &warned[..]), (Some(0), &[][..]), "{said}{stderr}");
     let figures = serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
     fs::remove_file(json).unwrap();
     (said.strip_suffix("right\n").expect("the last it says").to_owned(), figures)
