@@ -32,8 +32,8 @@ fn run(options: &[&str], arguments: &[&str]) -> (String, Value) {
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    // On a slow machine the program may wait for most of ten seconds, of which the user is told. That is right, and says
-    // nothing about protections; where it has not run for as long nothing at all may be said.
+    // On a slow machine the program may wait for most of ten seconds, of which the user is told. That is right,
+    // and says nothing about protections; where it has not run for as long nothing at all may be said.
     let stderr = String::from_utf8_lossy(&output.stderr);
     let is_slow = began.elapsed() >= Duration::from_secs(10);
     let is_slowness = |line: &&str| is_slow && line.contains("has waited for memory for");
