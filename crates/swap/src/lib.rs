@@ -1,0 +1,38 @@
+//! Swap areas: where what leaves RAM lies, who may refer to it, and how it is sealed.
+//!
+//! ```text
+//!   object ──> seal ──> take(order) ──> write ──> fill ──> Place      (out)
+//!   Place ──> read ──> open ──> object                                (in)
+//!   Place ──> release ──> slots ──> discard                           (gone)
+//!
+//!   one process:   slots::Slots    which slots of its clusters are free; no lock, no sharing
+//!   the whole run: table::Table    whose each cluster is, which processes may refer to it; atomics
+//!   the disk:      area::Area      bytes at an offset
+//! ```
+//!
+//! A slot is 4 KiB, a cluster 512 slots. Slots are numbered through all areas of a run.
+//!
+//! - [`place`]: [`Place`], where an object lies
+//! - [`table`]: [`Table`], clusters and processes of the run
+//! - [`slots`]: [`Slots`](slots::Slots), the clusters of one process
+
+#![cfg_attr(not(test), no_std)]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+pub mod place;
+mod step;
+pub mod table;
+
+pub use place::Place;
+pub use table::{Row, Table};
+
+/// Bytes of a slot.
+pub const SLOT: usize = base::PAGE;
+/// Slots of a cluster.
+pub const CLUSTER: u32 = 512;
+/// Bytes of a cluster.
+pub const CLUSTER_BYTES: u64 = CLUSTER as u64 * SLOT as u64;
+/// The most clusters that a run may have: 16 TiB less one, so that the slot after the last one has a number too.
+pub const CLUSTERS_MAX: u32 = (1 << 23) - 1;
