@@ -22,10 +22,12 @@
 extern crate alloc;
 
 pub mod place;
+pub mod slots;
 mod step;
 pub mod table;
 
 pub use place::Place;
+pub use slots::{Run, Slots};
 pub use table::{Row, Table};
 
 /// Bytes of a slot.
@@ -36,3 +38,11 @@ pub const CLUSTER: u32 = 512;
 pub const CLUSTER_BYTES: u64 = CLUSTER as u64 * SLOT as u64;
 /// The most clusters that a run may have: 16 TiB less one, so that the slot after the last one has a number too.
 pub const CLUSTERS_MAX: u32 = (1 << 23) - 1;
+
+/// Says what is wrong, for walkers.
+fn ensure(
+    is_right: bool,
+    wrong: impl FnOnce() -> alloc::string::String,
+) -> Result<(), alloc::string::String> {
+    if is_right { Ok(()) } else { Err(wrong()) }
+}

@@ -43,7 +43,7 @@ mod rows;
 #[cfg(test)]
 mod scenes;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use rows::Burial;
 
@@ -115,7 +115,7 @@ impl Table {
         range.filter(|cluster| is_free(self.word(*cluster))).count() as u32
     }
 
-    /// How often clusters have become free. Who has found none need not look again before this changes.
+    /// How often rows have let go of clusters. A process that has found no room need not look again before this changes.
     pub fn releases(&self) -> u64 {
         self.load(RELEASES)
     }
@@ -149,9 +149,7 @@ impl Table {
         step();
         self.shared[at].fetch_and(!bit, SeqCst);
         let is_freed = !is_free(word) && !self.is_referred(cluster, None) && self.change(cluster, word, 0);
-        if is_freed {
-            self.count(RELEASES);
-        }
+        self.count(RELEASES);
         is_freed
     }
 

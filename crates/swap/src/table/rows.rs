@@ -25,12 +25,11 @@ impl Table {
         debug_assert_ne!(holder, 0);
         (0..ROWS as u16).map(Row).find(|row| {
             // A process that scans looks at the row before it has a holder.
-            let is_taken = self.holder(*row) == 0 && {
+            self.holder(*row) == 0 && {
                 step();
                 self.shared[USED_ROWS].fetch_max(row.0 as u64 + 1, SeqCst);
                 self.swap(HOLDERS, *row, 0, holder)
-            };
-            is_taken
+            }
         })
     }
 
