@@ -14,7 +14,8 @@
 //!
 //! - [`place`]: [`Place`], where an object lies
 //! - [`table`]: [`Table`], clusters and processes of the run
-//! - [`slots`]: [`Slots`](slots::Slots), the clusters of one process
+//! - [`slots`]: [`Slots`], the clusters of one process
+//! - [`seal`]: encryption, and whether an object is the one that was written
 
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
@@ -22,6 +23,7 @@
 extern crate alloc;
 
 pub mod place;
+pub mod seal;
 pub mod slots;
 mod step;
 pub mod table;

@@ -1,10 +1,10 @@
 //! Rows: taken, copied by forks, and buried.
 
 use super::{BITS, BURIERS, COPIES, HOLDERS, RELEASES, ROWS, Row, SERIALS, Table, USED_ROWS, is_free};
+use crate::seal::Serials;
 use crate::step::step;
 use alloc::format;
 use alloc::string::String;
-use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::SeqCst;
 
 /// What became of a burial.
@@ -56,9 +56,9 @@ impl Table {
         self.count(COPIES);
     }
 
-    /// The counter of the objects that are sealed with the row's subkey. It goes on from one holder to the next.
-    pub fn serials(&self, row: Row) -> &'static AtomicU64 {
-        &self.shared[SERIALS + row.0 as usize]
+    /// The numbers of the objects that are sealed with the row's subkey. They go on from one holder to the next.
+    pub fn serials(&self, row: Row) -> Serials {
+        Serials::new(&self.shared[SERIALS + row.0 as usize])
     }
 
     /// Buries all processes that have a row and do not live: the number of rows. `me` names the caller as in

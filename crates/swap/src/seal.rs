@@ -1,0 +1,260 @@
+//! How an object is sealed before it leaves RAM: ChaCha20-Poly1305 (RFC 8439), in place.
+//!
+//! ```text
+//!   key:    subkey of the row that wrote the object, from the key of the run
+//!   nonce:  serial (64 bits), 0 (32 bits)        never twice: Serials counts a row's objects, whoever holds it
+//!   also authenticated: slot, offset, row, length
+//!   sealed: [ object, encrypted | tag, 16 bytes ]
+//! ```
+//!
+//! A changed byte breaks the seal, and so does an object that lies where another should (slot and offset), or that lay
+//! there before (serial). The seal says nothing about objects that are not read.
+
+use crate::Place;
+use chacha20poly1305::aead::{AeadInPlace, KeyInit};
+use chacha20poly1305::{ChaCha20Poly1305, Nonce};
+use core::fmt;
+use core::sync::atomic::AtomicU64;
+use core::sync::atomic::Ordering::SeqCst;
+use zeroize::Zeroize;
+
+/// Bytes that a seal adds to an object.
+pub const TAG: usize = 16;
+
+/// Bytes of a key.
+pub const KEY: usize = 32;
+
+/// The last word of the nonces that objects have, and of those that subkeys are made with.
+const OF_OBJECTS: u32 = 0;
+const OF_SUBKEYS: u32 = 1;
+
+/// A key. Its bytes are wiped when it is dropped; where they lie is the caller's choice.
+pub struct Key([u8; KEY]);
+
+/// The seal of an object is broken: it is not what was sealed for this place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Broken;
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the object is not the one that was written there")
+    }
+}
+
+impl Key {
+    /// A key of random bytes, which are wiped.
+    pub fn new(bytes: &mut [u8; KEY]) -> Key {
+        let key = Key(*bytes);
+        bytes.zeroize();
+        key
+    }
+
+    /// The key of the objects of a row: the key stream of ChaCha20 under a nonce that no object has.
+    pub fn subkey(&self, row: u16) -> Key {
+        let mut bytes = [0; KEY];
+        self.seal(nonce(row as u64, OF_SUBKEYS), &[], &mut bytes);
+        Key::new(&mut bytes)
+    }
+
+    fn seal(&self, nonce: Nonce, also: &[u8], object: &mut [u8]) -> [u8; TAG] {
+        let sealed = self.cipher().encrypt_in_place_detached(&nonce, also, object);
+        sealed.expect("an object is shorter than the 256 GiB of one nonce").into()
+    }
+
+    /// The cipher wipes its copy of the key.
+    fn cipher(&self) -> ChaCha20Poly1305 {
+        ChaCha20Poly1305::new((&self.0).into())
+    }
+
+    fn wipe(&mut self) {
+        self.0.zeroize();
+    }
+}
+
+impl Drop for Key {
+    fn drop(&mut self) {
+        self.wipe();
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Key(..)")
+    }
+}
+
+/// The numbers of the objects that are sealed with one subkey: none comes twice.
+#[derive(Clone, Copy, Debug)]
+pub struct Serials(&'static AtomicU64);
+
+impl Serials {
+    /// Numbers from where the counter stands. All that count for the same subkey have the same counter.
+    pub fn new(counter: &'static AtomicU64) -> Serials {
+        Serials(counter)
+    }
+
+    /// The next number. `None` when all have been given: nothing can be sealed with the subkey any more.
+    pub fn next(&self) -> Option<u64> {
+        self.0.fetch_update(SeqCst, SeqCst, |count| count.checked_add(1)).ok()
+    }
+}
+
+fn nonce(number: u64, of: u32) -> Nonce {
+    let mut nonce = Nonce::default();
+    nonce[..8].copy_from_slice(&number.to_le_bytes());
+    nonce[8..].copy_from_slice(&of.to_le_bytes());
+    nonce
+}
+
+/// What is authenticated beside the object.
+fn also(place: &Place) -> [u8; 12] {
+    let mut also = [0; 12];
+    also[..4].copy_from_slice(&place.slot.to_le_bytes());
+    also[4..6].copy_from_slice(&place.offset.to_le_bytes());
+    also[6..8].copy_from_slice(&place.key.to_le_bytes());
+    also[8..].copy_from_slice(&place.bytes.to_le_bytes());
+    also
+}
+
+/// Encrypts an object where it is. Returns the tag, which is written behind it. `key` is the subkey of `place.key`, and
+/// `place.serial` has come from its [`Serials`].
+///
+/// # Panics
+/// If `place.bytes` is not the object's length and [`TAG`].
+pub fn seal(key: &Key, place: &Place, object: &mut [u8]) -> [u8; TAG] {
+    assert_eq!(place.bytes as usize, object.len() + TAG, "the length of a sealed object");
+    key.seal(nonce(place.serial, OF_OBJECTS), &also(place), object)
+}
+
+/// Decrypts an object where it is, from what has been read at its place, the tag at its end. Bytes with a broken seal
+/// stay as they are.
+pub fn open<'a>(key: &Key, place: &Place, sealed: &'a mut [u8]) -> Result<&'a mut [u8], Broken> {
+    if sealed.len() != place.bytes as usize {
+        return Err(Broken);
+    }
+    let (object, tag) = sealed.split_last_chunk_mut::<TAG>().ok_or(Broken)?;
+    let nonce = nonce(place.serial, OF_OBJECTS);
+    let opened = key.cipher().decrypt_in_place_detached(&nonce, &also(place), object, (&*tag).into());
+    opened.map_err(|_| Broken)?;
+    Ok(object)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::Random;
+
+    const SERIAL: u64 = 77;
+
+    fn key(seed: u64) -> Key {
+        let mut bytes = [0; KEY];
+        Random(seed).fill(&mut bytes);
+        Key::new(&mut bytes)
+    }
+
+    fn place(object: usize) -> Place {
+        Place { slot: 12345, offset: 700, bytes: (object + TAG) as u32, key: 3, serial: SERIAL }
+    }
+
+    /// An object of random bytes, and what is written of it.
+    fn sealed(len: usize) -> (Vec<u8>, Vec<u8>) {
+        let mut object = vec![0; len];
+        Random(len as u64).fill(&mut object);
+        let mut sealed = object.clone();
+        let tag = seal(&key(1).subkey(3), &place(len), &mut sealed);
+        sealed.extend(tag);
+        (object, sealed)
+    }
+
+    /// RFC 8439, 2.8.2.
+    #[test]
+    fn the_cipher_is_that_of_the_rfc() {
+        let key = Key(core::array::from_fn(|n| 0x80 + n as u8));
+        let nonce: [u8; 12] = [7, 0, 0, 0, 0x40, 0x41, 0x42, 0x43, 0x44, 0x45, 0x46, 0x47];
+        let also = [0x50, 0x51, 0x52, 0x53, 0xc0, 0xc1, 0xc2, 0xc3, 0xc4, 0xc5, 0xc6, 0xc7];
+        let mut text =
+            *b"Ladies and Gentlemen of the class of '99: If I could offer you only one tip for the \
+                          future, sunscreen would be it.";
+        let tag = key.seal(nonce.into(), &also, &mut text);
+        assert_eq!(text[..8], [0xd3, 0x1a, 0x8d, 0x34, 0x64, 0x8e, 0x60, 0xdb]);
+        assert_eq!(text[112..], [0x61, 0x16]);
+        let expected =
+            [0x1a, 0xe1, 0x0b, 0x59, 0x4f, 0x09, 0xe2, 0x6a, 0x7e, 0x90, 0x2e, 0xcb, 0xd0, 0x60, 0x06, 0x91];
+        assert_eq!(tag, expected);
+    }
+
+    #[test]
+    fn what_is_sealed_is_hidden_and_comes_back() {
+        for len in [0, 1, 15, 16, 64, 1434, 4096, 20480, 65536] {
+            let (object, mut sealed) = sealed(len);
+            assert_eq!(sealed.len(), len + TAG);
+            assert!(len < 15 || sealed[..len] != object[..]);
+            assert_eq!(
+                open(&key(1).subkey(3), &place(len), &mut sealed),
+                Ok(&mut object.clone()[..]),
+                "{len}"
+            );
+        }
+    }
+
+    #[test]
+    fn each_bit_that_is_changed_breaks_the_seal() {
+        let (_, sealed) = sealed(100);
+        for bit in 0..sealed.len() * 8 {
+            let mut changed = sealed.clone();
+            changed[bit / 8] ^= 1 << (bit % 8);
+            let read = changed.clone();
+            assert_eq!(open(&key(1).subkey(3), &place(100), &mut changed), Err(Broken), "bit {bit}");
+            assert_eq!(changed, read, "nothing is decrypted that is not authentic");
+        }
+        for len in 0..sealed.len() {
+            assert_eq!(
+                open(&key(1).subkey(3), &place(100), &mut sealed.clone()[..len]),
+                Err(Broken),
+                "{len}"
+            );
+        }
+    }
+
+    #[test]
+    fn moved_and_stale_objects_break_the_seal() {
+        let (_, sealed) = sealed(100);
+        let right = place(100);
+        for wrong in [
+            Place { slot: right.slot + 1, ..right },
+            Place { offset: right.offset + 1, ..right },
+            Place { key: right.key + 1, ..right },
+            Place { serial: SERIAL + 1, ..right },
+            Place { serial: SERIAL | 1 << 63, ..right },
+        ] {
+            assert_eq!(open(&key(1).subkey(3), &wrong, &mut sealed.clone()), Err(Broken), "{wrong:?}");
+        }
+        for wrong in [key(2).subkey(3), key(1).subkey(4), key(1)] {
+            assert_eq!(open(&wrong, &right, &mut sealed.clone()), Err(Broken));
+        }
+    }
+
+    #[test]
+    fn keys_are_wiped_and_not_printed() {
+        let mut bytes = [9; KEY];
+        let mut key = Key::new(&mut bytes);
+        assert_eq!((bytes, format!("{key:?}")), ([0; KEY], "Key(..)".to_string()));
+        key.wipe();
+        assert_eq!(key.0, [0; KEY]);
+    }
+
+    #[test]
+    fn no_serial_comes_twice() {
+        let counter = Box::leak(Box::new(AtomicU64::new(0)));
+        let serials = Serials::new(counter);
+        assert_eq!([serials.next(), serials.next()], [Some(0), Some(1)]);
+        let threads = [(); 4].map(|()| {
+            std::thread::spawn(move || (0..1000).map(|_| serials.next().unwrap()).collect::<Vec<_>>())
+        });
+        let mut all: Vec<u64> = threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect();
+        all.sort();
+        assert_eq!(all, (2..4002).collect::<Vec<_>>());
+        counter.store(u64::MAX - 1, SeqCst);
+        assert_eq!([serials.next(), serials.next(), serials.next()], [Some(u64::MAX - 1), None, None]);
+    }
+}
