@@ -9,6 +9,7 @@ mod call;
 
 mod clock;
 pub mod consts;
+mod data_file;
 mod errno;
 mod fd;
 mod file;
@@ -21,6 +22,7 @@ mod signal;
 
 pub use call::syscall;
 pub use clock::{clock, now_ns, process_cpu_ns, set_clock, sleep_ns};
+pub use data_file::DataFile;
 pub use errno::{Errno, Result};
 pub use fd::*;
 pub use file::*;

@@ -15,6 +15,8 @@
 //! - [`place`]: [`Place`], where an object lies
 //! - [`table`]: [`Table`], clusters and processes of the run
 //! - [`slots`]: [`Slots`], the clusters of one process
+//! - [`area`]: [`Area`], what stores bytes: a file or a block device
+//! - [`faulty`]: an area that fails, by a seed
 //! - [`seal`]: encryption, and whether an object is the one that was written
 
 #![cfg_attr(not(test), no_std)]
@@ -22,12 +24,15 @@
 
 extern crate alloc;
 
+pub mod area;
+pub mod faulty;
 pub mod place;
 pub mod seal;
 pub mod slots;
 mod step;
 pub mod table;
 
+pub use area::{Area, FileArea};
 pub use place::Place;
 pub use slots::{Run, Slots};
 pub use table::{Row, Table};
