@@ -35,6 +35,9 @@ mod accelerator;
 mod args;
 mod askers;
 mod attach;
+// `zfolio run` has no option for it yet.
+#[cfg_attr(not(test), expect(dead_code, reason = "`--backing` comes with the cache that writes to areas"))]
+mod backing;
 mod bench;
 mod blank;
 mod causes;
