@@ -255,6 +255,7 @@ impl Slots {
                 }
             }
         });
+        self.settle(number);
     }
 
     /// Forgets an object. Returns the slots that are free by that: they hold nothing of anybody's. They may be discarded
@@ -275,17 +276,19 @@ impl Slots {
                 }
             }
         });
-        let cluster = &self.clusters[&number];
-        if cluster.used.is_empty() && cluster.reserved.is_empty() && !cluster.dead.is_empty() {
-            self.thaw(number);
-            if !self.empty.contains(&number) && !self.clusters[&number].dead.is_empty() {
-                // Relatives have it still, and this process has nothing there.
-                self.unlist(number);
-                self.clusters.remove(&number);
-                self.table.release(self.row, number);
-            }
-        }
+        self.settle(number);
         freed
+    }
+
+    /// Lets go of a cluster in which this process has nothing, if relatives have it still; if none has, it is empty.
+    fn settle(&mut self, number: u32) {
+        let cluster = &self.clusters[&number];
+        let is_idle = cluster.used.is_empty() && cluster.reserved.is_empty();
+        if is_idle && !cluster.dead.is_empty() && !self.thaw(number) {
+            self.unlist(number);
+            self.clusters.remove(&number);
+            self.table.release(self.row, number);
+        }
     }
 
     /// Gives the clusters of which all is free back to the run. `discard` is called with the slots of each, before
@@ -303,7 +306,8 @@ impl Slots {
     }
 
     /// For a fork: the child's slots, which go to it by memory that the fork copies. The parent calls this before the
-    /// child may run. Runs that are taken and not filled stay the parent's alone.
+    /// child may run. Runs that are taken and not filled stay the parent's alone. If there is no child in the end, the
+    /// caller buries its row.
     pub fn fork(&mut self, child: Row) -> Slots {
         self.table.copy_row(self.row, child);
         let areas = self.areas.iter().map(|area| (area.clusters.clone(), area.priority));

@@ -79,8 +79,9 @@ mod tests {
             }
             let order = random.below(10) as u8;
             let from = random.below(CLUSTER as usize + 1) as u32;
-            let step = 1 << order;
-            let is_gap = |slot: &u32| slot % step == 0 && (*slot..slot + step).all(|slot| !bits.has(slot));
+            let step = 1u32 << order;
+            let is_gap =
+                |slot: &u32| slot.is_multiple_of(step) && (*slot..slot + step).all(|slot| !bits.has(slot));
             assert_eq!(bits.gap(order, from), (from..CLUSTER).find(is_gap), "round {round}: {order} {from}");
             let set = (0..CLUSTER).filter(|slot| bits.has(*slot)).count() as u32;
             assert_eq!((bits.count(), bits.not().count()), (set, CLUSTER - set));

@@ -79,10 +79,10 @@ impl Allocator for FirstFit {
         } else {
             let is_free = |of: &AlignedFirstFit, at: u32| of.used[(at / FOLIO) as usize] == 0;
             let mut at = self.current;
-            while at % CLUSTER != 0 && !is_free(&self.all, at) {
+            while !at.is_multiple_of(CLUSTER) && !is_free(&self.all, at) {
                 at += FOLIO;
             }
-            if at % CLUSTER == 0 {
+            if at.is_multiple_of(CLUSTER) {
                 at = self.used.iter().position(|used| *used == 0)? as u32 * CLUSTER;
             }
             self.current = at + FOLIO;

@@ -145,7 +145,7 @@ impl Actor {
             if left == 0 {
                 gate::die();
             }
-            if left % 7 == 0 {
+            if left.is_multiple_of(7) {
                 std::thread::yield_now();
             }
         });
