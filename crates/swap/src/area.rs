@@ -93,8 +93,8 @@ impl Area for FileArea {
     }
 }
 
-/// Makes a call again for the rest of what it did not do. `call` is told how many bytes are done, and says how many more
-/// are.
+/// Makes a call again for the rest of what it did not do. `call` is told how many bytes are done, and says how many
+/// more are.
 fn whole(bytes: usize, mut call: impl FnMut(usize) -> Result<usize, Errno>) -> Result<(), Errno> {
     let mut done = 0;
     while done < bytes {

@@ -218,8 +218,8 @@ mod tests {
 
     const LEN: usize = 1000;
 
-    /// Writes, and reads back, a thousand times. Returns what has happened, how often a write was refused, and how often
-    /// what was read was not what was written last without an error.
+    /// Writes, and reads back, a thousand times. Returns what has happened, how often a write was refused, and how
+    /// often what was read was not what was written last without an error.
     fn rounds(faults: Faults, seed: u64) -> (Happened, [u64; 3]) {
         let slept = AtomicUsize::new(0);
         let slow = |bytes: usize| {

@@ -11,8 +11,9 @@
 //!   cluster:  free ── claim ──> partly used, full ── release ──> empty ── give_back_empty ──> free
 //! ```
 //!
-//! A cluster is of one order while it is in use. A fork leaves the used slots of both processes shared: what is freed of
-//! them is dead, until no relative has the cluster any more. The child takes nothing of what it inherits before that.
+//! A cluster is of one order while it is in use. A fork leaves the used slots of both processes shared: what is freed
+//! of them is dead, until no relative has the cluster any more. The child takes nothing of what it inherits before
+//! that.
 //!
 //! Invariants, which [`Slots::check`] recomputes:
 //! - slots of a cluster = free + reserved + used + dead; shared slots are used
@@ -103,7 +104,8 @@ pub struct Slots {
 }
 
 impl Slots {
-    /// No clusters yet, in areas that are given as their clusters and a priority, of which the higher one is used first.
+    /// No clusters yet, in areas that are given as their clusters and a priority, of which the higher one is used
+    /// first.
     pub fn new(table: Table, row: Row, areas: impl IntoIterator<Item = (Range<u32>, i32)>) -> Slots {
         let area = |(clusters, priority): (Range<u32>, i32)| Area {
             next: clusters.start,
@@ -258,8 +260,8 @@ impl Slots {
         self.settle(number);
     }
 
-    /// Forgets an object. Returns the slots that are free by that: they hold nothing of anybody's. They may be discarded
-    /// before the next `take`; else a discard waits until the cluster is empty.
+    /// Forgets an object. Returns the slots that are free by that: they hold nothing of anybody's. They may be
+    /// discarded before the next `take`; else a discard waits until the cluster is empty.
     ///
     /// # Panics
     /// If there is no such object.

@@ -10,8 +10,8 @@
 //!   bits[row]       one bit a cluster: the holder may refer to something in it
 //! ```
 //!
-//! Memory of zeros is a table without rows, in which each cluster is free. Any process may die at any instruction. There
-//! is no count of free clusters that could be wrong: [`Table::free_clusters`] counts the words.
+//! Memory of zeros is a table without rows, in which each cluster is free. Any process may die at any instruction.
+//! There is no count of free clusters that could be wrong: [`Table::free_clusters`] counts the words.
 //!
 //! The rules:
 //! - A process refers to a cluster only while its row has the bit. It sets the bit before it claims the word.
@@ -25,9 +25,9 @@
 //!    before 2^22 changes of the same word. A process would have to stand still between two instructions for 8 TiB of
 //!    writes to one cluster, and then meet one value of four million.
 //! 2. A cluster is released only where no row had the bit at one moment after the word was read. A row that had the bit
-//!    when the scan began, and has none when the scan comes to it, has been cleared in between. If it was copied before,
-//!    the copy is counted before the bit is cleared, by the process or by who buries it. The scan sees another count
-//!    and begins anew.
+//!    when the scan began, and has none when the scan comes to it, has been cleared in between. If it was copied
+//!    before, the copy is counted before the bit is cleared, by the process or by who buries it. The scan sees another
+//!    count and begins anew.
 //! 3. A bit set during a scan, and by no copy, is that of a claim. The claim has not won while the word is what it was,
 //!    and wins no more after it: the word has changed.
 //! 4. The last one releases: each clears its own bit before it scans, so that of two the later one sees no bit.
@@ -36,8 +36,8 @@
 //!    a claim sets its bit first.
 //! 6. A row is cleared by one burier at a time: the burier's name is taken by compare-and-swap, and passes on only when
 //!    the burier is dead. The holder's word becomes 0 at the end, so that a burial that was cut short is done again.
-//! 7. A claim that loses may have kept another process from a release by the bit it had set. It therefore clears the bit
-//!    as one who had the cluster does, and releases what nobody has.
+//! 7. A claim that loses may have kept another process from a release by the bit it had set. It therefore clears the
+//!    bit as one who had the cluster does, and releases what nobody has.
 
 mod rows;
 #[cfg(test)]
@@ -88,8 +88,8 @@ pub struct Table {
 }
 
 impl Table {
-    /// How many 64-bit words a table of so many clusters has beside those of the clusters. Most of them are bits of rows
-    /// that nobody has, and need no memory if it is mapped and never touched.
+    /// How many 64-bit words a table of so many clusters has beside those of the clusters. Most of them are bits of
+    /// rows that nobody has, and need no memory if it is mapped and never touched.
     pub fn shared_len(clusters: usize) -> usize {
         BITS + ROWS * clusters.div_ceil(64)
     }
@@ -115,7 +115,8 @@ impl Table {
         range.filter(|cluster| is_free(self.word(*cluster))).count() as u32
     }
 
-    /// How often rows have let go of clusters. A process that has found no room need not look again before this changes.
+    /// How often rows have let go of clusters. A process that has found no room need not look again before this
+    /// changes.
     pub fn releases(&self) -> u64 {
         self.load(RELEASES)
     }

@@ -203,9 +203,9 @@ impl Backing {
     }
 }
 
-/// The size of a file that is made, given the bytes that are free on its file system: half of them, because others write
-/// there too, and no more than four times RAM: with more of its memory out, a program does nothing but wait. The file
-/// takes only what is written.
+/// The size of a file that is made, given the bytes that are free on its file system: half of them, because others
+/// write there too, and no more than four times RAM: with more of its memory out, a program does nothing but wait. The
+/// file takes only what is written.
 fn default_bytes(free: u64) -> u64 {
     let system = rustix::system::sysinfo();
     let ram = system.totalram * system.mem_unit as u64;

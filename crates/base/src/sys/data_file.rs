@@ -4,8 +4,8 @@ use super::{Errno, Fd, Result};
 use linux_raw_sys::general as g;
 use linux_raw_sys::ioctl::{BLKDISCARD, BLKGETSIZE64};
 
-/// File systems whose regular files are something else than data, by their numbers in statfs: proc (/proc/PID/mem), sysfs,
-/// debugfs, tracefs.
+/// File systems whose regular files are something else than data, by their numbers in statfs: proc (/proc/PID/mem),
+/// sysfs, debugfs, tracefs.
 const NO_DATA: [u64; 4] = [0x9fa0, 0x6265_6572, 0x6462_6720, 0x7472_6163];
 
 /// Bytes of which offset, length and address must be multiples, where the kernel does not say.
