@@ -15,6 +15,23 @@ use crate::{Memcg, Slot, State};
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU64, Ordering::*};
 
+/// What processes hold, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Gauge {
+    /// Its name in structure and JSON.
+    pub name: &'static str,
+    /// What it says, in one sentence without its end.
+    pub text: &'static str,
+}
+
+/// The gauges, in the order of [`Gauges`].
+pub const GAUGES: [Gauge; 4] = [
+    Gauge { name: "footprint_bytes", text: "held now, pool, inactive list and engine included" },
+    Gauge { name: "wanted_bytes", text: "that would be held without zfolio" },
+    Gauge { name: "stored_bytes", text: "of pages that are in the pool now" },
+    Gauge { name: "pool_bytes", text: "of the pool's memory for them" },
+];
+
 /// Sums over all processes, in bytes; the names are those of a [`Slot`].
 #[repr(C, align(64))]
 #[derive(Default)]
@@ -34,6 +51,11 @@ impl Gauges {
     #[cfg(test)]
     pub(crate) fn add_for_test(&self, at: usize, change: u64) {
         self.all()[at].fetch_add(change, SeqCst);
+    }
+
+    /// What all managed processes hold, in the order of [`GAUGES`].
+    pub fn values(&self) -> [u64; 4] {
+        self.all().map(|sum| bytes(sum.load(Acquire)))
     }
 
     /// Private memory of all managed processes, in bytes.
@@ -66,6 +88,11 @@ fn raise(peak: &AtomicU64, value: u64) -> bool {
 const AUDITS: usize = 16;
 
 impl Slot {
+    /// What the process holds, in the order of [`GAUGES`].
+    pub fn gauges(&self) -> [u64; 4] {
+        of(self).map(|part| part.load(Acquire))
+    }
+
     /// How often its gauges have been published: a number that changes when they are.
     pub fn published(&self) -> u64 {
         self.turn.load(SeqCst) / 2

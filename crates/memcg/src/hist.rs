@@ -12,12 +12,17 @@ const BUCKETS: usize = (40 - SUB_BITS as usize + 1) * SUB;
 #[repr(C)]
 pub struct Histogram {
     max: AtomicU64,
+    sum: AtomicU64,
     buckets: [AtomicU64; BUCKETS],
 }
 
 impl Default for Histogram {
     fn default() -> Self {
-        Histogram { max: AtomicU64::new(0), buckets: [const { AtomicU64::new(0) }; BUCKETS] }
+        Histogram {
+            max: AtomicU64::new(0),
+            sum: AtomicU64::new(0),
+            buckets: [const { AtomicU64::new(0) }; BUCKETS],
+        }
     }
 }
 
@@ -40,12 +45,13 @@ fn bucket_end(index: usize) -> u64 {
 }
 
 impl Histogram {
-    /// Where in the struct the highest value is, in bytes. All else are counts.
+    /// Where in the struct the highest value is, in bytes. All else are sums.
     pub(crate) const MAX_OFFSET: usize = core::mem::offset_of!(Histogram, max);
 
     /// Counts one value.
     pub fn record(&self, value: u64) {
         self.max.fetch_max(value, Relaxed);
+        self.sum.fetch_add(value, Relaxed);
         self.buckets[bucket(value)].fetch_add(1, Relaxed);
     }
 
@@ -57,6 +63,17 @@ impl Histogram {
     /// The highest value, exact; 0 without values.
     pub fn max(&self) -> u64 {
         self.max.load(Relaxed)
+    }
+
+    /// The sum of all values.
+    pub fn sum(&self) -> u64 {
+        self.sum.load(Relaxed)
+    }
+
+    /// The highest value of each bucket, in ascending order, and how many values it has counted. The last bucket has
+    /// all that is higher, too.
+    pub fn buckets(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.buckets.iter().enumerate().map(|(index, count)| (bucket_end(index), count.load(Relaxed)))
     }
 
     /// The value that a share `q` (0 to 1) of all values does not exceed, 12.5 % too high at most; 0 without values.
@@ -101,5 +118,12 @@ mod tests {
             assert!(got >= exact && got <= exact * 1.125, "{q}: {got}");
         }
         assert_eq!((h.quantile(1.0), h.max(), h.count()), (10_000, 10_000, 10_000));
+        assert_eq!(h.sum(), 10_000 * 10_001 / 2);
+        assert_eq!(h.buckets().map(|(_, count)| count).sum::<u64>(), 10_000);
+        let up_to =
+            |end: u64| h.buckets().take_while(|(last, _)| *last < end).map(|(_, count)| count).sum::<u64>();
+        for shift in SUB_BITS..13 {
+            assert_eq!(up_to(1 << shift), (1 << shift) - 1, "a bucket ends below each power of two");
+        }
     }
 }

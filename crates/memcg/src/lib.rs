@@ -44,7 +44,7 @@ mod slot;
 pub mod stat;
 mod text;
 
-pub use gauges::Gauges;
+pub use gauges::{GAUGES, Gauge, Gauges};
 pub use process::Process;
 pub use slot::{Slot, State};
 pub use stat::{COUNTERS, Counter, Counts, Stat, Unit};
@@ -58,7 +58,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 use division::Division;
 
 /// "zfolio" and the version of this layout; both sides refuse any other.
-pub const MAGIC: u64 = 0x7a66_6f6c_696f_0008;
+pub const MAGIC: u64 = 0x7a66_6f6c_696f_0009;
 
 /// How many processes of a run can be managed at the same time. There is room in the file for all of them before the
 /// first begins, so that none can find none later.
@@ -237,6 +237,17 @@ impl Memcg {
     /// The slots that were ever used.
     pub fn used(&self) -> &[Slot] {
         &self.slots[..(self.slots_end.load(Acquire) as usize).min(SLOTS)]
+    }
+
+    /// The counters of all processes together, those that have ended included. A counter that moves from a process that
+    /// has ended to [`Memcg::ended`] this moment is missing. None counts twice: `ended` is read before what it takes.
+    pub fn total(&self) -> Stat {
+        let total = Stat::default();
+        total.add(&self.ended);
+        for slot in self.used().iter().filter(|slot| slot.state() != State::Free) {
+            total.add(&slot.stat);
+        }
+        total
     }
 
     /// Takes a slot for process `pid`: a free one, else that of a process that has ended and that `zfolio run` has not

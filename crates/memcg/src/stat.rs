@@ -1,4 +1,5 @@
-//! What is counted: one table, of which the counters in the shared page, their copy and its help are made.
+//! What is counted: one table, of which the counters in the shared page, their copy, their help and what shows them
+//! are made.
 
 use crate::ORDERS;
 use crate::hist::Histogram;
@@ -49,7 +50,7 @@ pub struct Counter {
 }
 
 macro_rules! counters {
-    ($($name:ident: $unit:ident, $text:literal;)*) => {
+    ($($name:ident: $unit:ident, $text:literal;)* => $($hist:ident: $hist_unit:ident, $hist_text:literal;)*) => {
         /// Counters of one process, or of all that have ended (`Memcg::ended`). All only grow.
         #[repr(C)]
         #[derive(Default)]
@@ -59,11 +60,10 @@ macro_rules! counters {
             pub folios_out: [AtomicU64; ORDERS],
             /// The pages of `zswpin` by folio order: naturally aligned runs that came in together.
             pub folios_in: [AtomicU64; ORDERS],
-            /// Fault latency in nanoseconds.
-            pub fault_ns: Histogram,
+            $(#[doc = $hist_text] pub $hist: Histogram,)*
         }
 
-        /// A copy of [`Stat`], without the histogram.
+        /// A copy of [`Stat`], without the histograms.
         #[derive(Clone, Debug, Default, PartialEq, Eq)]
         pub struct Counts {
             $(#[doc = $text] pub $name: u64,)*
@@ -76,6 +76,18 @@ macro_rules! counters {
         /// The table, in the order of the structure.
         pub const COUNTERS: &[Counter] =
             &[$(Counter { name: stringify!($name), unit: Unit::$unit, text: $text },)*];
+
+        impl Stat {
+            /// The highest values, which are no sums: their places among all.
+            const MAXES: &[usize] = &[$((offset_of!(Stat, $hist) + Histogram::MAX_OFFSET) / 8,)*];
+
+            /// Each histogram of the table.
+            pub fn histograms(&self) -> impl Iterator<Item = (&'static Counter, &Histogram)> {
+                const TABLE: &[Counter] =
+                    &[$(Counter { name: stringify!($hist), unit: Unit::$hist_unit, text: $hist_text },)*];
+                TABLE.iter().zip([$(&self.$hist,)*])
+            }
+        }
 
         impl Counts {
             /// Each counter of the table with its value.
@@ -130,12 +142,11 @@ counters! {
     checks: Times, "the test mode has recomputed all that an engine keeps count of";
     near_refaults: Times, "a page came back before as many others had gone out as were in memory: with more of it the page would have stayed";
     near_distance: Pages, "that had gone out since each of near_refaults, summed";
+    =>
+    fault_ns: Nanoseconds, "that a thread waited for memory that was out";
 }
 
 impl Stat {
-    /// The one counter that is a highest value, and no sum: its place among all.
-    const MAX_AT: usize = (offset_of!(Stat, fault_ns) + Histogram::MAX_OFFSET) / 8;
-
     fn counters(&self) -> &[AtomicU64] {
         // SAFETY: `Stat` is `repr(C)` and consists of `AtomicU64` alone (asserted below), borrowed for `self`'s life.
         unsafe { core::slice::from_raw_parts(self as *const Stat as *const AtomicU64, size_of::<Stat>() / 8) }
@@ -147,7 +158,7 @@ impl Stat {
             return;
         }
         let counter = &self.counters()[at];
-        if at == Self::MAX_AT {
+        if Self::MAXES.contains(&at) {
             counter.fetch_max(value, Relaxed)
         } else {
             counter.fetch_add(value, Relaxed)
@@ -158,6 +169,13 @@ impl Stat {
     pub fn add(&self, other: &Stat) {
         for (at, counter) in other.counters().iter().enumerate() {
             self.count(at, counter.load(Relaxed));
+        }
+    }
+
+    /// Raises every counter to that of `other` where that is higher.
+    pub fn raise(&self, other: &Stat) {
+        for (counter, other) in self.counters().iter().zip(other.counters()) {
+            counter.fetch_max(other.load(Relaxed), Relaxed);
         }
     }
 
@@ -230,6 +248,20 @@ mod tests {
     }
 
     #[test]
+    fn what_is_raised_never_falls() {
+        let (told, now) = (Stat::default(), Stat::default());
+        now.fault_ns.record(7);
+        for (faults, expected) in [(5, 5), (3, 5), (6, 6)] {
+            now.faults.store(faults, Relaxed);
+            told.raise(&now);
+            assert_eq!(
+                (told.faults.load(Relaxed), told.fault_ns.count(), told.fault_ns.sum()),
+                (expected, 1, 7)
+            );
+        }
+    }
+
+    #[test]
     fn the_table_names_each_counter_once_and_copies_it() {
         let stat = Stat::default();
         for (at, counter) in stat.counters()[..COUNTERS.len()].iter().enumerate() {
@@ -237,8 +269,10 @@ mod tests {
         }
         let counts = Counts::from(&stat);
         assert!(counts.values().map(|(_, value)| value).eq(1..=COUNTERS.len() as u64));
-        for (at, Counter { name, unit, text }) in COUNTERS.iter().enumerate() {
-            assert!(COUNTERS[..at].iter().all(|other| other.name != *name), "{name} twice");
+        let all: Vec<&Counter> =
+            COUNTERS.iter().chain(stat.histograms().map(|(counter, _)| counter)).collect();
+        for (at, Counter { name, unit, text }) in all.iter().enumerate() {
+            assert!(all[..at].iter().all(|other| other.name != *name), "{name} twice");
             assert!(!text.ends_with('.'), "{name}");
             let is = |suffix, of| name.ends_with(suffix) == (*unit == of);
             assert!(

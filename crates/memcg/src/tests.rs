@@ -262,3 +262,34 @@ fn what_the_run_holds_is_read_without_the_page_too() {
     let word = |at| Some(unsafe { *page.add(at).cast::<u64>() });
     assert_eq!((m.used_bytes(), Memcg::used_of(word), Memcg::used_of(|_| None)), (345, 345, 0));
 }
+
+#[test]
+fn gauges_are_in_the_order_of_their_table() {
+    let m = memcg();
+    let slot = process(&m, 7, "a");
+    m.publish(slot, 100, 300, 200, 50);
+    let expected =
+        [("footprint_bytes", 100), ("wanted_bytes", 300), ("stored_bytes", 200), ("pool_bytes", 50)];
+    let names = GAUGES.map(|gauge| gauge.name);
+    for values in [slot.gauges(), m.current.values()] {
+        assert!(names.into_iter().zip(values).eq(expected), "{values:?}");
+    }
+    assert!(GAUGES.iter().all(|gauge| gauge.name.ends_with("_bytes") && !gauge.text.ends_with('.')));
+}
+
+#[test]
+fn the_total_has_the_living_and_those_that_have_ended() {
+    let m = memcg();
+    for (pid, ends) in [(1, true), (2, false), (3, true)] {
+        let slot = process(&m, pid, "a");
+        slot.stat.faults.fetch_add(pid.into(), Relaxed);
+        slot.stat.fault_ns.record(pid.into());
+        if ends {
+            m.release(slot, 5);
+        }
+        let faults = m.total().faults.into_inner();
+        collected(&m);
+        assert_eq!(faults, m.total().faults.into_inner(), "it is the same when {pid} is collected");
+    }
+    assert_eq!((m.total().faults.into_inner(), m.total().fault_ns.count()), (6, 3));
+}

@@ -1,8 +1,12 @@
-//! The command line.
+//! The command line. What looks at runs that go on is in looks.rs.
+
+mod looks;
+
+pub use looks::Stat;
 
 use crate::size::{self, Size};
 use acomp::Compressor;
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 use memcg::Counter;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -39,6 +43,7 @@ Examples:
   zfolio doctor                                  can this machine do it?
   zfolio run --memory 512M -- python3 job.py     run in 512 MiB
   zfolio run --memory 50% -- redis-server        run in half of the memory there is
+  zfolio stat --watch                            how is it going?
   zfolio bench compress --pid 1234               which compressor suits this process?"
 )]
 pub struct Cli {
@@ -71,6 +76,24 @@ Examples:
   zfolio run --memory 1G --compressor lz4 --json run.json -- java -jar app.jar"
     )]
     Run(Run),
+
+    /// List the runs that go on
+    ///
+    /// Those of this user; all of them for root. Sizes are in binary units: what the run may hold, what it holds, what
+    /// it would hold without zfolio, what of that is in the pool, and the pool's memory for it. `managed` is how many
+    /// processes have an engine, of those that should have one.
+    #[command(after_help = "\
+Exit status:
+  0  listed, also where there is none
+  2  the command line is wrong")]
+    Ps,
+
+    /// Show the figures of a run that goes on
+    ///
+    /// They are read from memory that the run's processes write: none of them is asked, so that it works while they
+    /// hang.
+    #[command(after_help = looks::STAT_HELP)]
+    Stat(Stat),
 
     /// Say whether this machine can do it, and how to get what is missing
     ///
@@ -119,6 +142,15 @@ pub struct Run {
     /// the first two seconds; nothing is written where stderr is a pipe or a file.
     #[arg(long)]
     pub progress: bool,
+
+    /// Serve the figures at http://ADDR/metrics, in the format of Prometheus: 127.0.0.1:9464, [::1]:9464 or 9464
+    ///
+    /// A port alone is one of 127.0.0.1, which this machine alone can reach; port 0 is any free one, and a line says
+    /// which. Whoever can reach ADDR can read names of processes and how much memory they use. The counters are those
+    /// of --json, for the run and for each process; docs/grafana/zfolio.json is a dashboard of them. `zfolio run` serves
+    /// them, and no process of CMD's.
+    #[arg(long, value_name = "ADDR")]
+    pub metrics: Option<String>,
 
     /// Write no summary; warnings and errors stay
     #[arg(long, short)]
@@ -348,7 +380,7 @@ fn forgotten_run(error: &clap::Error, arguments: &[OsString]) -> Option<String> 
     use clap::error::ErrorKind::*;
     let first = arguments.get(1)?;
     if !matches!(error.kind(), InvalidSubcommand | UnknownArgument | MissingSubcommand)
-        || ["run", "doctor", "bench"].iter().any(|task| first == task)
+        || Cli::command().get_subcommands().any(|task| first == task.get_name())
     {
         return None;
     }
@@ -371,7 +403,6 @@ mod tests {
 
     #[test]
     fn clap_finds_no_mistake_in_the_definition() {
-        use clap::CommandFactory;
         Cli::command().debug_assert();
     }
 

@@ -158,7 +158,7 @@ fn children(pid: u32) -> Vec<u32> {
 }
 
 /// The processes or threads that a directory of /proc lists.
-fn numbers_in(path: &str) -> Vec<u32> {
+pub fn numbers_in(path: &str) -> Vec<u32> {
     let entries = fs::read_dir(path).into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
@@ -249,7 +249,7 @@ fn status(pid: u32, name: &str) -> Vec<u32> {
 }
 
 /// The last of the ids that a process has in its namespace and those around it.
-fn own_pid(pid: u32) -> u32 {
+pub fn own_pid(pid: u32) -> u32 {
     status(pid, "NSpid:").last().copied().unwrap_or(pid)
 }
 

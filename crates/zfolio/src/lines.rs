@@ -54,6 +54,15 @@ impl fmt::Display for Time {
     }
 }
 
+/// A time in whole seconds as a clock shows it: `0:12`, `2:02:05`.
+pub fn clock(seconds: u64) -> String {
+    let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+    match hours {
+        0 => format!("{minutes}:{seconds:02}"),
+        _ => format!("{hours}:{minutes:02}:{seconds:02}"),
+    }
+}
+
 /// Columns of a line.
 pub const WIDTH: usize = 80;
 
@@ -118,5 +127,6 @@ mod tests {
         let times: Vec<_> =
             [0, 999, 1_234, 45_600, 1_500_000_000, 123_400_000_000].map(|n| Time(n).to_string()).to_vec();
         assert_eq!(times, ["0ns", "999ns", "1.23µs", "45.6µs", "1.50s", "123s"]);
+        assert_eq!([0, 72, 7325].map(clock), ["0:00", "1:12", "2:02:05"]);
     }
 }

@@ -1,5 +1,5 @@
-//! The command: `zfolio run` starts a program under a limit and tells at its end how it went; `zfolio doctor` says
-//! whether this machine can do it; `zfolio bench` measures it.
+//! The command: `zfolio run` starts a program under a limit and tells at its end how it went; `zfolio ps` and `zfolio
+//! stat` show how it goes; `zfolio doctor` says whether this machine can do it; `zfolio bench` measures it.
 //!
 //! ```text
 //!   args, size ──> doctor (probe) ──> program (elf) ──> rundir ──> supervise ──> summary
@@ -25,6 +25,8 @@
 //! - [`roster`]: its processes, one by one
 //! - [`summary`], [`tree`]: the figures of all together, and of each
 //! - [`progress`]: a line of them while CMD runs
+//! - [`runs`], [`snapshot`]: runs that go on, found from outside, and their figures; shown by [`ps`] and [`stat`]
+//! - [`metrics`]: the same for Prometheus, from inside
 //! - [`run`]: all of it in order
 //! - [`mod@bench`]: compressors tried on the user's own memory
 //! - [`sys`]: system calls
@@ -55,16 +57,21 @@ mod growth;
 mod handover;
 mod kernels;
 mod lines;
+mod metrics;
 mod probe;
 mod program;
 mod progress;
+mod ps;
 mod ptrace;
 mod roster;
 mod run;
 mod rundir;
+mod runs;
 mod shared;
 mod size;
 mod smaps;
+mod snapshot;
+mod stat;
 mod summary;
 mod supervise;
 mod swap;
@@ -87,6 +94,8 @@ extern "C" fn main(_argc: libc::c_int, _argv: *const *const libc::c_char) -> lib
         Err(status) => status,
         Ok(cli) => match cli.task {
             Task::Run(run) => run::run(&run),
+            Task::Ps => ps::run(),
+            Task::Stat(stat) => stat::run(&stat),
             Task::Doctor(doctor) => doctor::run(&doctor),
             Task::Bench(bench) => bench::run(&bench),
         },

@@ -16,7 +16,7 @@
 //! out of its line mode, as editors, pagers and prompts for a password do, draws the screen itself: nothing is written
 //! then. Nor is it while zfolio is in the background, or the terminal takes nothing more (Ctrl-S), or is none.
 
-use crate::lines::Count;
+use crate::lines::{Count, clock};
 use crate::size::Bytes;
 use crate::sys;
 use memcg::{Memcg, State};
@@ -123,12 +123,7 @@ impl Now {
     /// enough.
     fn line(&self, width: usize) -> String {
         let Now { footprint_bytes, max_bytes, wanted_bytes, .. } = *self;
-        let seconds = self.elapsed.as_secs();
-        let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
-        let time = match hours {
-            0 => format!("{minutes}:{seconds:02}"),
-            _ => format!("{hours}:{minutes:02}:{seconds:02}"),
-        };
+        let time = clock(self.elapsed.as_secs());
         let saved = match wanted_bytes.saturating_sub(footprint_bytes) {
             0 => ", nothing saved".into(),
             saved => {

@@ -9,6 +9,7 @@ use crate::dictionary;
 use crate::doctor;
 use crate::file_room::FileRoom;
 use crate::lines::printable;
+use crate::metrics::Metrics;
 use crate::program;
 use crate::progress::Progress;
 use crate::roster::Roster;
@@ -67,6 +68,8 @@ struct Watch<'a> {
     roster: Roster<'a>,
     coordinator: Coordinator,
     progress: Option<Progress>,
+    /// What is to be served for Prometheus as soon as CMD has been started, and CMD's name.
+    metrics: Option<(Metrics, String)>,
     is_strict: bool,
     /// Since when CMD and its descendants are being stopped for what cannot go out.
     stopping: Option<Instant>,
@@ -82,6 +85,7 @@ impl<'a> Watch<'a> {
             dir,
             roster: Roster::new(memcg),
             progress: if args.progress && is_managed { Progress::new() } else { None },
+            metrics: None,
             is_strict: args.strict,
             stopping: None,
         }
@@ -178,6 +182,14 @@ impl Watch<'_> {
 impl Watcher for Watch<'_> {
     fn started(&mut self) {
         self.dir.serve();
+        if let Some((metrics, command)) = self.metrics.take() {
+            if metrics.is_any {
+                say(format_args!("metrics at http://{}/metrics", metrics.address));
+            }
+            if let Err(e) = metrics.serve(self.dir.memcg, command) {
+                say(format_args!("warning: --metrics: {e}"));
+            }
+        }
     }
 
     fn tick(&mut self) {
@@ -220,6 +232,7 @@ impl Watcher for Watch<'_> {
 fn start(args: &Run) -> Result<u8, Refusal> {
     let asked = Asked::read(args)?;
     let json = args.json.as_deref().map(create_json).transpose()?;
+    let metrics = args.metrics.as_deref().map(Metrics::bind).transpose().map_err(Refusal::usage)?;
     let cmd = Cmd::look(args, asked.visible_bytes)?;
     let is_managed = cmd.obstacle.is_none();
     if is_managed
@@ -238,6 +251,7 @@ fn start(args: &Run) -> Result<u8, Refusal> {
     let arguments: Vec<CString> = args.command.iter().map(|word| c_string(word)).collect();
     let (began_ns, memcg) = (uffd::sys::now_ns(), dir.memcg);
     let mut watch = Watch::new(args, &asked, &mut dir, is_managed);
+    watch.metrics = metrics.map(|metrics| (metrics, base_name(&cmd.file)));
     let ended = supervise::run(&cmd.file, &arguments, &environment, &inherited, memcg, &mut watch);
     watch.clear();
     let ended = ended.map_err(|e| not_started(cmd.name, &e))?;
@@ -393,6 +407,11 @@ fn not_started(name: &OsStr, error: &std::io::Error) -> Refusal {
         Some(libc::ENOENT) => Refusal(127, format!("{}: its interpreter was not found", name.display())),
         _ => Refusal(126, format!("{}: {error}", name.display())),
     }
+}
+
+/// A file's name without what it is in.
+fn base_name(file: &Path) -> String {
+    file.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
 fn variable(name: &OsStr, value: &OsStr) -> CString {

@@ -40,7 +40,8 @@ use uffd::PAGE;
 /// The library, built by build.rs from the crate `libzfolio`.
 pub static LIBRARY: &[u8] = include_bytes!(env!("ZFOLIO_LIBRARY"));
 
-const PREFIX: &str = "zfolio-";
+/// What the names of such directories begin with.
+pub const PREFIX: &str = "zfolio-";
 
 /// What glibc's loader may call the platform of a 64-bit process: the kernel's name for it, or glibc's own for certain
 /// processors of Intel.

@@ -81,7 +81,7 @@ impl Size {
     }
 }
 
-/// Bytes for people: three digits and a binary unit.
+/// Bytes for people: three digits and a binary unit, `1.21 GiB`; as `{:#}` in the fewest columns, `1.21G`.
 pub struct Bytes(pub u64);
 
 impl Bytes {
@@ -107,7 +107,10 @@ impl fmt::Display for Bytes {
             v if v < 99.95 => 1,
             _ => 0,
         };
-        write!(f, "{value:.digits$} {unit}")
+        match f.alternate() {
+            false => write!(f, "{value:.digits$} {unit}"),
+            true => write!(f, "{value:.digits$}{}", &unit[..1]),
+        }
     }
 }
 
@@ -173,6 +176,8 @@ mod tests {
             (3 << 40, "3 TiB"),
         ] {
             assert_eq!(Bytes(bytes).to_string(), text, "{bytes}");
+            let short = text.replace(' ', "").replace("iB", "");
+            assert_eq!(format!("{:#}", Bytes(bytes)), short, "{bytes}");
         }
     }
 }

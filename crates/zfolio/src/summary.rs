@@ -5,10 +5,11 @@ mod text;
 use crate::accelerator::Usage;
 use crate::causes::Cause;
 use crate::roster::Entry;
+use crate::snapshot::{counters_json, folios_json};
 use crate::told::Group;
 use crate::unmanaged::Unmanaged;
 use memcg::hist::Histogram;
-use memcg::{Counts, Memcg, ORDERS, Stat, State};
+use memcg::{Counts, Memcg, State};
 use serde_json::{Value, json};
 use std::sync::atomic::Ordering::Relaxed;
 use zswap::{Auto, Choice};
@@ -79,11 +80,7 @@ impl Figures {
     /// Reads the shared page. Processes that live, and those whose engine was killed with them, count as far as they
     /// came. The processes are the roster's.
     pub fn collect(memcg: &Memcg, (processes, unrecorded): (Vec<Entry>, u64)) -> Figures {
-        let stat = Stat::default();
-        stat.add(&memcg.ended);
-        for slot in memcg.used().iter().filter(|slot| slot.state() != State::Free) {
-            stat.add(&slot.stat);
-        }
+        let stat = memcg.total();
         let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Relaxed);
         let latency: &Histogram = &stat.fault_ns;
         let mut figures = Figures {
@@ -127,16 +124,6 @@ impl Figures {
 
     /// The same for programs.
     pub fn json(&self) -> Value {
-        let folios = |counts: &[u64; ORDERS]| {
-            let by_size: serde_json::Map<_, _> = counts
-                .iter()
-                .enumerate()
-                .map(|(order, count)| (format!("{}k", 4 << order), json!(count)))
-                .collect();
-            json!(by_size)
-        };
-        let counters: serde_json::Map<_, _> =
-            self.counts.values().map(|(counter, value)| (counter.name.to_string(), json!(value))).collect();
         json!({
             "schema": SCHEMA,
             "zfolio": env!("CARGO_PKG_VERSION"),
@@ -160,8 +147,8 @@ impl Figures {
                 "unmanaged": self.unmanaged,
                 "unrecorded": self.unrecorded,
             },
-            "counters": counters,
-            "folios": { "out": folios(&self.counts.folios_out), "in": folios(&self.counts.folios_in) },
+            "counters": counters_json(&self.counts),
+            "folios": folios_json(&self.counts),
             "latency": { "p50_ns": self.fault_p50_ns, "p99_ns": self.fault_p99_ns, "max_ns": self.fault_max_ns },
             "auto": self.auto().map(|(_, auto)| json!({
                 "cpu_percent": auto.percent,
@@ -179,7 +166,7 @@ impl Figures {
 mod tests {
     use super::*;
     use crate::roster::Roster;
-    use memcg::Settings;
+    use memcg::{ORDERS, Settings};
 
     fn figures() -> Figures {
         Figures {

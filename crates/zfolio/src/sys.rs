@@ -13,7 +13,7 @@ use std::mem::{MaybeUninit, zeroed};
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
@@ -111,6 +111,25 @@ pub unsafe fn map_shared<T>(file: &File, first: &File, first_bytes: usize) -> io
     }
 }
 
+/// A copy of what [`map_shared`] maps. Who may write to a file may cut it off, too: that is an error here, and kills who
+/// has mapped it.
+///
+/// # Safety
+/// `T` must be valid in all bits; `first_bytes` must be no more than `T` has.
+pub unsafe fn read_shared<T>(file: &File, first: &File, first_bytes: usize) -> io::Result<Box<T>> {
+    let mut copy = Box::<T>::new_uninit();
+    // SAFETY: the memory is the box's own, as long as `T`. It is written to before anything reads it.
+    let bytes = unsafe {
+        std::ptr::write_bytes(copy.as_mut_ptr(), 0, 1);
+        std::slice::from_raw_parts_mut(copy.as_mut_ptr().cast::<u8>(), size_of::<T>())
+    };
+    let (start, rest) = bytes.split_at_mut(first_bytes);
+    first.read_exact_at(start, 0)?;
+    file.read_exact_at(rest, first_bytes as u64)?;
+    // SAFETY: all bytes are written, and any are valid by the caller's contract.
+    Ok(unsafe { copy.assume_init() })
+}
+
 /// The device, major and minor, of memfds and of what is shared without a file: the kernel has one file system for all
 /// of them.
 pub fn memfd_device() -> Option<(u64, u64)> {
@@ -152,6 +171,12 @@ fn is_ready(fd: impl AsFd, wanted: PollFlags) -> bool {
 /// True when a write to this process's terminal would not have to wait, and this process is not in its background.
 pub fn takes_output(fd: impl AsFd) -> bool {
     is_in_foreground(&fd) && is_ready(fd, PollFlags::OUT)
+}
+
+/// True when a write would not have to wait: it is taken, at least in part, or fails at once.
+pub fn answers_a_write(fd: impl AsFd) -> bool {
+    let mut asked = [PollFd::new(&fd, PollFlags::OUT)];
+    event::poll(&mut asked, Some(&Timespec::default())) == Ok(1) && !asked[0].revents().is_empty()
 }
 
 /// What CMD is to inherit although this process has changed it: signal mask, and the disposition of SIGCHLD.
@@ -360,6 +385,17 @@ pub fn spawn(
 
 fn pointers<'a>(strings: impl Iterator<Item = &'a CString>) -> Vec<*const libc::c_char> {
     strings.map(|s| s.as_ptr()).chain([std::ptr::null()]).collect()
+}
+
+/// How many ticks, as /proc/PID/stat counts them, make a second.
+pub fn ticks_per_second() -> u64 {
+    rustix::param::clock_ticks_per_second().max(1)
+}
+
+/// How long the machine has been running, in nanoseconds, as /proc/PID/stat counts.
+pub fn since_boot_ns() -> u64 {
+    let time = clock_gettime(ClockId::Boottime);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 /// How much processor time this process has used.

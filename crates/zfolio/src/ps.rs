@@ -1,0 +1,84 @@
+//! `zfolio ps`: a line for each run that goes on.
+
+use crate::descendants::{self, Reason, Tree};
+use crate::lines::{clock, cut, printable};
+use crate::runs::{self, Run};
+use crate::size::Bytes;
+use crate::snapshot::Snapshot;
+use std::collections::HashSet;
+use std::io::{IsTerminal, Write};
+use terminal_size::{Width, terminal_size_of};
+
+/// What is above the columns.
+const TITLES: [&str; 10] =
+    ["pid", "limit", "footprint", "wanted", "stored", "pool", "ratio", "managed", "time", "command"];
+
+/// Columns of each but the last.
+const WIDTHS: [usize; 9] = [7, 6, 9, 6, 6, 6, 5, 9, 7];
+
+/// Lists the runs that this user may see; the exit status.
+pub fn run() -> u8 {
+    let mut lines = vec![line(TITLES.map(str::to_string))];
+    lines.extend(runs::all().iter().map(row));
+    let mut stdout = std::io::stdout();
+    let width = match terminal_size_of(&stdout) {
+        Some((Width(width @ 1..), _)) if stdout.is_terminal() => usize::from(width),
+        _ => usize::MAX,
+    };
+    let text: String = lines.iter().map(|line| cut(line, width) + "\n").collect();
+    // Who has closed the pipe has seen enough.
+    let _ = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
+    0
+}
+
+/// The line of a run.
+fn row(run: &Run) -> String {
+    let (pid, command) = (run.pid.to_string(), run.command_line());
+    let memcg = match run.read() {
+        Ok(memcg) => memcg,
+        Err(why) => return format!("{pid:>7} {}: {command}", printable(&why)),
+    };
+    let snapshot = Snapshot::take(&memcg, uffd::sys::now_ns());
+    let (managed, unmanaged) = processes(run, &snapshot);
+    let size = |bytes: u64| format!("{:#}", Bytes(bytes));
+    let (stored, pool) = (snapshot.bytes("stored_bytes"), snapshot.bytes("pool_bytes"));
+    line([
+        pid,
+        size(snapshot.bytes("max_bytes")),
+        size(snapshot.held_bytes()),
+        size(snapshot.wanted_bytes()),
+        size(stored),
+        size(pool),
+        if pool == 0 { "-".into() } else { format!("{:.1}", stored as f64 / pool as f64) },
+        format!("{managed} of {}", managed + unmanaged),
+        clock(run.elapsed_ns() / 1_000_000_000),
+        command,
+    ])
+}
+
+/// How many processes have an engine now, and how many should have one and have none.
+fn processes(run: &Run, snapshot: &Snapshot) -> (usize, usize) {
+    let managed: HashSet<u32> = snapshot.processes.iter().map(|managed| managed.process.pid).collect();
+    let others = Tree::new(run.pid).find().into_iter().filter(|process| !managed.contains(&process.own_pid));
+    let is_unmanaged = |pid| matches!(descendants::reason(pid, &run.library), Reason::Without(..));
+    (managed.len(), others.filter(|process| is_unmanaged(process.pid)).count())
+}
+
+fn line(cells: [String; 10]) -> String {
+    let mut line: Vec<String> =
+        cells.iter().zip(WIDTHS).map(|(cell, width)| format!("{cell:>width$}")).collect();
+    line.extend(cells.last().cloned());
+    line.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn half_of_a_terminals_line_is_figures() {
+        let titles = line(TITLES.map(str::to_string));
+        assert_eq!(titles, "    pid  limit footprint wanted stored   pool ratio   managed    time command");
+        assert!(WIDTHS.iter().zip(TITLES).all(|(width, title)| title.len() <= *width));
+    }
+}
