@@ -89,7 +89,7 @@ impl View<'_> {
                 .push(line("squeezed", squeezed(managed.bytes("stored_bytes"), managed.bytes("pool_bytes"))));
         } else {
             let free = Bytes(now.bytes("pot_bytes"));
-            lines.push(line("limit", format!("{}, of which nobody has {free}", self.limit())));
+            lines.push(line("limit", format!("{}; {free} in the pot", self.limit())));
             lines.push(line(
                 "footprint",
                 holds(now.held_bytes(), now.bytes("peak_bytes"), now.wanted_bytes()),
@@ -276,7 +276,7 @@ mod tests {
             view.lines(79).join("\n"),
             "\
 zfolio run 4700, 1:12: python3 job.py
-  limit       256 MiB, of which nobody has 0 B
+  limit       256 MiB; 0 B in the pot
   footprint   250 MiB, 250 MiB at the peak; wanted 1.21 GiB
   squeezed    1.02 GiB in 125 MiB (8.4 to 1) with zstd:1
   fault_ns    half in 20.5µs, 99 % in 90.0µs, longest 90.0µs
@@ -287,7 +287,7 @@ zfolio run 4700, 1:12: python3 job.py
   counter                         total    a second
   zswpin                         24,000       4,000  pages loaded from the pool
   faults                          1,500         250  faults on memory that was…
-  stall_ns                      65.0ms      22.5ms  that threads waited for f…"
+  stall_ns                       65.0ms      22.5ms  that threads waited for f…"
         );
         let of_process = View { subject: Some(4711), before: None, ..view };
         let lines = of_process.lines(usize::MAX);
