@@ -147,8 +147,8 @@ pub struct Run {
     ///
     /// A port alone is one of 127.0.0.1, which this machine alone can reach; port 0 is any free one, and a line says
     /// which. Whoever can reach ADDR can read names of processes and how much memory they use. The counters are those
-    /// of --json, for the run and for each process; docs/grafana/zfolio.json is a dashboard of them. `zfolio run` serves
-    /// them, and no process of CMD's.
+    /// of --json, for the run and for each process; docs/grafana/zfolio.json is a dashboard of them. `zfolio run`
+    /// serves them, and no process of CMD's.
     #[arg(long, value_name = "ADDR")]
     pub metrics: Option<String>,
 

@@ -67,8 +67,8 @@ impl Run {
         Some(Run { pid, start: descendants::start(pid)?, library, page })
     }
 
-    /// True where its page says that this process is the coordinator, by the number that it has for itself. A child that
-    /// is about to become CMD has the same descriptors for a moment.
+    /// True where its page says that this process is the coordinator, by the number that it has for itself. A child
+    /// that is about to become CMD has the same descriptors for a moment.
     fn is_its_own(&self) -> bool {
         match self.page {
             Page::Other(_) => true,

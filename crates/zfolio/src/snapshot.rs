@@ -1,6 +1,7 @@
 //! The figures of a run at one moment, copied from its page: what `zfolio stat`, `zfolio ps` and `--metrics` show.
 //!
-//! Reading takes part in nothing: no lock, no message, no answer. A run whose processes all hang is read like any other.
+//! Reading takes part in nothing: no lock, no message, no answer. A run whose processes all hang is read like any
+//! other.
 
 use crate::accelerator::Usage;
 use memcg::hist::Histogram;

@@ -111,8 +111,8 @@ pub unsafe fn map_shared<T>(file: &File, first: &File, first_bytes: usize) -> io
     }
 }
 
-/// A copy of what [`map_shared`] maps. Who may write to a file may cut it off, too: that is an error here, and kills who
-/// has mapped it.
+/// A copy of what [`map_shared`] maps. Who may write to a file may cut it off, too: that is an error here, and kills a
+/// process that has mapped it.
 ///
 /// # Safety
 /// `T` must be valid in all bits; `first_bytes` must be no more than `T` has.

@@ -34,8 +34,8 @@ pub struct Stat {
 
     /// Show them again each second, or each SECONDS, with rates per second beside the totals
     ///
-    /// On a terminal they are drawn in one place. Elsewhere one block follows the other, and with --json each is a line.
-    /// It ends with the run.
+    /// On a terminal they are drawn in one place. Elsewhere one block follows the other, and with --json each is a
+    /// line. It ends with the run.
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", value_parser = seconds)]
     pub watch: Option<f64>,
 }

@@ -5,9 +5,9 @@
 //!      └── PATIENCE over, nonsense, or the oldest when a client more comes than there is room for ──> closed
 //! ```
 //!
-//! Nothing waits for a client: all sockets are non-blocking, and one poll(2) waits for all of them. A client that is slow
-//! or says nothing has its place until it is too old, or until another one needs it. The text is made no more often than
-//! every [`FRESH`], however often it is asked for, and its memory is shared by all who get it.
+//! Nothing waits for a client: all sockets are non-blocking, and one poll(2) waits for all of them. A client that is
+//! slow or says nothing has its place until it is too old, or until another one needs it. The text is made no more often
+//! than every [`FRESH`], however often it is asked for, and its memory is shared by all who get it.
 
 use super::exposition::CONTENT_TYPE;
 use httparse::{EMPTY_HEADER, Request, Status};
