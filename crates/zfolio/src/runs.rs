@@ -78,21 +78,20 @@ impl Run {
         }
     }
 
-    /// A copy of its page. An error is one line for the user.
+    /// A copy of its page. An error says of the run what is wrong, in a line for the user.
     pub fn read(&self) -> Result<Box<Memcg>, String> {
         let [page, settings] = match &self.page {
             Page::Open(files) => files,
             Page::Other(layout) => {
+                let own = MAGIC & LAYOUT;
                 return Err(format!(
-                    "{} is a run of another version of zfolio (layout {layout}, this one reads {})",
-                    self.pid,
-                    MAGIC & LAYOUT
+                    "is of another version of zfolio (layout {layout}, this one reads {own})"
                 ));
             }
         };
         // SAFETY: a `Memcg` consists of integers and atomics alone, and has more than `FIXED_BYTES`.
         unsafe { sys::read_shared::<Memcg>(page, settings, FIXED_BYTES) }
-            .map_err(|error| format!("the page of run {}: {error}", self.pid))
+            .map_err(|error| format!("cannot be read: {error}"))
     }
 
     /// True while `zfolio run` lives.

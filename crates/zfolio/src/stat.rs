@@ -69,7 +69,8 @@ fn show(args: &args::Stat) -> Result<u8, String> {
 impl Shown {
     /// Reads the figures as they are now. An error is one line for the user.
     fn look(&self) -> Result<Snapshot, String> {
-        Ok(Snapshot::take(&*self.run.read()?, uffd::sys::now_ns()))
+        let memcg = self.run.read().map_err(|why| format!("run {} {why}", self.run.pid))?;
+        Ok(Snapshot::take(&memcg, uffd::sys::now_ns()))
     }
 
     /// False where the run has ended, or the process that is shown.

@@ -13,6 +13,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -267,6 +268,56 @@ fn of_two_runs_one_is_to_be_named() {
         assert!(said.contains(&run.pid()), "{said}");
         assert_eq!(run.stat(&[])["pid"], run.child.id());
         assert_eq!(listed(&zfolio(&["ps"]), &run.pid()).len(), 1);
+    }
+}
+
+/// A process that has a directory open as `zfolio run` has that of a run, whose page begins so.
+fn pretender(name: &str, settings: &[u8], page: &[u8]) -> (Child, PathBuf) {
+    let dir = std::env::temp_dir().join(format!("zfolio-{}-{name}", std::process::id()));
+    fs::create_dir(&dir).unwrap();
+    fs::write(dir.join(memcg::FIXED_FILE), settings).unwrap();
+    fs::write(dir.join(memcg::PAGE_FILE), page).unwrap();
+    let mut child = Command::new("sh")
+        .args(["-c", "exec 9<\"$1\"; echo ready; read line", "sh", dir.to_str().unwrap()])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    assert_eq!(read_line(child.stdout.as_mut().unwrap()), "ready\n");
+    (child, dir)
+}
+
+#[test]
+fn a_page_of_another_version_is_told_and_one_that_is_cut_off_is_none() {
+    let older = memcg::MAGIC - 1;
+    let mut all = Vec::new();
+    for (name, magic, len) in
+        [("other", older, 8), ("cut", memcg::MAGIC, 8), ("short", memcg::MAGIC, 1 << 20)]
+    {
+        let mut settings = magic.to_ne_bytes().to_vec();
+        settings.resize(len, 0);
+        all.push((name, pretender(name, &settings, &[0; 4096])));
+    }
+    let output = zfolio(&["ps"]);
+    for (name, (child, _)) in &all {
+        let pid = child.id().to_string();
+        let (lines, said) = (listed(&output, &pid), refusal(&zfolio(&["stat", &pid]), 1));
+        let (other, own) = (older & 0xffff, memcg::MAGIC & 0xffff);
+        let why = format!("is of another version of zfolio (layout {other}, this one reads {own})");
+        if *name == "other" {
+            assert_eq!(said, format!("zfolio: run {pid} {why}\n"));
+            assert!(lines.len() == 1 && lines[0].contains(&why), "{lines:?}");
+        } else {
+            assert!(
+                lines.is_empty() && said.contains(" is of no run of zfolio"),
+                "{name}: {lines:?}, {said}"
+            );
+        }
+    }
+    for (_, (mut child, dir)) in all {
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        fs::remove_dir_all(dir).unwrap();
     }
 }
 

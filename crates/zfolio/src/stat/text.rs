@@ -147,6 +147,9 @@ impl View<'_> {
             };
             lines.push(row([counter.name, &amount(counter.unit, value), &grown], &text));
         }
+        if lines.len() == 1 {
+            return Vec::new();
+        }
         lines.into_iter().map(|line| line.trim_end().to_string()).collect()
     }
 
