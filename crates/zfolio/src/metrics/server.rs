@@ -6,8 +6,8 @@
 //! ```
 //!
 //! Nothing waits for a client: all sockets are non-blocking, and one poll(2) waits for all of them. A client that is
-//! slow or says nothing has its place until it is too old, or until another one needs it. The text is made no more often
-//! than every [`FRESH`], however often it is asked for, and its memory is shared by all who get it.
+//! slow or says nothing has its place until it is too old, or until another one needs it. The text is made no more
+//! often than every [`FRESH`], however often it is asked for, and its memory is shared by all who get it.
 
 use super::exposition::CONTENT_TYPE;
 use httparse::{EMPTY_HEADER, Request, Status};
