@@ -143,12 +143,12 @@ pub struct Run {
     #[arg(long)]
     pub progress: bool,
 
-    /// Serve the figures at http://ADDR/metrics, in the format of Prometheus: 127.0.0.1:9464, [::1]:9464 or 9464
+    /// Serve the figures for Prometheus, at /metrics of ADDR: 127.0.0.1:9464, or a port alone
     ///
     /// A port alone is one of 127.0.0.1, which this machine alone can reach; port 0 is any free one, and a line says
-    /// which. Whoever can reach ADDR can read names of processes and how much memory they use. The counters are those
-    /// of --json, for the run and for each process; docs/grafana/zfolio.json is a dashboard of them. `zfolio run`
-    /// serves them, and no process of CMD's.
+    /// which. An address of IPv6 stands in brackets. Whoever can reach ADDR can read names of processes and how much
+    /// memory they use. The counters are those of --json, for the run and for each process; docs/grafana/zfolio.json is
+    /// a dashboard of them. `zfolio run` serves them, and no process of CMD's.
     #[arg(long, value_name = "ADDR")]
     pub metrics: Option<String>,
 
