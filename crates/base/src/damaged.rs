@@ -1,5 +1,6 @@
 //! Why stored pages cannot be restored.
 
+use crate::sys::Errno;
 use core::fmt;
 
 /// What is wrong with an object.
@@ -11,6 +12,10 @@ pub enum Damaged {
     Checksum,
     /// It is another object.
     Object,
+    /// It is in a swap area that says this instead.
+    Unread(Errno),
+    /// What the swap area says is not what was sealed there.
+    Seal,
 }
 
 impl fmt::Display for Damaged {
@@ -19,6 +24,8 @@ impl fmt::Display for Damaged {
             Damaged::Stream => "its compressed bytes are damaged",
             Damaged::Checksum => "its checksum does not match",
             Damaged::Object => "another object is in its place",
+            Damaged::Unread(errno) => return write!(f, "the swap area says {errno}"),
+            Damaged::Seal => "its seal is broken: the swap area returns what was not written there",
         })
     }
 }

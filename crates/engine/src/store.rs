@@ -246,7 +246,7 @@ impl Store for PageStore {
         let (loads, fingerprint) = match body {
             Body::Blob { handle, fingerprint, .. } => (Handle::from_raw(handle), fingerprint),
             // Of no bytes: it will be said to be damaged, and loaded by whoever asks for it.
-            Body::Common { .. } | Body::Same(_) | Body::Dropped => (None, 0),
+            Body::Common { .. } | Body::Same(_) | Body::Swapped | Body::Dropped => (None, 0),
         };
         let pinned = loads.map(|handle| self.cache.pool().pin(handle));
         let (object, bytes) = pinned.map_or((0, 0), |(at, bytes)| (at.addr().get(), bytes));
@@ -305,7 +305,7 @@ impl Store for PageStore {
                 let object = shared_store::object(log, at).ok_or(Damaged::Object)?;
                 self.codec.unpack(object, fingerprint, first, to)
             }
-            Body::Dropped => Err(Damaged::Stream),
+            Body::Swapped | Body::Dropped => Err(Damaged::Stream),
         }
     }
 }

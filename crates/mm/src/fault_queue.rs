@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   message ──> ready ──> served
-//!                │ ^ └──> waiting   no room for fresh memory ──> ready again
+//!                │ ^ ├──> waiting   no room for fresh memory ──> ready again
+//!                │ │ └──> reading   an object is read from an area ──> ready again
 //!                v │
 //!               parked              the process waits for its turn
 //! ```
@@ -40,6 +41,8 @@ pub struct FaultQueue {
     ready: VecDeque<Fault>,
     /// On fresh memory, for which there was no room.
     waiting: Vec<Fault>,
+    /// On what is being read from an area.
+    reading: Vec<Fault>,
     /// Of a process that waits for its turn.
     parked: Vec<Fault>,
     /// It does.
@@ -57,6 +60,7 @@ impl FaultQueue {
         FaultQueue {
             ready: VecDeque::new(),
             waiting: Vec::new(),
+            reading: Vec::new(),
             parked: Vec::new(),
             is_parked: false,
             hunger: Hunger::default(),
@@ -103,6 +107,21 @@ impl FaultQueue {
     /// There was no room for one.
     pub fn wait(&mut self, fault: Fault) {
         self.waiting.push(fault);
+    }
+
+    /// What one needs is being read.
+    pub fn await_read(&mut self, fault: Fault) {
+        self.reading.push(fault);
+    }
+
+    /// Something was read: all that wait for such a thing are looked at again, oldest first.
+    pub fn have_read(&mut self) {
+        self.ready.extend(self.reading.drain(..));
+    }
+
+    /// A thread waits for something that is read.
+    pub fn has_reading(&self) -> bool {
+        !self.reading.is_empty()
     }
 
     /// A thread waits for room.
@@ -165,17 +184,19 @@ impl FaultQueue {
 
     /// Takes out what waits in a range; false when nothing did.
     pub fn forget(&mut self, range: &Range<usize>) -> bool {
-        let count = |queue: &Self| queue.ready.len() + queue.waiting.len() + queue.parked.len();
+        let count =
+            |queue: &Self| queue.ready.len() + queue.waiting.len() + queue.reading.len() + queue.parked.len();
         let before = count(self);
         self.ready.retain(|fault| !range.contains(&fault.at));
         self.waiting.retain(|fault| !range.contains(&fault.at));
+        self.reading.retain(|fault| !range.contains(&fault.at));
         self.parked.retain(|fault| !range.contains(&fault.at));
         count(self) < before
     }
 
     /// The pages of those that wait for something else than room.
     pub fn pages(&self) -> impl Iterator<Item = usize> {
-        self.ready.iter().chain(&self.parked).map(|fault| fault.at)
+        self.ready.iter().chain(&self.reading).chain(&self.parked).map(|fault| fault.at)
     }
 
     /// Since when the longest waiting thread waits for room, in nanoseconds of the kernel's clock.
@@ -186,7 +207,12 @@ impl FaultQueue {
     /// How long those threads have waited so far, summed, that still wait; in nanoseconds. Who waits for its turn
     /// does not count.
     pub fn waited_ns(&self, now_ns: u64) -> u64 {
-        self.ready.iter().chain(&self.waiting).map(|fault| now_ns.saturating_sub(fault.since_ns)).sum()
+        self.ready
+            .iter()
+            .chain(&self.waiting)
+            .chain(&self.reading)
+            .map(|fault| now_ns.saturating_sub(fault.since_ns))
+            .sum()
     }
 
     /// How long the process has got nowhere for want of room; in nanoseconds.

@@ -12,7 +12,7 @@ use core::ops::Range;
 pub use uffd::pagemap::Run;
 pub use uffd::{Errno, Message, Moved};
 use vmscan::PAGE;
-use zswap::objects::{Body, Contents};
+use zswap::objects::{Body, Came, Contents};
 
 /// Pages of a window.
 pub const WINDOW_PAGES: usize = vmscan::WINDOW / PAGE;
@@ -227,6 +227,20 @@ pub enum Done {
         slot: u32,
         /// False when the object is damaged.
         sound: bool,
+    },
+    /// A batch of objects is in an area, or not.
+    Written {
+        /// Which batch.
+        number: usize,
+        /// False where it could not be written.
+        is_written: bool,
+    },
+    /// An object was read from an area, or not.
+    Read {
+        /// The object.
+        id: u32,
+        /// What has come of it.
+        came: Came,
     },
 }
 

@@ -9,7 +9,7 @@
 //!                                 ├── InactiveList  pages on their way out, still as they were
 //!                                 ├── Objects       what went out together, and who needs it (zswap)
 //!                                 └── Regions, FaultQueue, Limit, Reclaim, SwapIn, Fresh, FetchAhead,
-//!                                     Recompression, CopyOnWrite, SharedStore
+//!                                     Recompression, PoolLimit, CopyOnWrite, SharedStore
 //! ```
 //!
 //! The world, by two traits, and what passes between: [`kernel`].
@@ -20,6 +20,7 @@
 //! - `regions`: what is registered, and what of that is in doubt; `quarantine`: what may be discarded just now
 //! - `limit`: watermarks and footprint; `fault_queue`: threads that wait; `bell`: threads that ask
 //! - `reclaim`: the clock hand; `areas`: where it may take something; `recompression`: its second hand
+//! - `pool_limit`: how large the pool may be where there are swap areas
 //! - `swapin`: how a page comes from its object; `fetch_ahead`: what is loaded early; `fresh`: what nobody has
 //!   registered yet
 //! - `cow`: what a fork has left to several processes; [`shared_store`]: what of that is stored once
@@ -27,7 +28,7 @@
 //!
 //! [`pager`] has the parts and the turn. What it does is in files below it:
 //! - `event`, `quiet`: unmap, remap, remove, and when none of that is under way
-//! - `register`; out: `evict`, `move_out`, `deflate`, `recompress`
+//! - `register`; out: `evict`, `move_out`, `deflate`, `recompress`, `write_back`
 //! - in: `serve`, `activate`, `load`, `fill`, ahead `fetch`, all of it `home`; and slots in between: `stock`
 //! - [`fork`]: what a child takes over; `share`: its pages, `log`: its objects; [`look`]: what the program asks
 //!   about its pages
@@ -48,6 +49,7 @@ pub mod inactive;
 pub mod kernel;
 mod limit;
 pub mod pager;
+mod pool_limit;
 mod quarantine;
 mod ranges;
 mod reclaim;

@@ -28,6 +28,7 @@ mod register;
 mod serve;
 mod share;
 mod stock;
+mod write_back;
 
 #[cfg(test)]
 mod sim;
@@ -40,6 +41,7 @@ use crate::fresh::Fresh;
 use crate::inactive::InactiveList;
 use crate::kernel::{Kernel, Store};
 use crate::limit::Limit;
+use crate::pool_limit::PoolLimit;
 use crate::reclaim::Reclaim;
 use crate::recompression::Recompression;
 use crate::regions::Regions;
@@ -88,6 +90,7 @@ pub struct Pager<'a, K, S> {
     fresh: Fresh,
     ahead: FetchAhead,
     recompression: Recompression,
+    pool_limit: PoolLimit,
     cow: CopyOnWrite,
     shared: SharedStore,
 }
@@ -120,6 +123,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
             fresh: Fresh::new(config.fresh),
             ahead: FetchAhead::default(),
             recompression: Recompression::default(),
+            pool_limit: PoolLimit::default(),
             cow: CopyOnWrite::default(),
             shared: SharedStore::default(),
         }
@@ -128,6 +132,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
     /// One turn. `footprint` is what the process holds now, in bytes. True when there may be more to do at once.
     pub fn turn(&mut self, footprint: usize) -> bool {
         self.limit.measured(footprint);
+        self.objects.served();
         self.attend();
         self.learn_growth();
         let mut busy = self.collect();
@@ -272,7 +277,8 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
     /// How many results of the compressors are worth a wake-up: a few where somebody waits for room, of which one
     /// window would not make much; one where a stream is loaded ahead, or the footprint is high; else none.
     pub fn wants_results(&self) -> usize {
-        let fetches = !self.ahead.under_way().is_empty();
+        let (_, reads) = self.objects.swapped().under_way();
+        let fetches = !self.ahead.under_way().is_empty() || reads > 0;
         if !fetches && self.faults.has_waiting() {
             (self.inactive.in_flight() / 2).clamp(1, RESULTS)
         } else {
@@ -298,6 +304,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
 
     /// Nothing is out, inactive or registered: the pager may sleep.
     pub fn is_idle(&self) -> bool {
-        self.map.stored() == 0 && self.regions().is_empty() && self.inactive.in_flight() == 0
+        let is_empty = self.map.stored() == 0 && self.regions().is_empty();
+        is_empty && self.inactive.in_flight() == 0 && !self.has_io()
     }
 }

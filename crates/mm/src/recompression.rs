@@ -12,7 +12,7 @@ use alloc::string::String;
 use base::PageMask;
 use vmscan::rest::Rest;
 use vmscan::{PAGE, WINDOW};
-use zswap::objects::Objects;
+use zswap::objects::Entries;
 
 /// One part of the engine's time in so many goes into recompression, and into looking for what is worth it where
 /// there is nothing.
@@ -84,7 +84,7 @@ impl Recompression {
 
 /// The pages of a window that are to be one object; none when it is well as it is, or, where only `cold` ones are
 /// meant, has pages that went out a short time ago.
-pub fn worth<S>(map: &SwapMap, objects: &Objects<S>, window: usize, cold: bool) -> PageMask {
+pub fn worth(map: &SwapMap, objects: &Entries, window: usize, cold: bool) -> PageMask {
     let (mut mask, mut pieces, mut held, mut last) = (PageMask::NONE, 0, 0, None);
     for page in 0..WINDOW_PAGES {
         let entry = map.get(window + page * PAGE);
@@ -95,8 +95,8 @@ pub fn worth<S>(map: &SwapMap, objects: &Objects<S>, window: usize, cold: bool) 
             Kind::None | Kind::Clean | Kind::Zero => continue,
         }
         let object = objects.get(entry.id());
-        // It is another process's too: a second one would take more memory, not less.
-        if object.is_shared() {
+        // It is another process's too: a second one would take more memory, not less. Or it takes none.
+        if object.is_shared() || object.is_swapped() {
             return PageMask::NONE;
         }
         mask.insert(page);
@@ -125,8 +125,8 @@ mod tests {
     use zswap::objects::Body;
 
     /// A window whose pages lie in objects of so many pages each, of which it still has so many; from an address on.
-    fn window(of: &[(usize, usize)]) -> (SwapMap, Objects<()>) {
-        let (mut map, mut objects) = (SwapMap::default(), Objects::default());
+    fn window(of: &[(usize, usize)]) -> (SwapMap, Entries) {
+        let (mut map, mut objects) = (SwapMap::default(), Entries::default());
         let mut at = 0;
         for &(made_of, left) in of {
             let id = objects.insert(Body::Same(1), made_of, 0);

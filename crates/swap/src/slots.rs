@@ -29,6 +29,7 @@ mod cluster;
 #[cfg(test)]
 mod model;
 
+use crate::seal::Serials;
 use crate::table::{Row, Table};
 use crate::{CLUSTER, Place, SLOT};
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -132,6 +133,11 @@ impl Slots {
     /// The process's row.
     pub fn row(&self) -> Row {
         self.row
+    }
+
+    /// The numbers of the objects that the process seals.
+    pub fn serials(&self) -> Serials {
+        self.table.serials(self.row)
     }
 
     /// Takes nothing more from the area that begins with this cluster. What lies there can be read and released.

@@ -55,6 +55,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         self.fresh.check()?;
         self.ahead.check()?;
         self.recompression.check()?;
+        self.pool_limit.check()?;
         self.cow.check()?;
         self.shared.check()?;
         let mut counts = Counts::new();
@@ -63,6 +64,11 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         for fetch in self.ahead.under_way() {
             name(&mut counts, fetch.object, true);
         }
+        for id in self.objects.swapped().named() {
+            name(&mut counts, id, false);
+        }
+        let (_, reads) = self.objects.swapped().under_way();
+        ensure!(reads > 0 || !self.faults.has_reading(), "a thread waits for a read, and none is under way");
         self.check_objects(&counts)
     }
 

@@ -87,6 +87,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         match done {
             Done::Stored(stored) => self.stored(stored),
             Done::Fetched { slot, sound } => self.fetched(slot, sound),
+            Done::Written { number, is_written } => self.written(number, is_written),
+            Done::Read { id, came } => self.came_back(id, came),
         }
     }
 

@@ -50,6 +50,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         let deflate = if crowded { actions.deflate.max(CROWDED_BYTES) } else { actions.deflate };
         let deflated = self.deflate(deflate);
         let recompressed = actions.evict > 0 && self.recompress();
+        let written = self.write_back();
         if actions.evict > 0
             && logged + evicted + deflated + self.inactive.in_flight() == 0
             && self.faults.is_empty()
@@ -59,9 +60,10 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             // elsewhere.
             return self.drop_clean()
                 || dropped > 0
+                || self.write_some()
                 || self.limit.footprint() >= self.marks().high && self.recompress_at_last();
         }
-        recompressed || dropped + logged + evicted + deflated > 0
+        recompressed || written || dropped + logged + evicted + deflated > 0
     }
 
     /// Gives back what nobody needs: waste, stock beyond what is wanted, and clean copies. How many bytes of stock

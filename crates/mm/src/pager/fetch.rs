@@ -36,6 +36,10 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             }
             let (object, first) = (entry.id(), entry.offset());
             let body = self.objects.get(object).body;
+            if body == Body::Swapped {
+                self.read_ahead(object);
+                continue;
+            }
             if !self.is_whole(to, object, first) || !matches!(body, Body::Blob { .. }) {
                 continue;
             }
@@ -47,6 +51,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             let slot = if has_room { self.slot_to_load() } else { self.inactive.take_stock() };
             let Some(slot) = slot else { return };
             self.objects.retain(object, true);
+            self.objects.pin(object);
             self.ahead.begin(Ahead { slot, to, object, first });
             let fetch = Fetch { slot, at: self.inactive.at(slot), body, first, pages: WINDOW_PAGES };
             self.objects.store_mut().fetch(fetch);
@@ -67,6 +72,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
 
     fn end_fetch(&mut self, slot: u32) -> Ahead {
         let ahead = self.ahead.end(slot);
+        self.objects.unpin(ahead.object);
         self.objects.release(ahead.object, true);
         ahead
     }

@@ -28,7 +28,7 @@ use core::fmt;
 use core::ops::Range;
 use memcg::Stat;
 use vmscan::PAGE;
-use zswap::objects::Objects;
+use zswap::objects::Entries;
 
 /// How often the parent waits for a moment without an event, at most.
 const DRAIN_PAUSES: usize = 10_000;
@@ -37,10 +37,9 @@ const DRAIN_PAUSES: usize = 10_000;
 const TOP: usize = 1 << 47;
 
 /// What a child takes over.
-#[cfg_attr(test, derive(Clone))]
 pub struct Handover {
     map: SwapMap,
-    objects: Objects<()>,
+    objects: Entries,
     regions: RangeSet,
 }
 
@@ -109,6 +108,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
             self.activate_all();
             self.learn_growth();
             let is_done = self.inactive.in_flight() == 0
+                && !self.has_io()
                 && !self.regions.has_displaced()
                 && self.regions.grown().is_none();
             if is_done && !self.inactive.holds_any() {
@@ -166,6 +166,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
             }
             self.let_run(&mut pauses);
         }
+        self.objects.swapped_mut().forget_child();
         if is_child {
             self.freeze();
             self.share();
@@ -183,17 +184,17 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
         self.inactive = InactiveList::new(0, 0);
         Handover {
             map: core::mem::take(&mut self.map),
-            objects: self.objects.take_table(),
+            objects: self.objects.take_entries(),
             regions: core::mem::take(&mut self.regions).into_registered(),
         }
     }
 
     /// The same as a copy.
     #[cfg(test)]
-    pub fn handover(&self) -> Handover {
+    pub fn handover(&mut self) -> Handover {
         Handover {
             map: self.map.clone(),
-            objects: self.objects.clone_table(),
+            objects: self.objects.copy_for_child(),
             regions: self.regions.registered().clone(),
         }
     }
@@ -213,6 +214,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
         let Handover { map, objects, mut regions } = handover;
         pager.map = map;
         pager.objects.adopt(objects);
+        pager.objects.swapped_mut().be_child();
         let mut seen = Seen::default();
         for event in late {
             let marks = seen.look(&mut pager.kernel)?;

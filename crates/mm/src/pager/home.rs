@@ -45,7 +45,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 self.serve_now(fault);
             }
             // A result that came meanwhile may have put pages away again; look once more.
-            if self.inactive.in_flight() == 0 && home && !self.regions.has_displaced() {
+            if self.inactive.in_flight() == 0 && home && !self.regions.has_displaced() && !self.has_io() {
                 return;
             }
         }
@@ -98,8 +98,10 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 Kind::Stored => self.load(at, entry, Extent::Window, pauses == 0),
                 Kind::None | Kind::Clean | Kind::Zero => return,
             };
-            if let Outcome::Again = outcome {
-                self.wait_for_events(&mut pauses);
+            match outcome {
+                Outcome::Again => self.wait_for_events(&mut pauses),
+                Outcome::Reading => self.await_workers(),
+                Outcome::Served | Outcome::Wait => {}
             }
             entry = self.map.get(at);
         }

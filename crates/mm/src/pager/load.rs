@@ -31,6 +31,9 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             let is_there = self.map.get(at).kind() == Kind::Clean;
             return if is_there { Outcome::Served } else { Outcome::Again };
         }
+        if self.objects.get(entry.id()).is_swapped() {
+            return self.read_back(at, entry, extent);
+        }
         let is_alone = extent == Extent::Page;
         if is_first {
             self.swapin.load(self.objects.get(entry.id()), is_alone);
@@ -180,10 +183,14 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         }
     }
 
-    /// The run of stored pages around `at`, within its window, whatever objects they are in: address and count.
+    /// The run of stored pages around `at`, within its window, whatever objects of the pool they are in: address and
+    /// count.
     fn stored_around(&self, at: usize) -> (usize, usize) {
         let window = at & !(WINDOW - 1);
-        let is_stored = |page: &usize| self.map.get(*page).kind() == Kind::Stored;
+        let is_stored = |page: &usize| {
+            let entry = self.map.get(*page);
+            entry.kind() == Kind::Stored && !self.objects.get(entry.id()).is_swapped()
+        };
         let start = (window..at).step_by(PAGE).rev().take_while(is_stored).last().unwrap_or(at);
         let end = (at..window + WINDOW).step_by(PAGE).take_while(is_stored).count() * PAGE + at;
         (start, (end - start) / PAGE)
@@ -209,7 +216,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     }
 
     /// An object cannot be restored: the program is told, never given anything else.
-    fn lose(&mut self, at: usize, entry: Entry, damaged: Damaged) -> Outcome {
+    pub(super) fn lose(&mut self, at: usize, entry: Entry, damaged: Damaged) -> Outcome {
         let object = self.objects.get(entry.id());
         let age_ms = object.age_ms(self.kernel.now_ms());
         let bytes = match object.body {

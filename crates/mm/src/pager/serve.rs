@@ -23,24 +23,27 @@ pub(super) enum Outcome {
     Again,
     /// There is no room for fresh memory.
     Wait,
+    /// What is wanted is being read from an area.
+    Reading,
 }
 
 impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// Serves a fault, or puts it among those that wait for room.
     pub(super) fn serve(&mut self, fault: Fault) {
-        if !self.try_serve(fault, !self.reclaim.is_paused()) {
-            self.faults.wait(fault);
-        }
+        self.try_serve(fault, !self.reclaim.is_paused());
     }
 
-    /// Serves a fault, room or not.
+    /// Serves a fault, room or not; or puts it among those for which something is read.
     pub(super) fn serve_now(&mut self, fault: Fault) {
         self.try_serve(fault, false);
     }
 
-    fn try_serve(&mut self, fault: Fault, gate: bool) -> bool {
+    fn try_serve(&mut self, fault: Fault, gate: bool) {
         if fault.protected {
-            return self.try_unprotect(fault, gate);
+            if !self.try_unprotect(fault, gate) {
+                self.faults.wait(fault);
+            }
+            return;
         }
         let (began, mut pauses) = (self.map.get(fault.at).kind(), 0);
         let extent = self.ahead.fault(fault.at);
@@ -56,7 +59,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             };
             match outcome {
                 Outcome::Served => break,
-                Outcome::Wait => return false,
+                Outcome::Wait => return self.faults.wait(fault),
+                Outcome::Reading => return self.faults.await_read(fault),
                 Outcome::Again => {
                     self.wait_for_events(&mut pauses);
                     if pauses % STUCK == 0 && self.fill_grown(fault.at) {
@@ -74,7 +78,6 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         } else {
             self.stat.fresh_faults.fetch_add(1, Relaxed);
         }
-        true
     }
 
     /// What a move or copy into the program means for the thread that waits at `at`.

@@ -37,6 +37,12 @@ pub struct Bugs {
     pub hesitates: bool,
     /// What is held for a call of the program's goes out all the same.
     pub lets_held_go: bool,
+    /// What a child may read in an area is free for its parent.
+    pub unshared: bool,
+    /// A batch is said to be written before it is.
+    pub hasty_write: bool,
+    /// That something was read from an area is not always told.
+    pub drops_reads: bool,
     /// Events that were read and not handed on, and how many calls each still waits.
     late: VecDeque<(Message, usize)>,
 }
@@ -96,9 +102,10 @@ const SEEDS: u64 = 500;
 fn is_found(bugs: Bugs, habit: Habit, words: &[&str]) {
     for seed in 1..=SEEDS {
         // Many threads in little memory, so that they meet.
-        let forks = bugs.uninformed || bugs.unwiped || bugs.unmarked || bugs.stays_protected;
+        let forks = bugs.uninformed || bugs.unwiped || bugs.unmarked || bugs.stays_protected || bugs.unshared;
         let (fork, swaps) = (if forks { 10 } else { 0 }, bugs.stays_protected);
-        let crowd = Plan { threads: 4, pages: 64, evict_all: true, fork, swaps, ..Plan::any(seed) };
+        let area = (bugs.unshared || bugs.hasty_write || bugs.drops_reads).then_some(0);
+        let crowd = Plan { threads: 4, pages: 64, evict_all: true, fork, swaps, area, ..Plan::any(seed) };
         let plan = Plan { bugs: bugs.clone(), habit, steps: 4000, ..crowd };
         if let Err(failure) = run(seed, &plan) {
             assert!(
@@ -113,6 +120,8 @@ fn is_found(bugs: Bugs, habit: Habit, words: &[&str]) {
 }
 
 const STALE: &[&str] = &["may read", "the swap map", "no hole", "not registered", "no event is due"];
+
+const MISSING: &[&str] = &["was overwritten", "another object lies", "the row has no bit"];
 
 #[test]
 fn a_stage_on_another_descriptor_is_found() {
@@ -147,6 +156,21 @@ fn a_forgotten_remove_is_found() {
 #[test]
 fn a_stale_object_is_found() {
     is_found(Bugs { credulous: true, ..Bugs::default() }, Habit::None, &["may read"]);
+}
+
+#[test]
+fn slots_that_are_used_again_while_a_child_has_them_are_found() {
+    is_found(Bugs { unshared: true, ..Bugs::default() }, Habit::None, MISSING);
+}
+
+#[test]
+fn an_object_that_is_freed_before_it_is_written_is_found() {
+    is_found(Bugs { hasty_write: true, ..Bugs::default() }, Habit::None, MISSING);
+}
+
+#[test]
+fn a_read_that_nobody_hears_of_is_found() {
+    is_found(Bugs { drops_reads: true, ..Bugs::default() }, Habit::None, &["waits"]);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use super::program::Habit;
 use super::run::{Plan, Tally, run};
+use vmscan::PAGE;
 
 /// Seeds of each test. `ZFOLIO_SEEDS=from..to` runs others.
 fn seeds() -> Vec<u64> {
@@ -41,6 +42,32 @@ fn everything_goes_out_all_the_time_and_nothing_is_lost() {
 #[test]
 fn watermarks_hold_the_program_and_nothing_is_lost() {
     all_pass(|seed| Plan { evict_all: false, ..Plan::any(seed) });
+}
+
+/// A plan with a swap area, and a pool that may be of no size, small, or as large as it likes.
+fn with_area(seed: u64, faulty: usize) -> Plan {
+    let plan = Plan::any(seed);
+    let pool = [0, plan.pages * PAGE / 16, plan.pages * PAGE / 8, usize::MAX][seed as usize / 2 % 4];
+    Plan { area: Some(faulty), pool, ..plan }
+}
+
+#[test]
+fn what_is_in_an_area_comes_back() {
+    let sum = all_pass(|seed| with_area(seed, 0));
+    assert!(sum.written > 10_000 && sum.read > 5_000, "{sum:?}");
+}
+
+#[test]
+fn an_area_that_fails_loses_nothing_in_silence() {
+    let sum = all_pass(|seed| with_area(seed, 8));
+    assert!(sum.lost > 0 && sum.read > 1000, "{sum:?}");
+}
+
+#[test]
+fn relatives_read_what_either_has_in_an_area() {
+    let sum =
+        all_pass(|seed| Plan { fork: 40, retire: if seed % 3 == 0 { 90 } else { 0 }, ..with_area(seed, 0) });
+    assert!(sum.children > 0 && sum.read > 5_000, "{sum:?}");
 }
 
 #[test]

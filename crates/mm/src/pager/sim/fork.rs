@@ -1,5 +1,6 @@
 //! A simulated fork: what the child finds, and its run, which is played to its end while its parent stands still.
 
+use super::area::SimArea;
 use super::kernel::SimKernel;
 use super::run::{Plan, Simulated, Tally, agrees, config, live, map_engine, set_up, words};
 use super::store::SimStore;
@@ -27,6 +28,11 @@ pub fn fork(world: &Shared, pager: &mut Simulated, plan: &Plan) -> Tally {
         !pager.inactive.holds_any() && pager.inactive.in_flight() == 0,
         "a quiet pager has pages on the inactive list"
     );
+    let row = world.borrow_mut().shelves.area.as_mut().map(SimArea::take_row);
+    assert!(pager.prepare_child(row));
+    if plan.bugs.unshared {
+        world.borrow().shelves.area.iter().for_each(SimArea::forget_child);
+    }
     let handover = pager.handover();
     // Other threads run on before the clone, and after it.
     let between = || {
@@ -67,7 +73,10 @@ fn childhood(world: &Shared, plan: &Plan, handover: Handover, late: &[Late]) -> 
             let tally = live(world.clone(), &plan, &mut pager);
             Tally { children: tally.children + 1, ..tally }
         }
-        Err(Misfit::Unclear(_)) => Tally { children: 1, unclear: 1, ..Tally::default() },
+        Err(Misfit::Unclear(_)) => {
+            world.borrow().shelves.area.iter().for_each(SimArea::bury);
+            Tally { children: 1, unclear: 1, ..Tally::default() }
+        }
         Err(misfit) => panic!("a child does not fit: {misfit}"),
     }
 }

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! - [`memory`], [`kernel`], [`admission`], [`scan`]: the simulated kernel; [`store`]: the simulated pool and its
-//!   workers
+//!   workers; [`area`]: the simulated swap area
 //! - [`unwritable`]: how pages leave memory that cannot be written to
 //! - [`own`]: a userfaultfd of the program's own; [`swap`]: the machine's own swap
 //! - [`program`]: the threads, [`syscall`]: what they call; [`shadow`]: what they must read
@@ -19,6 +19,7 @@
 //! - [`bugs`]: planted bugs, each of which a run must find
 
 mod admission;
+mod area;
 mod bugs;
 mod clean;
 mod counts;
@@ -156,6 +157,7 @@ impl World {
             1 => self.step_device(),
             2 => self.step_exit(),
             4 if self.program.swaps => self.swap_out(),
+            5..=7 if self.shelves.area.is_some() => self.step_area(),
             3 if self.program.signals => {
                 let thread = self.random.below(self.program.threads());
                 self.memory.interrupt(memory::Task::Thread(thread));

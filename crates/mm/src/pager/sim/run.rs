@@ -1,6 +1,7 @@
 //! One run from a seed: turns of the pager while the program lives, then everything is read, unmapped, and must be
 //! gone.
 
+use super::area::{self, SimArea};
 use super::bugs::Bugs;
 use super::fork::fork;
 use super::kernel::SimKernel;
@@ -63,6 +64,10 @@ pub struct Plan {
     pub tight: bool,
     /// The machine swaps what it likes of the program and the engine.
     pub swaps: bool,
+    /// There is a swap area, of whose writes and reads one in so many fails; 0: none.
+    pub area: Option<usize>,
+    /// Where there is one: how large the pool may be, in bytes.
+    pub pool: usize,
     pub bugs: Bugs,
 }
 
@@ -85,6 +90,8 @@ impl Plan {
             damage: 0,
             tight: false,
             swaps: false,
+            area: None,
+            pool: 0,
             bugs: Bugs::default(),
         }
     }
@@ -103,6 +110,9 @@ pub struct Tally {
     pub recompressed: u64,
     pub events: u64,
     pub lost: usize,
+    /// Objects that were written to an area, and read from there.
+    pub written: usize,
+    pub read: usize,
     pub children: usize,
     /// Children of which it could not be told what they have.
     pub unclear: usize,
@@ -120,6 +130,8 @@ impl std::ops::AddAssign for Tally {
         self.recompressed += other.recompressed;
         self.events += other.events;
         self.lost += other.lost;
+        self.written += other.written;
+        self.read += other.read;
         self.children += other.children;
         self.unclear += other.unclear;
     }
@@ -152,7 +164,7 @@ pub fn world(seed: u64, plan: &Plan) -> World {
         memory,
         shadow: Shadow::default(),
         program,
-        shelves: Shelves::new(plan.damage, plan.tight),
+        shelves: Shelves::new(plan.damage, plan.tight, plan.area.map(SimArea::new)),
         bugs: plan.bugs.clone(),
         scripted: false,
         held: 0..0,
@@ -213,6 +225,9 @@ pub fn config(plan: &Plan) -> Config {
 pub fn pager<'a>(world: &Shared, plan: &Plan, stat: &'a Stat) -> Simulated<'a> {
     let (kernel, store) = (SimKernel(world.clone()), SimStore(world.clone()));
     let mut pager = Pager::new(kernel, store, stat, config(plan), 1 << 30);
+    if let Some(area) = &world.borrow().shelves.area {
+        pager.open_areas(area.slots());
+    }
     set_up(&mut pager, world, plan);
     pager
 }
@@ -228,6 +243,7 @@ pub fn set_up(pager: &mut Simulated, world: &Shared, plan: &Plan) {
         false => marks(plan.pages),
     };
     *pager.limit.marks_mut() = marks;
+    pager.set_pool_limit(plan.pool, 90);
 }
 
 /// Some of what relatives have too is told to the family, which is not always right; some of what was told is
@@ -323,6 +339,7 @@ pub fn live(world: Shared, plan: &Plan, pager: &mut Simulated) -> Tally {
         turn(pager);
     }
     ended(&world, pager);
+    area::ended(&world, pager);
     let counts = Counts::from(stat);
     let pages = |folios: &[u64]| folios.iter().enumerate().map(|(order, count)| count << order).sum::<u64>();
     assert_eq!([pages(&counts.folios_out), pages(&counts.folios_in)], [counts.zswpout, counts.zswpin]);
@@ -337,6 +354,8 @@ pub fn live(world: Shared, plan: &Plan, pager: &mut Simulated) -> Tally {
         recompressed: counts.packed,
         events: counts.events,
         lost: world.borrow().program.lost.len(),
+        written: world.borrow().shelves.area.as_ref().map_or(0, |area| area.written),
+        read: world.borrow().shelves.area.as_ref().map_or(0, |area| area.read),
         ..Tally::default()
     };
     born += own;

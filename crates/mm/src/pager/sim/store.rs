@@ -1,5 +1,6 @@
 //! The simulated store: objects by value, and workers that go through the inactive list page by page.
 
+use super::area::{AreaWork, Sealed, SimArea};
 use super::memory::{Access, Content, Task};
 use super::{Shared, World};
 use crate::kernel::{Damaged, Done, Fetch, Job, Prior, Spare, Store, Stored, WINDOW_PAGES};
@@ -8,7 +9,7 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 use vmscan::PAGE;
-use zswap::objects::{Body, Contents};
+use zswap::objects::{Areas, Batch, Body, Contents, Read};
 
 /// How many workers there are.
 pub const WORKERS: usize = 2;
@@ -17,7 +18,7 @@ pub const WORKERS: usize = 2;
 const GARBAGE: Content = Content::MAX;
 
 /// What one page takes in the pool.
-const COMPRESSED: usize = PAGE / 4;
+pub const COMPRESSED: usize = PAGE / 4;
 
 fn fingerprint(pages: &[Content]) -> u32 {
     pages.iter().fold(0, |print, &c| print.rotate_left(5) ^ c as u32)
@@ -29,14 +30,15 @@ pub struct SimStore(pub Shared);
 #[derive(Clone, Copy)]
 #[expect(clippy::large_enum_variant, reason = "a few of them, and a box would not be copied")]
 enum Work {
-    Store(Job),
+    /// With what its priors held as it was put up.
+    Store(Job, [Option<Content>; WINDOW_PAGES]),
     Fetch(Fetch),
 }
 
 impl Work {
     fn slot(&self) -> u32 {
         match self {
-            Work::Store(job) => job.slot,
+            Work::Store(job, _) => job.slot,
             Work::Fetch(fetch) => fetch.slot,
         }
     }
@@ -52,9 +54,9 @@ struct Begun {
 }
 
 #[derive(Clone)]
-struct Object {
-    pages: Vec<Content>,
-    damaged: bool,
+pub struct Object {
+    pub pages: Vec<Content>,
+    pub damaged: bool,
 }
 
 /// What a log says of a window: which pages, and what they hold, in order.
@@ -82,11 +84,13 @@ pub struct Shelves {
     tight: bool,
     /// Contents that were in damaged objects.
     pub damaged: BTreeSet<Content>,
+    /// Where there is one.
+    pub area: Option<SimArea>,
 }
 
 impl Shelves {
-    pub fn new(damage: usize, tight: bool) -> Shelves {
-        Shelves { damage, tight, ..Shelves::default() }
+    pub fn new(damage: usize, tight: bool, area: Option<SimArea>) -> Shelves {
+        Shelves { damage, tight, area, ..Shelves::default() }
     }
 
     fn object(&self, handle: u32) -> &Object {
@@ -98,15 +102,16 @@ impl Shelves {
             Body::Blob { handle, .. } => self.object(handle).pages[prior.page],
             Body::Same(word) => word,
             Body::Common { at, .. } => self.log.borrow()[at as usize].contents[prior.page],
+            Body::Swapped => panic!("a job names a copy that is in an area"),
             Body::Dropped => panic!("a job names a copy that was given up"),
         }
     }
 
-    /// True when work that has not ended names the object.
+    /// True when work that has not ended reads the object.
     fn in_use(&self, handle: u32) -> bool {
         let is = |body: &Body| matches!(body, Body::Blob { handle: h, .. } if *h == handle);
         let names = |work: &Work| match work {
-            Work::Store(job) => job.priors.iter().flatten().any(|p| is(&p.body)),
+            Work::Store(..) => false,
             Work::Fetch(fetch) => is(&fetch.body),
         };
         self.queue.iter().any(names) || self.workers.iter().flatten().any(|b| names(&b.work))
@@ -114,7 +119,10 @@ impl Shelves {
 
     /// What a child gets of it, while no work is under way.
     pub fn fork(&self) -> Shelves {
-        let idle = self.queue.is_empty() && self.workers.iter().all(Option::is_none) && self.done.is_empty();
+        let idle = self.queue.is_empty()
+            && self.workers.iter().all(Option::is_none)
+            && self.done.is_empty()
+            && self.area.as_ref().is_none_or(|area| area.queue.is_empty());
         assert!(idle, "work is under way as the process forks");
         Shelves {
             log: self.log.clone(),
@@ -122,8 +130,28 @@ impl Shelves {
             damage: self.damage,
             tight: self.tight,
             damaged: self.damaged.clone(),
+            area: self.area.as_ref().map(SimArea::fork),
             ..Shelves::default()
         }
+    }
+
+    /// The pool takes an object in; none where it has no memory until later.
+    pub fn take_in(&mut self, object: Object, now: u64) -> Option<u32> {
+        if now < self.full_until {
+            return None;
+        }
+        // A handle is used again as soon as it is free.
+        let free = self.objects.iter().position(Option::is_none).unwrap_or(self.objects.len());
+        if free == self.objects.len() {
+            self.objects.push(None);
+        }
+        self.objects[free] = Some(object);
+        Some(free as u32)
+    }
+
+    /// A job is done.
+    pub fn done(&mut self, done: Done) {
+        self.done.push(done);
     }
 
     /// The pool has no memory until then.
@@ -174,7 +202,7 @@ impl World {
             return;
         };
         let ended = match begun.work {
-            Work::Store(job) => self.read_page(worker, &mut begun, job),
+            Work::Store(job, priors) => self.read_page(worker, &mut begun, job, &priors),
             Work::Fetch(fetch) => self.write_page(worker, &mut begun, fetch),
         };
         match ended {
@@ -184,14 +212,20 @@ impl World {
     }
 
     /// Reads one page of a job.
-    fn read_page(&mut self, worker: usize, begun: &mut Begun, job: Job) -> Option<Done> {
+    fn read_page(
+        &mut self,
+        worker: usize,
+        begun: &mut Begun,
+        job: Job,
+        priors: &[Option<Content>; WINDOW_PAGES],
+    ) -> Option<Done> {
         let Some(page) = job.pages.iter().find(|page| *page >= begun.page) else {
             return Some(self.put(begun, job));
         };
         let at = job.at + page * PAGE;
         if let Access::Done(content) = self.memory.access(Task::Worker(worker), at, None) {
             begun.seen[page] = content;
-            let same = job.priors[page].is_some_and(|prior| self.shelves.prior(prior) == content);
+            let same = priors[page] == Some(content);
             if same || self.bugs.credulous && job.priors[page].is_some() {
                 begun.reused.insert(page);
             }
@@ -228,16 +262,9 @@ impl World {
                 if damaged {
                     self.shelves.damaged.extend(&pages);
                 }
-                let bytes = (pages.len() * COMPRESSED) as u32;
-                // A handle is used again as soon as it is free.
-                let objects = &mut self.shelves.objects;
-                let free = objects.iter().position(Option::is_none).unwrap_or(objects.len());
-                if free == objects.len() {
-                    objects.push(None);
-                }
-                let fingerprint = fingerprint(&pages);
-                objects[free] = Some(Object { pages, damaged });
-                Some(Body::Blob { handle: free as u32, fingerprint, bytes })
+                let (bytes, fingerprint) = ((pages.len() * COMPRESSED) as u32, fingerprint(&pages));
+                let handle = self.shelves.take_in(Object { pages, damaged }, self.clock)?;
+                Some(Body::Blob { handle, fingerprint, bytes })
             }
         }
     }
@@ -265,7 +292,8 @@ impl Store for SimStore {
         world.enter();
         assert!(!job.pages.is_empty(), "a job without pages");
         world.trace("submit", [job.slot.into(), job.pages.to_u16().into(), 0]);
-        world.shelves.queue.push(Work::Store(job));
+        let priors = job.priors.map(|prior| prior.map(|prior| world.shelves.prior(prior)));
+        world.shelves.queue.push(Work::Store(job, priors));
     }
 
     fn fetch(&mut self, fetch: Fetch) {
@@ -299,6 +327,9 @@ impl Store for SimStore {
         let count = world.shelves.done.len();
         let index = world.random.below(count);
         let done = world.shelves.done.swap_remove(index);
+        if world.bugs.drops_reads && matches!(done, Done::Read { .. }) && world.random.one_in(2) {
+            return None;
+        }
         if let Done::Stored(_) = done {
             // The pool grows by some of it.
             let taken = world.random.below(spare.pages + 1);
@@ -329,6 +360,7 @@ impl Store for SimStore {
                     assert_eq!(fingerprint(&record.contents), expected, "another record is loaded");
                     record.contents[first + page]
                 }
+                Body::Swapped => panic!("a copy is loaded that is in an area"),
                 Body::Dropped => panic!("a copy that was given up is loaded"),
             };
             world.memory.engine_writes(to + page * PAGE, content);
@@ -362,6 +394,37 @@ impl Contents for SimStore {
 
     fn pool_bytes(&self) -> usize {
         self.0.borrow().shelves.pool_bytes()
+    }
+
+    fn areas(&mut self) -> Option<&mut dyn Areas> {
+        Some(self)
+    }
+}
+
+impl Areas for SimStore {
+    fn write(&mut self, number: usize, batch: &Batch) {
+        let mut world = self.0.borrow_mut();
+        world.enter();
+        world.trace(
+            "write: batch, slot, objects",
+            [number as u64, batch.run.slot.into(), batch.pieces.len() as u64],
+        );
+        let sealed = batch.pieces.iter().map(|piece| {
+            let Body::Blob { handle, fingerprint, .. } = piece.body else { panic!("only a blob is written") };
+            (piece.place, Sealed { object: world.shelves.object(handle).clone(), fingerprint })
+        });
+        let write = AreaWork::Write { number, sealed: sealed.collect() };
+        world.shelves.area.as_mut().expect("there is an area").queue.push(write);
+        if world.bugs.hasty_write {
+            world.shelves.done(Done::Written { number, is_written: true });
+        }
+    }
+
+    fn read(&mut self, read: Read) {
+        let mut world = self.0.borrow_mut();
+        world.enter();
+        world.trace("read: object, slot", [read.id.into(), read.place.slot.into(), 0]);
+        world.shelves.area.as_mut().expect("there is an area").queue.push(AreaWork::Read(read));
     }
 }
 

@@ -1,0 +1,104 @@
+//! Out of the pool to a swap area, and back: the oldest objects go where the pool is at its limit, or where nothing
+//! else is left that would make room.
+//!
+//! This is safe because
+//! 1. an object is in the pool until its batch is written: who wants it meanwhile has it, and what is given up
+//!    meanwhile has no place in the area afterwards;
+//! 2. what is read is opened with the key, serial and place under which it was sealed, and compared with its
+//!    fingerprint as any object: what is not that is lost, and said to be;
+//! 3. a thread that waits for a read is looked at again after every read, whatever has become of its page: it waits for
+//!    one that is under way (`Pager::check`).
+
+use crate::kernel::{Kernel, Store};
+use crate::pager::Pager;
+use crate::pager::serve::Outcome;
+use crate::swap_map::{Entry, Kind};
+use swap::Row;
+use swap::slots::Slots;
+use vmscan::readahead::Extent;
+use vmscan::{PAGE, WINDOW};
+use zswap::objects::{Came, Io, WriteBack};
+
+/// How many reads nobody waits for may be under way at a time.
+const READS_AHEAD: usize = 16;
+
+impl<K: Kernel, S: Store> Pager<'_, K, S> {
+    /// From now on the process has these slots of swap areas.
+    pub fn open_areas(&mut self, slots: Slots) {
+        self.objects.swapped_mut().open(slots);
+    }
+
+    /// How many bytes the pool may have where there are areas, and how much of that, in percent, is left once objects
+    /// have begun to go.
+    pub fn set_pool_limit(&mut self, max_pool_bytes: usize, accept_threshold_percent: u8) {
+        self.pool_limit.set(max_pool_bytes, accept_threshold_percent);
+    }
+
+    /// Before a clone, which a child of this row will come of: what it takes over of what lies in areas. False where
+    /// there are areas, and no row: there can be no clone.
+    pub fn prepare_child(&mut self, row: Option<Row>) -> bool {
+        self.objects.swapped_mut().prepare_child(row)
+    }
+
+    /// Has the oldest objects written while the pool is beyond its limit. True when that has freed memory, or may soon.
+    pub(super) fn write_back(&mut self) -> bool {
+        if !self.objects.swapped().is_open() {
+            return false;
+        }
+        let mut any = false;
+        while self.pool_limit.wants(self.objects.pool_bytes()) && self.write_some() {
+            any = true;
+        }
+        any
+    }
+
+    /// Has a batch of the oldest objects written. False where there is no area, no room, or nothing old enough, or
+    /// where as many batches are under way as may be.
+    pub(super) fn write_some(&mut self) -> bool {
+        match self.objects.write_back() {
+            WriteBack::Begun { .. } | WriteBack::Freed => true,
+            WriteBack::Full | WriteBack::None => false,
+        }
+    }
+
+    /// A batch was written, or could not be: then its objects stay where they are.
+    pub(super) fn written(&mut self, number: usize, is_written: bool) {
+        self.objects.written(number, is_written);
+    }
+
+    /// An object was read, or not: whoever waits for one looks again.
+    pub(super) fn came_back(&mut self, id: u32, came: Came) {
+        self.objects.came_back(id, came);
+        self.faults.have_read();
+    }
+
+    /// The page at `at` is in an area: has its object read, and as much beside it as is wanted.
+    pub(super) fn read_back(&mut self, at: usize, entry: Entry, extent: Extent) -> Outcome {
+        if let Io::Lost(damaged) = self.objects.get(entry.id()).io() {
+            return self.lose(at, entry, damaged);
+        }
+        self.objects.read_back(entry.id());
+        if extent != Extent::Page {
+            let window = at & !(WINDOW - 1);
+            for page in (window..window + WINDOW).step_by(PAGE) {
+                let beside = self.map.get(page);
+                if beside.kind() == Kind::Stored {
+                    self.read_ahead(beside.id());
+                }
+            }
+        }
+        Outcome::Reading
+    }
+
+    /// Has an object read that is in an area, and for which nobody waits yet.
+    pub(super) fn read_ahead(&mut self, id: u32) {
+        if self.objects.swapped().under_way().1 < READS_AHEAD {
+            self.objects.read_back(id);
+        }
+    }
+
+    /// True while something is on its way to an area or back.
+    pub(super) fn has_io(&self) -> bool {
+        self.objects.swapped().under_way() != (0, 0)
+    }
+}

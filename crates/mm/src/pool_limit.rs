@@ -1,0 +1,69 @@
+//! The pool's limit, where there are swap areas: what is beyond it goes there.
+//!
+//! ```text
+//!   0 ........ accept_threshold ......... max_pool
+//!      ^                 |                    |
+//!      |                 +-- no more goes <---+-- from here on the oldest go
+//! ```
+
+use alloc::format;
+use alloc::string::String;
+
+/// How large the pool may be. Without a limit all of it.
+#[derive(Debug)]
+pub struct PoolLimit {
+    max_pool_bytes: usize,
+    accept_threshold_percent: u8,
+    /// It was at its limit, and has not come down to the threshold since.
+    is_over: bool,
+}
+
+impl Default for PoolLimit {
+    fn default() -> PoolLimit {
+        PoolLimit { max_pool_bytes: usize::MAX, accept_threshold_percent: 100, is_over: false }
+    }
+}
+
+impl PoolLimit {
+    /// Another limit, in bytes, and how much of that, in percent, is left once objects have begun to go.
+    pub fn set(&mut self, max_pool_bytes: usize, accept_threshold_percent: u8) {
+        self.max_pool_bytes = max_pool_bytes;
+        self.accept_threshold_percent = accept_threshold_percent.min(100);
+    }
+
+    /// True where objects are to go from a pool of so many bytes.
+    pub fn wants(&mut self, pool_bytes: usize) -> bool {
+        let threshold = self.max_pool_bytes as u128 * self.accept_threshold_percent as u128 / 100;
+        if pool_bytes > self.max_pool_bytes {
+            self.is_over = true;
+        } else if pool_bytes as u128 <= threshold {
+            self.is_over = false;
+        }
+        self.is_over
+    }
+
+    /// What does not hold, in words.
+    pub fn check(&self) -> Result<(), String> {
+        if self.accept_threshold_percent > 100 {
+            return Err(format!("more is accepted than there may be: {self:?}"));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn objects_go_from_the_limit_down_to_the_threshold() {
+        let mut limit = PoolLimit::default();
+        assert!(!limit.wants(usize::MAX), "without a limit none go");
+        limit.set(50, 80);
+        let wants = [40, 50, 51, 45, 41, 40, 50, 51].map(|pool| limit.wants(pool));
+        assert_eq!(wants, [false, false, true, true, true, false, false, true]);
+        limit.set(0, 90);
+        assert!(limit.wants(1) && !limit.wants(0), "with none everything goes");
+        assert_eq!(limit.check(), Ok(()));
+    }
+}

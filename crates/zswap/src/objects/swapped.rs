@@ -1,0 +1,390 @@
+//! What lies in areas, and what is on its way there and back.
+//!
+//! Objects go out in batches: each batch has a run of slots of its own, in which its objects lie one after the other,
+//! and which is written at once. A batch that could not be written leaves nothing behind.
+//!
+//! ```text
+//!   in the pool ── write_back ──> Out ── written ──> Swapped ── read_back ──> In ── came_back ──> Back ── served ──┐
+//!        ^                         │                    ^                     └── in vain ──> Lost                  │
+//!        └──────── in vain ────────┘                    └──── write_back, nothing is written ─── in the pool too <──┘
+//! ```
+//!
+//! Invariants: what is `Out` is in one batch, what is `In` in one read, and each names its object; places that are no
+//! object's are free.
+
+use crate::Damaged;
+use crate::objects::entries::Entries;
+use crate::objects::object::{Body, Io, Object};
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::num::NonZeroU32;
+use swap::seal::TAG;
+use swap::slots::{Run, Slots};
+use swap::{Place, Row, SLOT};
+
+/// How many pages the run of a batch has: room for the largest object, and for many small ones.
+const BATCH_ORDER: u8 = 5;
+
+/// How many copies are freed at a time for which nothing is written.
+const FREED_MOST: usize = 64;
+
+/// How many batches may be under way at a time.
+pub const BATCHES: usize = 4;
+
+/// Which place, by number; one more than where it is listed.
+pub type PlaceId = NonZeroU32;
+
+/// A copy in an area.
+#[derive(Clone, Copy, Debug)]
+struct Copied {
+    place: Place,
+    /// Of the contents.
+    fingerprint: u32,
+}
+
+/// An object of a batch.
+#[derive(Clone, Copy, Debug)]
+pub struct Piece {
+    /// The object.
+    pub id: u32,
+    /// What it holds.
+    pub body: Body,
+    /// Where it goes.
+    pub place: Place,
+}
+
+/// Objects that are written at once.
+#[derive(Clone, Debug)]
+pub struct Batch {
+    /// Where to.
+    pub run: Run,
+    /// One after the other.
+    pub pieces: Vec<Piece>,
+}
+
+impl Batch {
+    /// Where its run begins, in bytes from the first slot of all.
+    pub fn at(&self) -> u64 {
+        self.run.slot as u64 * SLOT as u64
+    }
+
+    /// How many bytes of its run it takes.
+    pub fn bytes(&self) -> usize {
+        self.pieces
+            .last()
+            .map_or(0, |last| (last.place.at() - self.at()) as usize + last.place.bytes as usize)
+    }
+}
+
+/// An object that is to be read.
+#[derive(Clone, Copy, Debug)]
+pub struct Read {
+    /// The object.
+    pub id: u32,
+    /// Where it is.
+    pub place: Place,
+    /// Of the contents.
+    pub fingerprint: u32,
+}
+
+/// What has come of a read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Came {
+    /// The object is in the pool, as this.
+    Here(Body),
+    /// There was no memory for it: it may be tried again.
+    Not,
+    /// It cannot be read, or is not what was written.
+    Lost(Damaged),
+}
+
+/// What lies in areas, of one process.
+#[derive(Default)]
+pub struct Swapped {
+    /// The process's part of the areas, if there are any.
+    slots: Option<Slots>,
+    /// The same as a child has it that is about to come to be.
+    childs: Option<Slots>,
+    copies: Vec<Option<Copied>>,
+    free: Vec<PlaceId>,
+    /// Under way, by number.
+    batches: [Option<Batch>; BATCHES],
+    reads: Vec<u32>,
+    /// What has come back since those were served that wait.
+    back: Vec<u32>,
+}
+
+/// What a look for objects to be written has come to.
+#[derive(Debug, Default)]
+pub struct Chosen {
+    /// A batch to be written.
+    pub batch: Option<usize>,
+    /// What lies in an area already, and is to be freed.
+    pub freed: Vec<Body>,
+    /// There is no room in any area.
+    pub is_full: bool,
+}
+
+impl Swapped {
+    /// From now on there are areas.
+    pub fn open(&mut self, slots: Slots) {
+        self.slots = Some(slots);
+    }
+
+    /// Before a clone, while nothing is under way: what a child of this row takes over. False where there are areas,
+    /// and no row.
+    pub fn prepare_child(&mut self, row: Option<Row>) -> bool {
+        debug_assert_eq!(self.under_way(), (0, 0));
+        let Some(slots) = &mut self.slots else { return true };
+        self.childs = row.map(|row| slots.fork(row));
+        self.childs.is_some()
+    }
+
+    /// What the child takes over as a copy, where memory is not copied by a clone.
+    pub(super) fn copy_for_child(&mut self) -> Swapped {
+        let (childs, copies, free) = (self.childs.take(), self.copies.clone(), self.free.clone());
+        Swapped { childs, copies, free, ..Swapped::default() }
+    }
+
+    /// In that child.
+    pub fn be_child(&mut self) {
+        self.slots = self.childs.take();
+    }
+
+    /// In its parent, or where it has not come to be.
+    pub fn forget_child(&mut self) {
+        self.childs = None;
+    }
+
+    /// True where there are areas.
+    pub fn is_open(&self) -> bool {
+        self.slots.is_some()
+    }
+
+    /// The process's part of the areas.
+    pub fn slots(&self) -> Option<&Slots> {
+        self.slots.as_ref()
+    }
+
+    /// The same, to be tidied.
+    pub fn slots_mut(&mut self) -> Option<&mut Slots> {
+        self.slots.as_mut()
+    }
+
+    /// A batch that is under way.
+    pub fn batch(&self, number: usize) -> Option<&Batch> {
+        self.batches[number].as_ref()
+    }
+
+    /// How many batches and reads are under way.
+    pub fn under_way(&self) -> (usize, usize) {
+        (self.batches.iter().flatten().count(), self.reads.len())
+    }
+
+    /// The objects that these name.
+    pub fn named(&self) -> impl Iterator<Item = u32> {
+        let written = self.batches.iter().flatten().flat_map(|batch| &batch.pieces).map(|piece| piece.id);
+        written.chain(self.reads.iter().copied())
+    }
+
+    /// A copy is nobody's any more.
+    pub(super) fn release(&mut self, id: PlaceId) {
+        let copied = self.copies[id.get() as usize - 1].take().expect("a copy is given up once");
+        self.free.push(id);
+        if let Some(slots) = &mut self.slots {
+            let _ = slots.release(copied.place);
+        }
+    }
+
+    fn keep(&mut self, copied: Copied) -> PlaceId {
+        let id = self.free.pop().unwrap_or_else(|| {
+            self.copies.push(None);
+            NonZeroU32::new(self.copies.len() as u32).expect("one more than none")
+        });
+        self.copies[id.get() as usize - 1] = Some(copied);
+        id
+    }
+
+    fn copied(&self, id: PlaceId) -> Copied {
+        self.copies[id.get() as usize - 1].expect("an object's copy is kept")
+    }
+
+    /// What does not hold, in words; `objects` are all that somebody names.
+    pub(super) fn check<'a>(&self, objects: impl Iterator<Item = (u32, &'a Object)>) -> Result<(), String> {
+        if let Some(slots) = &self.slots {
+            slots.check()?;
+        }
+        let mut seen = alloc::vec![false; self.copies.len()];
+        let (mut out, mut reading) = (0, 0);
+        for (id, object) in objects {
+            if let Some(place) = object.place {
+                let index = place.get() as usize - 1;
+                if self.copies[index].is_none() || core::mem::replace(&mut seen[index], true) {
+                    return Err(format!("object {id} has a copy that is not its own: {object:?}"));
+                }
+            }
+            out += (object.io == Io::Out) as usize;
+            reading += (object.io == Io::In) as usize;
+        }
+        let kept = self.copies.iter().flatten().count();
+        let found =
+            [seen.iter().filter(|seen| **seen).count(), self.copies.len() - self.free.len(), out, reading];
+        let pieces = self.batches.iter().flatten().map(|batch| batch.pieces.len()).sum();
+        if found != [kept, kept, pieces, self.reads.len()] {
+            return Err(format!(
+                "copies twice, pieces and reads: {found:?}; kept {kept}, {pieces}, {:?}",
+                self.reads
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl Entries {
+    /// Chooses the oldest objects for a batch. Who lies in an area already is freed without one.
+    pub(super) fn choose(&mut self) -> Chosen {
+        let number = self.swapped.batches.iter().position(Option::is_none);
+        let (Some(number), false) = (number, self.lru.is_empty()) else { return Chosen::default() };
+        let Some(mut slots) = self.swapped.slots.take() else { return Chosen::default() };
+        let chosen = self.choose_into(number, &mut slots);
+        self.swapped.slots = Some(slots);
+        chosen
+    }
+
+    fn choose_into(&mut self, number: usize, slots: &mut Slots) -> Chosen {
+        let mut chosen = Chosen::default();
+        let Some(run) = (0..=BATCH_ORDER).rev().find_map(|order| slots.take(order)) else {
+            chosen.is_full = true;
+            return chosen;
+        };
+        let mut batch = Batch { run, pieces: Vec::new() };
+        let room = run.bytes();
+        // One that is hot gets a second chance, once.
+        let mut looks = 2 * self.lru.len();
+        while looks > 0
+            && let Some(id) = self.lru.pop()
+        {
+            looks -= 1;
+            let at = batch.bytes();
+            let o = &mut self.table[id as usize];
+            let Body::Blob { bytes, .. } = o.body else { continue };
+            if core::mem::take(&mut o.is_hot) {
+                self.lru.push(id);
+                continue;
+            }
+            if o.place.is_some() {
+                chosen.freed.push(core::mem::replace(&mut o.body, Body::Swapped));
+                if chosen.freed.len() >= FREED_MOST {
+                    break;
+                }
+                continue;
+            }
+            let sealed = bytes as usize + TAG;
+            if at + sealed > room {
+                self.lru.push_first(id);
+                break;
+            }
+            let Some(serial) = slots.serials().next() else {
+                self.lru.push_first(id);
+                break;
+            };
+            o.io = Io::Out;
+            let body = o.body;
+            self.retain(id, false);
+            let place = Place {
+                slot: run.slot + (at / SLOT) as u32,
+                offset: (at % SLOT) as u16,
+                key: slots.row().number(),
+                bytes: sealed as u32,
+                serial,
+            };
+            batch.pieces.push(Piece { id, body, place });
+        }
+        if batch.pieces.is_empty() {
+            chosen.is_full = !self.lru.is_empty();
+            slots.give_back(run);
+        } else {
+            self.swapped.batches[number] = Some(batch);
+            chosen.batch = Some(number);
+        }
+        chosen
+    }
+
+    /// A batch was written, or could not be: what is to be freed.
+    pub(super) fn written(&mut self, number: usize, is_written: bool) -> Vec<Body> {
+        let batch = self.swapped.batches[number].take().expect("a batch ends once");
+        let mut freed = Vec::new();
+        // What nobody depends on any more is not kept; what has been given up meanwhile even less.
+        let is_kept = |entries: &Entries, piece: &Piece| {
+            let o = entries.get(piece.id);
+            is_written && o.stored > 0 && o.body == piece.body
+        };
+        if let Some(mut slots) = self.swapped.slots.take() {
+            let kept = batch.pieces.iter().filter(|piece| is_kept(self, piece));
+            let part = |piece: &Piece| ((piece.place.at() - batch.at()) as u32, piece.place.bytes);
+            slots.fill(batch.run, kept.map(part));
+            self.swapped.slots = Some(slots);
+        }
+        for piece in &batch.pieces {
+            let is_kept = is_kept(self, piece);
+            let o = &mut self.table[piece.id as usize];
+            o.io = Io::None;
+            if is_kept && let Body::Blob { fingerprint, .. } = piece.body {
+                o.place = Some(self.swapped.keep(Copied { place: piece.place, fingerprint }));
+                // A worker may be reading it: then it goes another time.
+                if o.pins == 0 {
+                    freed.push(core::mem::replace(&mut o.body, Body::Swapped));
+                }
+            }
+            self.age(piece.id);
+            freed.extend(self.release(piece.id, false));
+        }
+        freed
+    }
+
+    /// An object in an area is wanted: what is to be read, if it is not being read already.
+    pub(super) fn read_back(&mut self, id: u32) -> Option<Read> {
+        let o = &mut self.table[id as usize];
+        let (true, Io::None, Some(place)) = (o.is_swapped(), o.io, o.place) else { return None };
+        o.io = Io::In;
+        self.retain(id, false);
+        self.swapped.reads.push(id);
+        let Copied { place, fingerprint } = self.swapped.copied(place);
+        Some(Read { id, place, fingerprint })
+    }
+
+    /// Who has waited for what has come back was served: it may go again.
+    pub fn served(&mut self) {
+        while let Some(id) = self.swapped.back.pop() {
+            let o = &mut self.table[id as usize];
+            if o.io == Io::Back {
+                o.io = Io::None;
+                self.age(id);
+            }
+        }
+    }
+
+    /// It was read: it is in the pool as `body`, or cannot be had. What is to be freed.
+    pub(super) fn came_back(&mut self, id: u32, came: Came) -> Vec<Body> {
+        let index = self.swapped.reads.iter().position(|read| *read == id).expect("a read ends once");
+        self.swapped.reads.swap_remove(index);
+        let o = &mut self.table[id as usize];
+        o.io = Io::None;
+        let mut freed = Vec::new();
+        match came {
+            Came::Here(body) if o.stored > 0 => {
+                debug_assert!(o.is_swapped());
+                (o.body, o.frozen, o.is_hot, o.io) = (body, false, true, Io::Back);
+                self.swapped.back.push(id);
+            }
+            Came::Here(body) => freed.push(body),
+            Came::Lost(damaged) if o.stored > 0 => o.io = Io::Lost(damaged),
+            Came::Lost(_) | Came::Not => {}
+        }
+        self.drop_swapped(id);
+        self.age(id);
+        freed.extend(self.release(id, false));
+        freed
+    }
+}
