@@ -7,7 +7,6 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use std::sync::{PoisonError, RwLock};
 
 const ZFOLIO: &str = env!("CARGO_BIN_EXE_zfolio");
 
@@ -44,19 +43,13 @@ fn succeed(command: &mut Command) -> Output {
     output
 }
 
-/// Runs a program in python with a compressor; what it wrote, and the run's figures. Where everything goes out all the
-/// time it has the machine for itself: beside another such run it takes ten times as long.
+/// Runs a program in python with a compressor; what it wrote, and the run's figures.
 fn run_python(program: &str, compressor: &str, options: &[&str]) -> (Output, serde_json::Value) {
     static RUNS: AtomicU32 = AtomicU32::new(0);
-    static MACHINE: RwLock<()> = RwLock::new(());
-    let alone =
-        options.contains(&"--evict-all").then(|| MACHINE.write().unwrap_or_else(PoisonError::into_inner));
-    let beside = alone.is_none().then(|| MACHINE.read().unwrap_or_else(PoisonError::into_inner));
     let json = scratch(&format!("run-{}", RUNS.fetch_add(1, Relaxed)));
     let mut run = Command::new("timeout");
     run.args(["-k", "5", "300", ZFOLIO, "run", "--compressor", compressor, "--json"]).arg(&json);
     let output = succeed(run.args(options).args(["--", "python3", "-c", program]));
-    drop((alone, beside));
     let figures = serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
     fs::remove_file(json).unwrap();
     (output, figures)
