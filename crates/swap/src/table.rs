@@ -56,6 +56,10 @@ use core::sync::atomic::{AtomicU32, AtomicU64};
 /// Processes that can be in a run at a time.
 pub const ROWS: usize = 512;
 
+/// Where the bytes of a table's file are that processes lock, one a row: far behind the file's end. Each process that
+/// has a row has a shared lock of its byte, for as long as it lives: see [`Row::lock_at`].
+const LOCKS: u64 = 1 << 40;
+
 /// Bits of a word that name its row, or are 0.
 const ROW_BITS: u32 = 10;
 const ROW_MASK: u32 = (1 << ROW_BITS) - 1;
@@ -78,6 +82,12 @@ impl Row {
     pub fn number(self) -> u16 {
         self.0
     }
+
+    /// Which byte of the table's file the holder of the row of this number has a shared lock of. It locks the byte
+    /// before it takes the row: a row that is held and not locked is that of a dead process.
+    pub fn lock_at(number: u16) -> u64 {
+        LOCKS | number as u64
+    }
 }
 
 /// The shared table. A value is two references, and may be copied freely.
@@ -92,6 +102,16 @@ impl Table {
     /// rows that nobody has, and need no memory if it is mapped and never touched.
     pub fn shared_len(clusters: usize) -> usize {
         BITS + ROWS * clusters.div_ceil(64)
+    }
+
+    /// Where the shared words begin in a file of a table, in bytes, behind the words of the clusters.
+    pub fn shared_at(clusters: usize) -> usize {
+        (clusters * size_of::<AtomicU32>()).next_multiple_of(size_of::<AtomicU64>())
+    }
+
+    /// How long a file of a table of so many clusters is, in bytes. A file of zeros is a table without rows.
+    pub fn file_len(clusters: usize) -> usize {
+        Table::shared_at(clusters) + Table::shared_len(clusters) * size_of::<AtomicU64>()
     }
 
     /// The table in this memory, which is zeros, or what processes have made of it since. `words` has one word a

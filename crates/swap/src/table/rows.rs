@@ -18,19 +18,33 @@ pub enum Burial {
     UnderWay,
 }
 
+/// Whose a row is while it is cleared.
+const BURIED: u64 = u64::MAX - 2;
+
 impl Table {
     /// Takes a row for a process. `holder` names the process: not 0, and no other process of the run's life has the
     /// same, such as its id with its start time. `None` where all rows are taken.
     pub fn take_row(&self, holder: u64) -> Option<Row> {
-        debug_assert_ne!(holder, 0);
-        (0..ROWS as u16).map(Row).find(|row| {
-            // A process that scans looks at the row before it has a holder.
-            self.holder(*row) == 0 && {
-                step();
-                self.shared[USED_ROWS].fetch_max(row.0 as u64 + 1, SeqCst);
-                self.swap(HOLDERS, *row, 0, holder)
-            }
-        })
+        (0..ROWS as u16).find_map(|number| self.take_this_row(number, holder))
+    }
+
+    /// Takes the row of this number, below [`ROWS`], if nobody has it. A process that has locked something by that
+    /// number takes its row so.
+    pub fn take_this_row(&self, number: u16, holder: u64) -> Option<Row> {
+        debug_assert!((number as usize) < ROWS && holder != 0);
+        let row = Row(number);
+        if self.holder(row) != 0 {
+            return None;
+        }
+        // A process that scans looks at the row before it has a holder.
+        step();
+        self.shared[USED_ROWS].fetch_max(number as u64 + 1, SeqCst);
+        self.swap(HOLDERS, row, 0, holder).then_some(row)
+    }
+
+    /// The rows that somebody has, with their holders.
+    pub fn held_rows(&self) -> impl Iterator<Item = (Row, u64)> {
+        self.used_rows().map(|row| (row, self.holder(row))).filter(|(_, holder)| *holder != 0)
     }
 
     /// For a fork: gives a row that the parent has taken in its own name to the child, before the child may run.
@@ -87,9 +101,10 @@ impl Table {
             return Burial::UnderWay;
         }
         let mut burial = Burial::Other;
-        if self.holder(row) == dead {
+        // From here on it cannot be handed on any more. A burier that died may have come as far.
+        if self.swap(HOLDERS, row, dead, BURIED) || self.holder(row) == BURIED {
             burial = Burial::Done(self.clear(row, freed));
-            self.swap(HOLDERS, row, dead, 0);
+            self.swap(HOLDERS, row, BURIED, 0);
         }
         self.swap(BURIERS, row, me, 0);
         burial

@@ -288,3 +288,26 @@ fn a_burial_that_was_cut_short_is_done_again() {
         assert_eq!(t.free_clusters(0..2), 2 - had);
     });
 }
+
+#[test]
+fn a_row_is_handed_on_whole_or_buried() {
+    // The parent has died after it had forked, and the child takes its row over meanwhile.
+    let before: Actor = |t, [a, _, c]| t.copy_row(a, c);
+    let actors: [Actor; 2] = [
+        |t, [_, _, c]| {
+            let _ = t.bury(c, C, A, |holder| holder != C, |_| ());
+        },
+        |t, [_, _, c]| {
+            if t.hand_row(c, C, D) {
+                assert!(has_0(t, c));
+            }
+        },
+    ];
+    for kills in [false, true] {
+        all_orders(before, actors, kills, |t, [.., c]| {
+            // Whoever died in the middle of it, the next one ends it.
+            t.bury(c, C, B, |holder| holder == B, |_| ());
+            assert!(t.holder(c) == 0 || t.holder(c) == D && has_0(t, c));
+        });
+    }
+}

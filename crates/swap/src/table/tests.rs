@@ -45,6 +45,36 @@ fn there_are_as_many_rows_as_processes_may_live() {
 }
 
 #[test]
+fn a_row_of_this_number_is_taken_if_nobody_has_it() {
+    let table = table(70);
+    let row = table.take_this_row(3, 7).unwrap();
+    assert_eq!((row.number(), table.holder(row)), (3, 7));
+    for holder in [7, 8] {
+        assert_eq!(table.take_this_row(3, holder), None);
+    }
+    assert_eq!(table.holder(row), 7);
+    assert_eq!(table.claim(row, 0..70, 0), Some(0));
+    let first = table.take_row(8).unwrap();
+    assert_eq!(table.held_rows().collect::<Vec<_>>(), [(first, 8), (row, 7)]);
+    assert!(table.adopt(row, 0), "a scan sees the row by its number, and no other has the cluster");
+    assert!(!table.adopt(first, 0));
+    assert_eq!(table.bury(row, 7, 8, |_| true, |_| ()), Burial::Done(1));
+    assert_eq!(table.held_rows().collect::<Vec<_>>(), [(first, 8)]);
+    assert_eq!(table.take_this_row(3, 9), Some(row));
+    let last = table.take_this_row(ROWS as u16 - 1, 9).unwrap();
+    assert_eq!(table.held_rows().last(), Some((last, 9)));
+}
+
+#[test]
+fn a_file_of_a_table_holds_both_and_neither_is_misaligned() {
+    for clusters in [1, 2, 63, 64, 65, 1000, CLUSTERS_MAX as usize] {
+        let at = Table::shared_at(clusters);
+        assert!(at >= clusters * 4 && at.is_multiple_of(8) && at < clusters * 4 + 8, "{clusters}");
+        assert_eq!(Table::file_len(clusters), at + Table::shared_len(clusters) * 8);
+    }
+}
+
+#[test]
 fn a_cluster_of_the_dead_is_told_of_when_nobody_has_it() {
     let table = table(70);
     let [a, b] = [1, 2].map(|holder| table.take_row(holder).unwrap());
