@@ -11,11 +11,11 @@ mod lru;
 mod object;
 mod swapped;
 
-use core::ops::{Deref, DerefMut};
+use core::ops::{Deref, DerefMut, Range};
 pub use entries::Entries;
 pub use object::{Body, Io, Object};
 use swapped::Chosen;
-pub use swapped::{BATCHES, Batch, Came, Piece, Read, Swapped};
+pub use swapped::{BATCH_BYTES, BATCHES, Batch, Came, Piece, Read, Swapped};
 
 /// Where the contents of objects lie.
 pub trait Contents {
@@ -40,6 +40,8 @@ pub trait Areas {
     fn write(&mut self, number: usize, batch: &Batch);
     /// Has an object read, opened, and taken into the pool.
     fn read(&mut self, read: Read);
+    /// Nobody needs these slots, and nobody else can have them yet.
+    fn discard(&mut self, slots: Range<u32>);
 }
 
 /// What a look for objects to be written has come to.
@@ -51,7 +53,10 @@ pub enum WriteBack {
         bytes: usize,
     },
     /// Memory was freed without one: what it held lies in an area since before.
-    Freed,
+    Freed {
+        /// Of objects, as they lay in the pool.
+        bytes: usize,
+    },
     /// There is no room in any area.
     Full,
     /// Nothing is old enough, or as much is under way as may be.
@@ -164,15 +169,14 @@ impl<S: Contents> Objects<S> {
     /// before. What it came to.
     pub fn write_back(&mut self) -> WriteBack {
         let Chosen { batch, freed, is_full } = self.entries.choose();
+        let bytes = freed.iter().map(Body::bytes).sum();
         let is_freed = !freed.is_empty();
         self.free(freed);
         let Some(number) = batch else {
-            return if is_full && !is_freed {
-                WriteBack::Full
-            } else if is_freed {
-                WriteBack::Freed
-            } else {
-                WriteBack::None
+            return match (is_freed, is_full) {
+                (true, _) => WriteBack::Freed { bytes },
+                (false, true) => WriteBack::Full,
+                (false, false) => WriteBack::None,
             };
         };
         let batch = self.entries.swapped.batch(number).expect("it was just made");
@@ -184,6 +188,14 @@ impl<S: Contents> Objects<S> {
     pub fn written(&mut self, number: usize, is_written: bool) {
         let freed = self.entries.written(number, is_written);
         self.free(freed);
+    }
+
+    /// Gives clusters back of which this process needs nothing.
+    pub fn give_back_slots(&mut self) {
+        let Objects { store, entries, .. } = self;
+        if let (Some(slots), Some(areas)) = (entries.swapped.slots_mut(), store.areas()) {
+            slots.give_back_empty(|slots| areas.discard(slots));
+        }
     }
 
     /// An object in an area is wanted. True when it is being read from now on; it may have been before.

@@ -40,13 +40,33 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         self.objects.swapped_mut().prepare_child(row)
     }
 
+    /// The row of a child that is about to be cloned.
+    pub fn childs_row(&self) -> Option<Row> {
+        self.objects.swapped().childs().map(Slots::row)
+    }
+
+    /// Nothing more is written to the area that begins with this cluster.
+    pub fn close_area(&mut self, first_cluster: u32) {
+        self.objects.swapped_mut().slots_mut().into_iter().for_each(|slots| slots.close_area(first_cluster));
+    }
+
+    /// Gives clusters back of which this process needs nothing.
+    pub fn give_back_slots(&mut self) {
+        self.objects.give_back_slots();
+    }
+
     /// Has the oldest objects written while the pool is beyond its limit. True when that has freed memory, or may soon.
     pub(super) fn write_back(&mut self) -> bool {
         if !self.objects.swapped().is_open() {
             return false;
         }
-        let mut any = false;
-        while self.pool_limit.wants(self.objects.pool_bytes()) && self.write_some() {
+        let (pool, mut gone, mut any) = (self.objects.pool_bytes(), 0, false);
+        // What goes leaves holes, which the pool does not give back at once: it is counted by its bytes.
+        while self.pool_limit.wants(pool.saturating_sub(gone)) {
+            match self.objects.write_back() {
+                WriteBack::Begun { bytes } | WriteBack::Freed { bytes } => gone += bytes,
+                WriteBack::Full | WriteBack::None => break,
+            }
             any = true;
         }
         any
@@ -55,10 +75,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// Has a batch of the oldest objects written. False where there is no area, no room, or nothing old enough, or
     /// where as many batches are under way as may be.
     pub(super) fn write_some(&mut self) -> bool {
-        match self.objects.write_back() {
-            WriteBack::Begun { .. } | WriteBack::Freed => true,
-            WriteBack::Full | WriteBack::None => false,
-        }
+        matches!(self.objects.write_back(), WriteBack::Begun { .. } | WriteBack::Freed { .. })
     }
 
     /// A batch was written, or could not be: then its objects stay where they are.

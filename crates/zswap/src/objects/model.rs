@@ -62,6 +62,11 @@ impl Areas for Shelves {
     fn read(&mut self, read: Read) {
         self.reads.push(read);
     }
+
+    fn discard(&mut self, slots: core::ops::Range<u32>) {
+        let (start, end) = (slots.start as u64 * 4096, slots.end as u64 * 4096);
+        self.disk.retain(|at, (old_end, ..)| *at >= end || *old_end <= start);
+    }
 }
 
 /// A world with an area, and what each object must hold.

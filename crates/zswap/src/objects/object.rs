@@ -32,6 +32,13 @@ pub enum Body {
     Dropped,
 }
 
+impl Body {
+    /// How many bytes of the pool it takes.
+    pub fn bytes(&self) -> usize {
+        if let Body::Blob { bytes, .. } = self { *bytes as usize } else { 0 }
+    }
+}
+
 /// What is under way with an object's copy in an area.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Io {

@@ -26,8 +26,14 @@ use swap::{Place, Row, SLOT};
 /// How many pages the run of a batch has: room for the largest object, and for many small ones.
 const BATCH_ORDER: u8 = 5;
 
+/// The most bytes of a batch.
+pub const BATCH_BYTES: usize = SLOT << BATCH_ORDER;
+
 /// How many copies are freed at a time for which nothing is written.
 const FREED_MOST: usize = 64;
+
+/// How many objects are passed for these, at most, for which no area has room.
+const PASSED_MOST: usize = 256;
 
 /// How many batches may be under way at a time.
 pub const BATCHES: usize = 4;
@@ -71,9 +77,8 @@ impl Batch {
 
     /// How many bytes of its run it takes.
     pub fn bytes(&self) -> usize {
-        self.pieces
-            .last()
-            .map_or(0, |last| (last.place.at() - self.at()) as usize + last.place.bytes as usize)
+        let last = self.pieces.last();
+        last.map_or(0, |last| (last.place.at() - self.at()) as usize + last.place.bytes as usize)
     }
 }
 
@@ -145,6 +150,11 @@ impl Swapped {
     pub(super) fn copy_for_child(&mut self) -> Swapped {
         let (childs, copies, free) = (self.childs.take(), self.copies.clone(), self.free.clone());
         Swapped { childs, copies, free, ..Swapped::default() }
+    }
+
+    /// What the next child has.
+    pub fn childs(&self) -> Option<&Slots> {
+        self.childs.as_ref()
     }
 
     /// In that child.
@@ -253,22 +263,17 @@ impl Entries {
     }
 
     fn choose_into(&mut self, number: usize, slots: &mut Slots) -> Chosen {
-        let mut chosen = Chosen::default();
-        let Some(run) = (0..=BATCH_ORDER).rev().find_map(|order| slots.take(order)) else {
-            chosen.is_full = true;
-            return chosen;
-        };
-        let mut batch = Batch { run, pieces: Vec::new() };
-        let room = run.bytes();
+        let (mut chosen, mut batch, mut passed) = (Chosen::default(), None, Vec::new());
         // One that is hot gets a second chance, once.
         let mut looks = 2 * self.lru.len();
         while looks > 0
             && let Some(id) = self.lru.pop()
         {
             looks -= 1;
-            let at = batch.bytes();
             let o = &mut self.table[id as usize];
-            let Body::Blob { bytes, .. } = o.body else { continue };
+            if !matches!(o.body, Body::Blob { .. }) {
+                continue;
+            }
             if core::mem::take(&mut o.is_hot) {
                 self.lru.push(id);
                 continue;
@@ -280,35 +285,63 @@ impl Entries {
                 }
                 continue;
             }
-            let sealed = bytes as usize + TAG;
-            if at + sealed > room {
-                self.lru.push_first(id);
-                break;
+            if batch.is_none() {
+                let run = (0..=BATCH_ORDER).rev().find_map(|order| slots.take(order));
+                batch = run.map(|run| Batch { run, pieces: Vec::new() });
             }
-            let Some(serial) = slots.serials().next() else {
-                self.lru.push_first(id);
-                break;
-            };
-            o.io = Io::Out;
-            let body = o.body;
-            self.retain(id, false);
-            let place = Place {
-                slot: run.slot + (at / SLOT) as u32,
-                offset: (at % SLOT) as u16,
-                key: slots.row().number(),
-                bytes: sealed as u32,
-                serial,
-            };
-            batch.pieces.push(Piece { id, body, place });
+            match &mut batch {
+                // Behind it there may be what is in an area already.
+                None => {
+                    chosen.is_full = true;
+                    passed.push(id);
+                    if passed.len() >= PASSED_MOST {
+                        break;
+                    }
+                }
+                Some(batch) => {
+                    if !self.add(id, batch, slots) {
+                        self.lru.push_first(id);
+                        break;
+                    }
+                }
+            }
         }
-        if batch.pieces.is_empty() {
-            chosen.is_full = !self.lru.is_empty();
-            slots.give_back(run);
-        } else {
-            self.swapped.batches[number] = Some(batch);
-            chosen.batch = Some(number);
+        passed.into_iter().rev().for_each(|id| self.lru.push_first(id));
+        match batch {
+            // Not even one fits.
+            Some(Batch { run, pieces }) if pieces.is_empty() => {
+                chosen.is_full = true;
+                slots.give_back(run);
+            }
+            Some(batch) => {
+                self.swapped.batches[number] = Some(batch);
+                chosen.batch = Some(number);
+            }
+            None => {}
         }
         chosen
+    }
+
+    /// Puts an object of the pool behind the others of a batch; false where it does not fit.
+    fn add(&mut self, id: u32, batch: &mut Batch, slots: &Slots) -> bool {
+        let o = &mut self.table[id as usize];
+        let (body, at) = (o.body, batch.bytes());
+        let sealed = body.bytes() + TAG;
+        if at + sealed > batch.run.bytes() {
+            return false;
+        }
+        let Some(serial) = slots.serials().next() else { return false };
+        o.io = Io::Out;
+        self.retain(id, false);
+        let place = Place {
+            slot: batch.run.slot + (at / SLOT) as u32,
+            offset: (at % SLOT) as u16,
+            key: slots.row().number(),
+            bytes: sealed as u32,
+            serial,
+        };
+        batch.pieces.push(Piece { id, body, place });
+        true
     }
 
     /// A batch was written, or could not be: what is to be freed.

@@ -10,9 +10,10 @@ use super::{Shared, World};
 use crate::kernel::{Damaged, Done, Errno};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::rc::Rc;
 use swap::slots::Slots;
-use swap::{Place, Row, Table};
+use swap::{Place, Row, SLOT, Table};
 use zswap::objects::{Body, Came, Read};
 
 /// Clusters of the area.
@@ -100,6 +101,12 @@ impl SimArea {
         }
     }
 
+    /// What lies in these slots is gone.
+    pub fn discard(&self, slots: Range<u32>) {
+        let (start, end) = (slots.start as u64 * SLOT as u64, slots.end as u64 * SLOT as u64);
+        self.disk.borrow_mut().retain(|at, (place, _)| *at >= end || at + place.bytes as u64 <= start);
+    }
+
     /// Nobody knows any more what the child may read.
     pub fn forget_child(&self) {
         if let Some(row) = self.childs {
@@ -115,9 +122,9 @@ impl SimArea {
 
 /// The program has unmapped everything: it has no slot any more, and with it goes what nobody else has.
 pub fn ended(world: &Shared, pager: &mut Simulated) {
-    let Some(slots) = pager.objects.swapped_mut().slots_mut() else { return };
+    let Some(slots) = pager.objects.swapped().slots() else { return };
     assert_eq!(slots.used_slots(), 0, "an object has left its slots behind");
-    slots.give_back_empty(|_| ());
+    pager.give_back_slots();
     let world = world.borrow();
     let area = world.shelves.area.as_ref().expect("it has slots");
     area.bury();

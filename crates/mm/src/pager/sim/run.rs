@@ -322,6 +322,9 @@ pub fn live(world: Shared, plan: &Plan, pager: &mut Simulated) -> Tally {
                 pager.thaw();
             }
         }
+        if turns % 16 == 0 {
+            pager.give_back_slots();
+        }
     }
     world.borrow_mut().program.closing = true;
     while !world.borrow().program.is_idle() {

@@ -426,6 +426,11 @@ impl Areas for SimStore {
         world.trace("read: object, slot", [read.id.into(), read.place.slot.into(), 0]);
         world.shelves.area.as_mut().expect("there is an area").queue.push(AreaWork::Read(read));
     }
+
+    fn discard(&mut self, slots: std::ops::Range<u32>) {
+        let world = self.0.borrow();
+        world.shelves.area.as_ref().expect("there is an area").discard(slots);
+    }
 }
 
 impl World {
