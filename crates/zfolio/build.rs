@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, exit};
 
 /// The crates whose code is in the library.
-const CRATES: [&str; 14] = include!("../libzfolio/crates.in");
+const CRATES: [&str; 15] = include!("../libzfolio/crates.in");
 
 /// The functions that the library exports, by name.
 macro_rules! functions {

@@ -168,6 +168,11 @@ pub fn map_file(bytes: usize, prot: u32, file: &Fd) -> Result<usize, Errno> {
     map_file_as(bytes, prot, file, Children::None)
 }
 
+/// The same, which whoever is let in has too.
+pub fn map_file_let_in(bytes: usize, prot: u32, file: &Fd) -> Result<usize, Errno> {
+    map_file_as(bytes, prot, file, Children::LetIn)
+}
+
 /// The same, which every child has. It names that to [`take_over`] and [`begin_anew`].
 pub fn map_for_all(bytes: usize, prot: u32, file: &Fd) -> Result<usize, Errno> {
     map_file_as(bytes, prot, file, Children::All)

@@ -243,7 +243,11 @@ impl fmt::Display for Cause<'_> {
         let (stored, pool) = (pager.stored_bytes(), pager.store().pool_bytes());
         let (kind, bytes) = stuck.largest();
         if pool > stored / SHRINKS[1] * SHRINKS[0] && pool > bytes.max(MUCH_BYTES) {
-            write!(f, "{} MiB of it hardly shrink; what helps: more memory", stored >> 20)
+            write!(
+                f,
+                "{} MiB of it hardly shrink; what helps: more memory, or more room in swap areas (--backing)",
+                stored >> 20
+            )
         } else if bytes > MUCH_BYTES {
             write!(f, "{stuck}, which cannot go out; what helps: {}", kind.help())
         } else {

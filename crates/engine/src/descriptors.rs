@@ -2,7 +2,8 @@
 //! nothing open of this until its program is about to give something up, or until it awakes.
 
 use crate::pool::Mover;
-use control::handover::{NEED_NS, Opener};
+use control::handover::{Areas, NEED_NS, Opener};
+use control::run;
 use uffd::maps::Maps;
 use uffd::pagemap::Pagemap;
 use uffd::sys::{self, Errno, Fd, Result, consts::O_RDONLY};
@@ -24,12 +25,15 @@ pub struct Descriptors {
     pub memory: Result<Memory>,
     /// What of it is of which kind (crawl.rs).
     pub smaps: Result<Fd>,
+    /// What the run's swap areas take; `None` where it has none.
+    pub areas: Option<Result<Areas>>,
 }
 
 impl Descriptors {
     /// Opens what can be had.
     pub fn open() -> Descriptors {
         let mut opener = Opener::new(NEED_NS);
+        let has_areas = run::memcg().is_some_and(|memcg| memcg.settings.areas[0].bytes > 0);
         let events = opener.userfault(Features::Events);
         let quiet = opener.userfault(Features::Quiet);
         let pool = opener.userfault(Features::Quiet);
@@ -41,6 +45,7 @@ impl Descriptors {
             maps: Maps::open(),
             memory: opener.memory(),
             smaps: sys::open(b"/proc/self/smaps\0", O_RDONLY),
+            areas: has_areas.then(|| opener.areas()),
         }
     }
 }

@@ -130,6 +130,10 @@ const ENGINES: &[u32] = &[
     // A new log for its family (shared_store.rs).
     g::__NR_memfd_create,
     g::__NR_ftruncate,
+    // Locks of rows, and what is given back of swap areas (areas.rs).
+    g::__NR_fcntl,
+    g::__NR_fallocate,
+    g::__NR_io_uring_enter,
 ];
 
 /// To awake: besides what workers do, who inherit the filter.
@@ -142,6 +146,12 @@ const TO_AWAKE: &[u32] = &[
     // For filters that are narrower, and for what they take to be unchangeable.
     g::__NR_seccomp,
     g::__NR_mseal,
+    // What a swap area's file is.
+    g::__NR_statx,
+    g::__NR_fstatfs,
+    // How it is read and written, where the kernel lets it.
+    g::__NR_io_uring_setup,
+    g::__NR_io_uring_register,
 ];
 
 /// To open what an engine needs, and a worker of a device's.

@@ -1,6 +1,7 @@
 //! The engine's side of a fork (fork.rs): in the parent it stands still for the clone, and tells the child what was
 //! late; in the child it hears that, and lets the thread run on.
 
+use crate::areas::SwapAreas;
 use crate::live;
 use crate::pager::Engine;
 use crate::shared_store;
@@ -48,12 +49,17 @@ pub fn stand_still(watch: &Watch, pager: &mut Engine) {
     let has_all = pager.kernel().let_in(pager.regions()) && arena::let_in(true);
     live::forbid_huge_pages();
     // A child that misses some of its memory must not come to be.
-    let is_still = has_all && pager.drain_events();
+    // Nor one of which nobody knows that it may read what lies in swap areas.
+    let row = pager.store_mut().swap_areas().and_then(SwapAreas::row_for_child);
+    let is_still = has_all && pager.prepare_child(row) && pager.drain_events();
     let is_child = is_still && channel.await_clone(|| watch.gone());
     live::allow_huge_pages();
     // Refused, it is in other children too, which unmap it.
     let _ = arena::let_in(false);
     let late = pager.after_clone(is_child);
+    if let Some(areas) = pager.store_mut().swap_areas() {
+        areas.look_at_children(sys::now_ns(), is_child);
+    }
     if is_still {
         tell(channel, &late);
     } else {

@@ -30,6 +30,7 @@
 extern crate alloc;
 
 pub mod answer;
+mod areas;
 pub mod board;
 pub mod crawl;
 pub mod creds;

@@ -2,6 +2,7 @@
 //! child, with the pager's loop (rounds.rs) until the program is gone.
 
 use crate::answer::stand_by;
+use crate::areas::SwapAreas;
 use crate::board::{Board, WORKERS_MAX};
 use crate::descriptors;
 use crate::dontfork;
@@ -19,7 +20,7 @@ use crate::workers::{self, Workers};
 use alloc::boxed::Box;
 use control::arena;
 use control::footprint::data;
-use control::handover;
+use control::handover::{self, Areas};
 use control::library::library;
 use control::messages::{self, unmanaged};
 use control::page_tables;
@@ -28,8 +29,8 @@ use core::fmt;
 use core::sync::atomic::Ordering::*;
 use mm::fork::Misfit;
 use mm::{Config, Pager};
-use uffd::PAGE;
 use uffd::sys::{self, Errno};
+use uffd::{Fd, PAGE};
 use vmscan::WINDOW;
 use vmscan::watermark::{UNKNOWN, Watermarks};
 use zswap::Choice;
@@ -195,6 +196,8 @@ struct Parts {
     board: Board,
     workers: Workers,
     limit: usize,
+    /// What the run's swap areas take, if it has any.
+    areas: Option<Areas>,
 }
 
 impl Parts {
@@ -206,6 +209,7 @@ impl Parts {
             .map_err(|_| ("the compressor", Errno::EINVAL))?;
         let mut opened = watch.descriptors();
         let mover = core::mem::replace(&mut opened.pool, Err(Errno::EBADF)).ok();
+        let areas = opened.areas.take().transpose().map_err(|errno| ("what swap areas take", errno))?;
         let mut live = Live::open(pid, slot, opened)?;
         let footprint = watch.footprint();
         let limit = watch.limit(footprint - watch.excess(footprint));
@@ -220,7 +224,7 @@ impl Parts {
         let evict_all = memcg.settings.evict_all != 0;
         let workers = Workers { memcg, board, choice, seed, file, slot, engine, program: pid };
         let config = Config { inactive, bounce, fresh: (fresh, FRESH_BYTES), doorbell, evict_all };
-        Ok(Parts { live, config, mover, board, workers, limit })
+        Ok(Parts { live, config, mover, board, workers, limit, areas })
     }
 }
 
@@ -247,10 +251,14 @@ fn awake(watch: &mut Watch) -> Result<(), (&'static str, Errno)> {
     let (memcg, slot) = (watch.order.memcg, watch.order.slot);
     let seed = CONTROL.seed.load(Relaxed);
     shared_store::read_anew();
-    let Parts { live, config, mover, board, workers, limit } = Parts::open(watch, seed)?;
-    let store = PageStore::new(mover, &workers, memcg).ok_or(("mmap", Errno::ENOMEM))?;
+    let Parts { live, config, mover, board, workers, limit, areas } = Parts::open(watch, seed)?;
+    let areas = areas.map(|handed| SwapAreas::open(handed, &memcg.settings, board.bell())).transpose()?;
+    let (slots, row) = areas.as_ref().map(|areas| (areas.slots(&memcg.settings), areas.row())).unzip();
+    slot.row.store(row.unwrap_or(0), Release);
+    let store = PageStore::new(mover, &workers, memcg, areas).ok_or(("mmap", Errno::ENOMEM))?;
     // In the heap, where a child finds it.
     let mut pager = Box::new(Pager::new(live, store, &slot.stat, config, limit));
+    slots.into_iter().for_each(|slots| pager.open_areas(slots));
     announce(watch, &mut pager);
     // Whoever does not see yet that it is awake has advised the kernel before this.
     if let Err(errno) = dontfork::ask_kernel() {
@@ -313,20 +321,38 @@ impl fmt::Display for CannotTakeOver {
 fn take_over(watch: &mut Watch) -> Result<(Box<Engine>, Board, Workers), CannotTakeOver> {
     let slot = watch.order.slot;
     let parts = Parts::open(watch, CONTROL.seed.load(Relaxed));
-    let Parts { live, config, mover, board, workers, limit } =
+    let Parts { live, config, mover, board, workers, limit, areas } =
         parts.map_err(|(what, e)| CannotTakeOver::Refused(what, e))?;
     let late = fork::told().ok_or(CannotTakeOver::Untold)?;
     let parents = CONTROL.pager.load(Acquire) as *mut Engine;
     // SAFETY: the parent's pager, in the child's copy of its heap, as it was when its engine stood still; it is used
     // here, and never again.
     let (store, handover) = unsafe {
-        (PageStore::take_over((*parents).store(), mover, board, &slot.stat), (*parents).hand_over())
+        let areas = inherit_areas(watch, &mut *parents, areas, board.bell())?;
+        (PageStore::take_over((*parents).store(), mover, board, &slot.stat, areas), (*parents).hand_over())
     };
     let pager = Pager::take_over(live, store, &slot.stat, config, limit, handover, &late);
     let pager = pager.map_err(CannotTakeOver::Misfit)?;
     pager.kernel().unmark(pager.regions());
     live::allow_huge_pages();
     Ok((Box::new(pager), board, workers))
+}
+
+/// In a child: the areas, by the row that its parent has taken for it.
+fn inherit_areas(
+    watch: &Watch,
+    parents: &mut Engine,
+    handed: Option<Areas>,
+    bell: &Fd,
+) -> Result<Option<SwapAreas>, CannotTakeOver> {
+    let (row, parents) = (parents.childs_row(), parents.store_mut().swap_areas());
+    let (Some(row), Some(parents), Some(handed)) = (row, parents, handed) else { return Ok(None) };
+    // SAFETY: the parent's, in the child's copy of its memory; nothing of it is used from here on.
+    let areas =
+        unsafe { SwapAreas::inherit(handed, &watch.order.memcg.settings, bell, row, parents.parents()) };
+    let areas = areas.map_err(|(what, errno)| CannotTakeOver::Refused(what, errno))?;
+    watch.order.slot.row.store(areas.row(), Release);
+    Ok(Some(areas))
 }
 
 /// Starts the workers, and runs the pager until the program is gone.
@@ -347,4 +373,7 @@ fn work(watch: &mut Watch, board: Board, workers: &Workers, pager: &mut Engine) 
     watch.count_cpu();
     board.end();
     workers::await_end();
+    if let Some(areas) = pager.store_mut().swap_areas() {
+        areas.leave();
+    }
 }

@@ -49,6 +49,10 @@ fn look_ns(marks: &Watermarks) -> u64 {
 /// How often figures are published.
 const PUBLISH_NS: u64 = 2_000_000;
 
+/// How often clusters of swap areas of which nothing is needed are given back. Each is a system call, which a program
+/// that is about to write there again would wait for in vain.
+const DISCARD_NS: u64 = 1_000_000_000;
+
 /// Test mode: the times between two rounds in which everything goes out. Most are short, so that pages go and come
 /// often; but a thread must come past its instruction or system call, with all the pages that this needs, however
 /// seldom it gets a processor: each time is half as frequent as one of half its length, up to 100 ms. While nothing
@@ -141,6 +145,8 @@ struct Rounds {
     swapped: usize,
     looked_ns: u64,
     published_ns: u64,
+    /// When slots were given back last.
+    discarded_ns: u64,
     /// How many faults there were, and when the last one was seen.
     faults: u64,
     fault_ns: u64,
@@ -168,6 +174,7 @@ impl Rounds {
             swapped: 0,
             looked_ns: 0,
             published_ns: 0,
+            discarded_ns: 0,
             faults: 0,
             fault_ns: 0,
             growth: Growth::default(),
@@ -264,6 +271,10 @@ impl Rounds {
             pager.waiting_since_ns().map_or(0, |since| 1 + now.saturating_sub(since) / 1_000_000);
         slot.share.waiting_ms.store(waiting_ms, Relaxed);
         pager.set_limit(watch.limit(own), memcg.division.processes_per_cpu(), self.growth.most());
+        if tend_areas(now, memcg, slot, pager) && now - self.discarded_ns > DISCARD_NS {
+            self.discarded_ns = now;
+            pager.give_back_slots();
+        }
         watch.count_cpu();
         watch.note_name(now);
         self.unhooked.look(memcg, watch.order.pid);
@@ -351,6 +362,27 @@ impl Rounds {
     }
 }
 
+/// Sees to the swap areas: how large the pool may be beside them, what was written and read. False where there is none.
+fn tend_areas(now: u64, memcg: &Memcg, slot: &Slot, pager: &mut Engine) -> bool {
+    let settings = &memcg.settings;
+    // In the test mode there is no limit but the run's.
+    let limit = pager.marks().limit.min(memcg.max_bytes.load(Relaxed) as usize);
+    let most = limit as u64 * settings.max_pool_percent as u64 / 100;
+    let Some(areas) = pager.store_mut().swap_areas() else { return false };
+    areas.look_at_children(now, true);
+    let (counts, refusing) = (areas.take_counts(), areas.refusing());
+    let stat = &slot.stat;
+    stat.pswpout.fetch_add(counts.out, Relaxed);
+    stat.pswpin.fetch_add(counts.back, Relaxed);
+    stat.area_refused.fetch_add(counts.refused, Relaxed);
+    stat.area_lost.fetch_add(counts.lost, Relaxed);
+    if let Some(first_cluster) = refusing {
+        pager.close_area(first_cluster);
+    }
+    pager.set_pool_limit(most as usize, settings.accept_threshold_percent as u8);
+    true
+}
+
 /// Publishes what the process holds: `own` bytes, and `excess` that are counted with its relatives. A relative's log
 /// counts there, its own with what is in its pool.
 fn publish(watch: &mut Watch, pager: &Engine, own: usize, excess: usize) {
@@ -384,6 +416,11 @@ fn full(watch: &Watch, pager: &Engine, waited_ns: u64, gets_nowhere: bool, crawl
         pager.store().pool_bytes() >> 20,
         watch.order.pid
     );
+    if memcg.settings.areas[0].bytes > 0 {
+        let _ = line.write_str("; swap areas take no more, a larger --backing helps");
+    } else {
+        let _ = line.write_str("; a swap area would take more (--backing)");
+    }
     crawling.explain(&mut line);
     stop(watch, line.as_str());
 }

@@ -2,19 +2,22 @@
 //!
 //! The pool is the engine's alone. Workers get addresses and give bytes, and hold nothing that could be left locked.
 
+use crate::areas::SwapAreas;
 use crate::board::{Answer, Board, Work};
 use crate::pool::{Mover, PoolMemory};
 use crate::workers::Workers;
 use crate::{shared_store, workers};
 use alloc::collections::VecDeque;
 use control::messages;
+use core::mem;
+use core::ops::Range;
 use core::sync::atomic::Ordering::Relaxed;
 use memcg::{Memcg, Stat};
 use mm::kernel::{Damaged, Done, Fetch, Job, Prior, Spare, Store, Stored, WINDOW_PAGES};
 use uffd::sys;
 use vmscan::PAGE;
 use zsmalloc::Handle;
-use zswap::objects::{Body, Contents};
+use zswap::objects::{Areas, Batch, Body, Came, Contents, Read};
 use zswap::{Cache, Chooser, Chosen, Codec, New, Origin, Packed, PageMask, Priors, Purse, Way};
 
 /// How much compaction moves at a time, in bytes: somebody may fault meanwhile.
@@ -51,11 +54,18 @@ pub struct PageStore {
     stored: u32,
     /// Since the last fork another process has what was in the pool then.
     pub is_frozen: bool,
+    /// The run's swap areas, if it has any.
+    areas: Option<SwapAreas>,
 }
 
 impl PageStore {
     /// An empty store, whose pool moves pages by this `mover`; `None` where there is no memory for it.
-    pub fn new(mover: Option<Mover>, workers: &Workers, memcg: &'static Memcg) -> Option<PageStore> {
+    pub fn new(
+        mover: Option<Mover>,
+        workers: &Workers,
+        memcg: &'static Memcg,
+        areas: Option<SwapAreas>,
+    ) -> Option<PageStore> {
         let &Workers { board, choice, seed, file, .. } = workers;
         let purse = choice.auto.map(|auto| Purse { paid_ns: &memcg.paid_ns, percent: auto.percent });
         let chooser = match purse {
@@ -73,6 +83,7 @@ impl PageStore {
             damage_every: memcg.settings.damage_every,
             stored: 0,
             is_frozen: false,
+            areas,
         })
     }
 
@@ -86,12 +97,38 @@ impl PageStore {
         mover: Option<Mover>,
         board: Board,
         stat: &'static Stat,
+        areas: Option<SwapAreas>,
     ) -> PageStore {
         // SAFETY: the caller's contract; the copy's own fields are never dropped.
-        let PageStore { cache, codec, chooser, damage_every, stored, .. } = unsafe { parents.read() };
+        let PageStore { cache, codec, chooser, damage_every, stored, areas: parents_areas, .. } =
+            unsafe { parents.read() };
+        // Its descriptors are of other files here, and its rings are not mapped.
+        mem::forget(parents_areas);
         cache.pool().backing().reopen(mover);
         let (given, in_vain, is_frozen) = (VecDeque::new(), 0, false);
-        PageStore { board, cache, codec, chooser, stat, given, in_vain, damage_every, stored, is_frozen }
+        PageStore {
+            board,
+            cache,
+            codec,
+            chooser,
+            stat,
+            given,
+            in_vain,
+            damage_every,
+            stored,
+            is_frozen,
+            areas,
+        }
+    }
+
+    /// The run's swap areas, if it has any.
+    pub fn swap_areas(&mut self) -> Option<&mut SwapAreas> {
+        self.areas.as_mut()
+    }
+
+    /// How many writes and reads of areas have not been heard of; and how many of them are still under way.
+    fn area_io(&self) -> (usize, usize) {
+        self.areas.as_ref().map_or((0, 0), SwapAreas::under_way)
     }
 
     /// With nothing better to do, compacts the pool a little where holes take a thirty-second of it, or an eighth while
@@ -155,12 +192,12 @@ impl PageStore {
 
     /// How many jobs were given and their results not fetched.
     pub fn given(&self) -> usize {
-        self.given.len()
+        self.given.len() + self.area_io().0
     }
 
     /// How many of them are not done yet.
     pub fn under_way(&self) -> usize {
-        self.given.iter().filter(|given| !self.board.is_done(given.slot)).count()
+        self.given.iter().filter(|given| !self.board.is_done(given.slot)).count() + self.area_io().1
     }
 
     fn prior(&self, prior: Prior) -> Option<u128> {
@@ -221,6 +258,13 @@ impl PageStore {
     }
 }
 
+/// Takes an object into the pool that was read from an area.
+fn take_back(cache: &Cache<PoolMemory>, read: &Read, object: &[u8]) -> Came {
+    let (fingerprint, bytes) = (read.fingerprint, object.len() as u32);
+    let blob = |handle: Handle| Body::Blob { handle: handle.into_raw(), fingerprint, bytes };
+    cache.store(object).map_or(Came::Not, |handle| Came::Here(blob(handle)))
+}
+
 fn way_of(chosen: Option<Chosen>) -> Way {
     chosen.map_or(Way::Only, |chosen| chosen.way)
 }
@@ -266,6 +310,12 @@ impl Store for PageStore {
     }
 
     fn complete(&mut self, spare: &mut Spare) -> Option<Done> {
+        let (areas, cache) = (self.areas.as_mut(), &self.cache);
+        if let Some(done) =
+            areas.and_then(|areas| areas.next_done(|read, object| take_back(cache, read, object)))
+        {
+            return Some(done);
+        }
         // Workers finish out of order, but not by much; loads overtake stores.
         let board = self.board;
         let Some(at) = self.given.iter().position(|g| board.is_done(g.slot)) else {
@@ -331,5 +381,30 @@ impl Contents for PageStore {
 
     fn pool_bytes(&self) -> usize {
         self.cache.pool().pool_bytes()
+    }
+
+    fn areas(&mut self) -> Option<&mut dyn Areas> {
+        if self.areas.is_some() { Some(self) } else { None }
+    }
+}
+
+impl Areas for PageStore {
+    fn write(&mut self, number: usize, batch: &Batch) {
+        let (areas, cache) = (self.areas.as_mut().expect("asked before"), &self.cache);
+        areas.write(number, batch, |body, room| {
+            if let Body::Blob { handle, .. } = *body
+                && let Some(handle) = Handle::from_raw(handle)
+            {
+                room.copy_from_slice(&cache.pool().read(handle));
+            }
+        });
+    }
+
+    fn read(&mut self, read: Read) {
+        self.areas.as_mut().expect("asked before").read(read);
+    }
+
+    fn discard(&mut self, slots: Range<u32>) {
+        self.areas.iter().for_each(|areas| areas.discard(slots.clone()));
     }
 }

@@ -21,7 +21,7 @@
 //! instruction and leave a page that the others can read. Names are those of the kernel's memory controller
 //! (`memory.max`, `memory.current`, `memory.peak`, `memory.stat`) where it has one.
 //!
-//! - [`Memcg`]: the whole file; [`Settings`]: what the user asked for
+//! - [`Memcg`]: the whole file; [`Settings`]: what the user asked for; [`AreaSetting`]: a swap area of it
 //! - [`Slot`]: one process; [`Process`]: a copy of its figures
 //! - [`stat`]: what is counted: the table, [`Stat`] in the page, [`Counts`] as a copy
 //! - [`Gauges`]: what all of them hold together
@@ -39,6 +39,7 @@ mod gauges;
 pub mod hist;
 pub mod notice;
 mod process;
+mod settings;
 pub mod share;
 mod slot;
 pub mod stat;
@@ -46,6 +47,9 @@ mod text;
 
 pub use gauges::{GAUGES, Gauge, Gauges};
 pub use process::Process;
+pub use settings::{
+    ACCEPT_THRESHOLD_PERCENT, AREAS_MAX, AreaSetting, CLUSTER_BYTES, MAX_POOL_PERCENT, Settings,
+};
 pub use slot::{Slot, State};
 pub use stat::{COUNTERS, Counter, Counts, Stat, Unit};
 pub use text::Text;
@@ -58,7 +62,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 use division::Division;
 
 /// "zfolio" and the version of this layout; both sides refuse any other.
-pub const MAGIC: u64 = 0x7a66_6f6c_696f_0009;
+pub const MAGIC: u64 = 0x7a66_6f6c_696f_000a;
 
 /// How many processes of a run can be managed at the same time. There is room in the file for all of them before the
 /// first begins, so that none can find none later.
@@ -112,8 +116,15 @@ pub const HANDOVER_FILE: &str = "handover";
 /// set.
 pub const HANDS_DEVICE: u8 = 1;
 
-/// See [`HANDS_DEVICE`]: last, /proc/PID/pagemap, twice, and /proc/PID/mem of who asks.
+/// See [`HANDS_DEVICE`]: then /proc/PID/pagemap, twice, and /proc/PID/mem of who asks.
 pub const HANDS_MEMORY: u8 = 2;
+
+/// See [`HANDS_DEVICE`]: last, the file of swap's table, that of the run's key, and each area's, in the order of
+/// [`Settings::areas`]. The table's descriptor is nobody else's, so that locks by it are those of who asks.
+pub const HANDS_AREAS: u8 = 4;
+
+/// The most descriptors that come together.
+pub const HANDS_MAX: usize = 8 + AREAS_MAX;
 
 /// The library's name, in the directory of the run and in the directories that are in it for loaders.
 pub const LIBRARY_FILE: &str = "libzfolio.so";
@@ -125,28 +136,6 @@ pub const PLATFORM: &str = "$PLATFORM";
 
 /// The longest path of a mapped file with its NUL, in bytes: what the library has room to remember.
 pub const PATH_BYTES: usize = 256;
-
-/// What the user asked for; written before the first process starts, read-only afterwards.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Settings {
-    /// Compressor in the notation of the command line (`zstd:1`).
-    pub compressor: Text<COMPRESSOR_BYTES>,
-    /// What the paths begin with where devices are looked for: nothing, but in tests.
-    pub iaa_root: Text<ROOT_BYTES>,
-    /// Test mode: 1 evicts everything all the time, whatever the limit.
-    pub evict_all: u32,
-    /// Seed of the test mode's choices.
-    pub seed: u32,
-    /// Milliseconds without progress at a full limit after which the program is stopped.
-    pub full_timeout_ms: u32,
-    /// A program is stopped that takes so many times as long as without waits, or more; 0: it is not.
-    pub stop_when_slow: u32,
-    /// 1: all processes may miss at the same time, however many there are.
-    pub no_turns: u32,
-    /// Test mode: every so many objects that are stored, one is damaged, to see that it is noticed; 0 damages none.
-    pub damage_every: u32,
-}
 
 /// What is mapped by itself begins where this may be.
 #[repr(C, align(4096))]

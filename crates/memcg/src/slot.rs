@@ -86,6 +86,8 @@ pub struct Slot {
     /// When the process started, as /proc/PID/stat has it, set by its engine: with `pid` that is one process, in
     /// whatever namespace. 0 where it is not known.
     pub start: AtomicU64,
+    /// The number of its row in swap's table, and 1; 0 where it has none.
+    pub row: AtomicU32,
 }
 
 impl Slot {
@@ -144,10 +146,16 @@ impl Slot {
 
     /// Everything but the state and the counters becomes 0.
     pub(crate) fn clear(&self) {
-        for word in [&self.pid, &self.engine_pid, &self.words_len, &self.parent, &self.ended_as, &self.family]
-        {
-            word.store(0, Relaxed);
-        }
+        let words = [
+            &self.pid,
+            &self.engine_pid,
+            &self.words_len,
+            &self.parent,
+            &self.ended_as,
+            &self.family,
+            &self.row,
+        ];
+        words.into_iter().for_each(|word| word.store(0, Relaxed));
         let figures = [
             &self.footprint_peak_bytes,
             &self.wanted_peak_bytes,

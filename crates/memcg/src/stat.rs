@@ -115,6 +115,10 @@ counters! {
     clean_reused: Pages, "gone out again unchanged, so that the object that they came from was kept";
     common_out: Pages, "of clean_reused: kept in a log that related processes have in common";
     common_read: Pages, "come back from there to be read, of which each process has a copy of its own then";
+    pswpout: Pages, "of 4 KiB written to swap areas";
+    pswpin: Pages, "of 4 KiB read from swap areas";
+    area_refused: Times, "a swap area did not take what was written";
+    area_lost: Objects, "that a swap area did not give back as they were";
     pgdeactivate: Pages, "moved to the inactive list";
     pgactivate: Pages, "touched on the inactive list, and moved back";
     readahead: Pages, "brought back before they were asked for";

@@ -49,7 +49,9 @@ fn an_ended_process_leaves_its_figures_and_a_free_slot() {
     slot.stat.fault_ns.record(1000);
     assert_eq!(m.publish(slot, 100, 300, 200, 50), 100);
     m.publish(slot, 90, 250, 150, 60);
+    slot.row.store(3, Relaxed);
     m.release(slot, 5000);
+    assert_eq!(slot.row.load(Relaxed), 3, "it is there until the figures are collected");
     assert_eq!(sums(&m), [0; 4], "what has ended holds nothing");
     assert_eq!(m.ended.faults.load(Relaxed) + slot.stat.faults.load(Relaxed), 3, "counted once at any time");
 
@@ -69,6 +71,7 @@ fn an_ended_process_leaves_its_figures_and_a_free_slot() {
     let next = next.process();
     assert_eq!((next.pid, next.name(), next.footprint_peak_bytes, next.faults), (8, &b""[..], 0, 0));
     assert_eq!((next.started_ns, next.ended_ns, next.state), (0, 0, State::Starting));
+    assert_eq!(slot.row.load(Relaxed), 0);
 }
 
 #[test]

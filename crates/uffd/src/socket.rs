@@ -10,7 +10,7 @@ const PATH_BYTES: usize = 108;
 pub const FAMILY: u32 = n::AF_UNIX;
 
 /// As many descriptors as may come with one message.
-const MOST: usize = 8;
+const MOST: usize = 16;
 
 /// `struct sockaddr_un`.
 #[repr(C)]

@@ -387,6 +387,7 @@ fn settings(args: &Run, with: Choice) -> Result<Settings, Refusal> {
         stop_when_slow,
         no_turns,
         damage_every,
+        ..Settings::default()
     })
 }
 

@@ -62,7 +62,10 @@ fn each_makes_its_own_calls_and_no_other() {
         (g::__NR_execve, [0; 3], &[]),
         (g::__NR_socket, [0; 3], &[]),
         (g::__NR_ptrace, [0; 3], &[]),
-        (g::__NR_io_uring_setup, [0; 3], &[]),
+        // For swap areas: made as it awakes, used for as long as it works.
+        (g::__NR_io_uring_setup, [0; 3], &[Asleep, Bound]),
+        (g::__NR_io_uring_register, [0; 3], &[Asleep, Bound]),
+        (g::__NR_io_uring_enter, [0; 3], &[Asleep, Bound, Manages]),
         // As x32 programs make it.
         (g::__NR_read | 0x4000_0000, [0; 3], &[]),
     ] {

@@ -7,7 +7,7 @@ use std::fs;
 const SAFE: [&str; 4] = ["mm", "swap", "vmscan", "zswap"];
 
 /// Crates that run inside other programs, where there is no std.
-const IN_PROCESS: [&str; 14] = include!("../../../libzfolio/crates.in");
+const IN_PROCESS: [&str; 15] = include!("../../../libzfolio/crates.in");
 
 /// Crates that the program's threads run, where nothing may be allocated; and all that these use.
 const WITHOUT_ALLOC: [&str; 5] = ["base", "control", "interpose", "memcg", "uffd"];

@@ -1,0 +1,212 @@
+//! Reads and writes of swap areas that are under way: their buffers, and which area has what.
+//!
+//! This is safe because
+//! 1. a buffer has one request at a time, and nobody else touches it from when that is put up until it is reaped;
+//! 2. buffers are in engine memory that is kept out of children, and never goes out;
+//! 3. the areas' files are open for as long as the queue is there.
+
+use aio::Queue;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use control::arena;
+use core::ops::Range;
+use core::slice;
+use swap::area::{Area, FileArea};
+use swap::seal::TAG;
+use swap::{CLUSTER, Place, SLOT};
+use uffd::sys::{Errno, Fd};
+use zswap::PARCEL_MAX_BYTES;
+use zswap::objects::{BATCH_BYTES, BATCHES, Read};
+
+/// How many reads are under way at a time; more wait for a buffer.
+const READS: usize = 32;
+
+/// Room for the slots around the largest object.
+const READ_BYTES: usize = (PARCEL_MAX_BYTES + TAG).next_multiple_of(SLOT) + SLOT;
+
+/// Writes in a row that an area may refuse until no more is written there.
+pub const REFUSALS: u32 = 8;
+
+/// Which tokens are writes; the rest of one is the number of its buffer.
+const WRITES: u64 = 1 << 32;
+
+/// One of the areas.
+pub struct OneArea {
+    /// Its clusters.
+    pub clusters: Range<u32>,
+    /// What has them.
+    pub area: FileArea,
+    /// Writes that it has refused since the last that it took.
+    refusals: u32,
+}
+
+impl OneArea {
+    /// One that has refused nothing.
+    pub fn new(clusters: Range<u32>, area: FileArea) -> OneArea {
+        OneArea { clusters, area, refusals: 0 }
+    }
+}
+
+/// A read in a buffer.
+#[derive(Clone, Copy)]
+struct Reading {
+    read: Read,
+    /// How often it was tried before.
+    tries: u32,
+}
+
+/// What has ended.
+pub enum Ended {
+    /// A write, of this batch.
+    Written(usize, Result<(), Errno>),
+    /// A read, in this buffer, which has been tried so often.
+    Read {
+        /// Its buffer.
+        buffer: usize,
+        /// What was read.
+        read: Read,
+        /// How often it was tried before.
+        tries: u32,
+        /// What came of it.
+        result: Result<(), Errno>,
+    },
+}
+
+/// The areas' files, and what is under way.
+pub struct AreaIo {
+    queue: Queue,
+    areas: Vec<OneArea>,
+    outgoing: usize,
+    incoming: usize,
+    /// By buffer.
+    reads: [Option<Reading>; READS],
+    /// In which area each batch goes.
+    writes: [usize; BATCHES],
+    /// For which no buffer is free.
+    waiting: VecDeque<Read>,
+    /// Refused before they came as far as the queue.
+    refused: VecDeque<usize>,
+}
+
+impl AreaIo {
+    /// With io_uring, which rings `bell`, or where that is refused without. `None`: there is no memory.
+    pub fn open(areas: Vec<OneArea>, bell: &Fd) -> Option<AreaIo> {
+        let queue =
+            Queue::open(READS as u32, Some(bell)).unwrap_or_else(|_| Queue::open_blocking(READS as u32));
+        let outgoing = arena::map_apart(BATCHES * BATCH_BYTES, SLOT)?;
+        let incoming = arena::map_apart(READS * READ_BYTES, SLOT)?;
+        let (reads, writes) = ([None; READS], [0; BATCHES]);
+        let (waiting, refused) = (VecDeque::new(), VecDeque::new());
+        Some(AreaIo { queue, areas, outgoing, incoming, reads, writes, waiting, refused })
+    }
+
+    /// Which area a slot is in, and where in it, in bytes.
+    pub fn find(&self, slot: u32) -> Option<(usize, u64)> {
+        let one = self.areas.iter().position(|one| one.clusters.contains(&(slot / CLUSTER)))?;
+        let first = self.areas[one].clusters.start as u64 * CLUSTER as u64;
+        Some((one, (slot as u64 - first) * SLOT as u64))
+    }
+
+    /// The buffer of a batch that is not under way.
+    pub fn outgoing(&mut self, number: usize, bytes: usize) -> &mut [u8] {
+        assert!(number < BATCHES && bytes <= BATCH_BYTES);
+        // SAFETY: mapped as long as the process; no request has it, as the caller says, and nobody else.
+        unsafe { slice::from_raw_parts_mut((self.outgoing + number * BATCH_BYTES) as *mut u8, bytes) }
+    }
+
+    /// Writes so many bytes of a batch's buffer to where its first slot is.
+    pub fn write(&mut self, number: usize, slot: u32, bytes: usize) {
+        let at = self.outgoing(number, bytes).as_ptr();
+        let Some((one, to)) = self.find(slot) else { return self.refused.push_back(number) };
+        self.writes[number] = one;
+        let fd = self.areas[one].area.file().fd();
+        // SAFETY: see the head of the file: this one is the batch's until it is reaped.
+        let put = unsafe { self.queue.write(WRITES | number as u64, fd, to, at, bytes) };
+        if put.is_err() {
+            self.refused.push_back(number);
+        }
+        self.queue.submit();
+    }
+
+    /// Reads what is around an object, now or as soon as there is a buffer for it.
+    pub fn read(&mut self, read: Read) {
+        match self.reads.iter().position(Option::is_none) {
+            Some(buffer) => self.begin(buffer, Reading { read, tries: 0 }),
+            None => self.waiting.push_back(read),
+        }
+        self.queue.submit();
+    }
+
+    fn begin(&mut self, buffer: usize, reading: Reading) {
+        self.reads[buffer] = Some(reading);
+        let place = reading.read.place;
+        let (slots, to) = (place.slots(), (self.incoming + buffer * READ_BYTES) as *mut u8);
+        let (one, at) = self.find(slots.start).expect("an object lies in an area");
+        let (fd, bytes) = (self.areas[one].area.file().fd(), slots.len() * SLOT);
+        // SAFETY: see the head of the file: this one is the read's until it is reaped.
+        let put = unsafe { self.queue.read(buffer as u64, fd, at, to, bytes) };
+        debug_assert!(put.is_ok(), "there are no more buffers than the queue takes");
+    }
+
+    /// What has ended. A read keeps its buffer until [`AreaIo::let_go`] or [`AreaIo::again`].
+    pub fn next(&mut self) -> Option<Ended> {
+        if let Some(number) = self.refused.pop_front() {
+            return Some(Ended::Written(number, Err(Errno::ENXIO)));
+        }
+        let (token, result) = self.queue.reap()?;
+        let (number, result) = ((token & (WRITES - 1)) as usize, result.map(drop));
+        if token & WRITES != 0 {
+            let one = &mut self.areas[self.writes[number]];
+            one.refusals = if result.is_ok() { 0 } else { one.refusals.saturating_add(1) };
+            return Some(Ended::Written(number, result));
+        }
+        let Reading { read, tries } = self.reads[number].expect("a read has its buffer");
+        Some(Ended::Read { buffer: number, read, tries, result })
+    }
+
+    /// What was read of an object, its tag at the end, in a buffer that has ended.
+    pub fn incoming(&mut self, buffer: usize, place: &Place) -> &mut [u8] {
+        assert!(buffer < READS && place.slots().len() * SLOT <= READ_BYTES);
+        let at = self.incoming + buffer * READ_BYTES + place.offset as usize;
+        // SAFETY: mapped as long as the process; the request has ended.
+        unsafe { slice::from_raw_parts_mut(at as *mut u8, place.bytes as usize) }
+    }
+
+    /// Reads once more into the same buffer.
+    pub fn again(&mut self, buffer: usize) {
+        let Reading { read, tries } = self.reads[buffer].expect("a read has its buffer");
+        self.begin(buffer, Reading { read, tries: tries + 1 });
+        self.queue.submit();
+    }
+
+    /// Nobody needs what is in the buffer: the next has it.
+    pub fn let_go(&mut self, buffer: usize) {
+        self.reads[buffer] = None;
+        if let Some(read) = self.waiting.pop_front() {
+            self.begin(buffer, Reading { read, tries: 0 });
+            self.queue.submit();
+        }
+    }
+
+    /// How many requests have not been reaped, or wait; and how many of them have not ended.
+    pub fn under_way(&self) -> (usize, usize) {
+        let waiting = self.waiting.len();
+        (self.queue.unreaped() + waiting + self.refused.len(), self.queue.under_way() + waiting)
+    }
+
+    /// An area, by its first cluster, that has refused so many writes in a row that it is to take no more; once.
+    pub fn refusing(&mut self) -> Option<u32> {
+        let refusing =
+            self.areas.iter_mut().find(|one| one.refusals >= REFUSALS && one.refusals < u32::MAX)?;
+        refusing.refusals = u32::MAX;
+        Some(refusing.clusters.start)
+    }
+
+    /// Has the storage forget slots.
+    pub fn discard(&self, slots: Range<u32>) {
+        if let Some((one, at)) = self.find(slots.start) {
+            // Refused, they take room there until they are written again.
+            let _ = self.areas[one].area.discard(at, slots.len() as u64 * SLOT as u64);
+        }
+    }
+}

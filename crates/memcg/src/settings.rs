@@ -1,0 +1,101 @@
+//! What the user asked for.
+
+use crate::{COMPRESSOR_BYTES, ROOT_BYTES, Text};
+use core::ops::Range;
+
+/// The most swap areas of a run.
+pub const AREAS_MAX: usize = 8;
+
+/// Bytes of a cluster: an area's size is a multiple of them.
+pub const CLUSTER_BYTES: u64 = 2 << 20;
+
+/// The percentage of the limit that the pool may take, unless the user says otherwise: the kernel's own.
+pub const MAX_POOL_PERCENT: u32 = 20;
+
+/// The percentage of its most that the pool falls to before it takes more, unless the user says otherwise.
+pub const ACCEPT_THRESHOLD_PERCENT: u32 = 90;
+
+/// A swap area.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AreaSetting {
+    /// Its size, whole clusters; 0: there is none.
+    pub bytes: u64,
+    /// Areas of higher priorities are used first.
+    pub priority: i32,
+    /// 0.
+    pub _reserved: u32,
+}
+
+/// What the user asked for; written before the first process starts, read-only afterwards.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// Compressor in the notation of the command line (`zstd:1`).
+    pub compressor: Text<COMPRESSOR_BYTES>,
+    /// What the paths begin with where devices are looked for: nothing, but in tests.
+    pub iaa_root: Text<ROOT_BYTES>,
+    /// Test mode: 1 evicts everything all the time, whatever the limit.
+    pub evict_all: u32,
+    /// Seed of the test mode's choices.
+    pub seed: u32,
+    /// Milliseconds without progress at a full limit after which the program is stopped.
+    pub full_timeout_ms: u32,
+    /// A program is stopped that takes so many times as long as without waits, or more; 0: it is not.
+    pub stop_when_slow: u32,
+    /// 1: all processes may miss at the same time, however many there are.
+    pub no_turns: u32,
+    /// Test mode: every so many objects that are stored, one is damaged, to see that it is noticed; 0 damages none.
+    pub damage_every: u32,
+    /// Where there are areas: how much of the limit the pool may take, in percent. Past it objects are written back.
+    pub max_pool_percent: u32,
+    /// A pool that has been full takes more when it has fallen to so many percent of its most.
+    pub accept_threshold_percent: u32,
+    /// The swap areas. Those that are there come first, and clusters are numbered through them in this order.
+    pub areas: [AreaSetting; AREAS_MAX],
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            compressor: Text::default(),
+            iaa_root: Text::default(),
+            evict_all: 0,
+            seed: 0,
+            full_timeout_ms: 0,
+            stop_when_slow: 0,
+            no_turns: 0,
+            damage_every: 0,
+            max_pool_percent: MAX_POOL_PERCENT,
+            accept_threshold_percent: ACCEPT_THRESHOLD_PERCENT,
+            areas: Default::default(),
+        }
+    }
+}
+
+impl Settings {
+    /// The clusters of each area, with its priority.
+    pub fn area_clusters(&self) -> impl Iterator<Item = (Range<u32>, i32)> {
+        self.areas.iter().take_while(|area| area.bytes > 0).scan(0, |end, area| {
+            let start = *end;
+            *end += (area.bytes / CLUSTER_BYTES) as u32;
+            Some((start..*end, area.priority))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clusters_are_numbered_through_the_areas() {
+        let mut settings = Settings::default();
+        assert_eq!(settings.area_clusters().count(), 0);
+        for (n, (clusters, priority)) in [(3, 0), (1, 7), (1 << 20, -1)].into_iter().enumerate() {
+            settings.areas[n] = AreaSetting { bytes: clusters * CLUSTER_BYTES, priority, _reserved: 0 };
+        }
+        let all: Vec<_> = settings.area_clusters().collect();
+        assert_eq!(all, [(0..3, 0), (3..4, 7), (4..(1 << 20) + 4, -1)]);
+    }
+}
