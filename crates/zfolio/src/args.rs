@@ -73,6 +73,7 @@ Exit status:
 Examples:
   zfolio run sort -S 4G big.txt
   zfolio run --memory 256M -- python3 job.py
+  zfolio run --memory 256M --backing /var/tmp,size=4G -- python3 job.py
   zfolio run --memory 1G --compressor lz4 --json run.json -- java -jar app.jar"
     )]
     Run(Run),
@@ -131,6 +132,23 @@ pub struct Run {
     /// the kernel past libc (Go).
     #[arg(long, value_name = "SIZE|limit", allow_hyphen_values = true)]
     pub visible: Option<OsString>,
+
+    /// Swap to a directory, a file or a block device when the pool is full; up to 8 of them
+    ///
+    /// `PATH[,size=SIZE][,prio=N][,encrypt=yes][,force]`. In a directory it is a file without a name, which is gone
+    /// with the run: half of what is free there, at most four times RAM, unless size says otherwise. prio is 0 to
+    /// 32767; areas of higher ones are used first. All that leaves RAM is encrypted, under a key that the run has in
+    /// memory alone. A file or device that holds anything is refused, unless force says that it may be lost.
+    #[arg(long, value_name = "PATH[,size=SIZE]", allow_hyphen_values = true)]
+    pub backing: Vec<String>,
+
+    /// Let the pool take at most so many percent of the limit, with --backing: 0 (a plain swap file) to 100, default 20
+    #[arg(long, value_name = "N", requires = "backing", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(0..=100))]
+    pub max_pool_percent: Option<u32>,
+
+    /// Let a pool that was full take more when it has come down to so many percent of its most: 1 to 100, by default 90
+    #[arg(long, value_name = "N", requires = "backing", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub accept_threshold_percent: Option<u32>,
 
     /// Write the figures of the run to FILE as JSON when CMD has ended
     #[arg(long, value_name = "FILE", long_help = counters())]

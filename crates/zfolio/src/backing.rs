@@ -1,4 +1,4 @@
-//! Where memory goes that leaves RAM: `PATH[,size=SIZE][,prio=N][,encrypt=yes|no][,force]`.
+//! Where memory goes that leaves RAM: `PATH[,size=SIZE][,prio=N][,encrypt=yes][,force]`.
 //!
 //! | PATH | what is used | size, where none is given |
 //! | --- | --- | --- |
@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use swap::{Area, FileArea};
 
 /// The form, for messages.
-const FORM: &str = "expected PATH[,size=SIZE][,prio=N][,encrypt=yes|no][,force]";
+const FORM: &str = "expected PATH[,size=SIZE][,prio=N][,encrypt=yes][,force]";
 
 /// The highest priority, as swapon has it.
 const PRIORITY_MAX: i32 = 32767;
@@ -37,7 +37,6 @@ pub struct Backing {
     path: PathBuf,
     size: Option<Size>,
     priority: i32,
-    encrypts: bool,
     force: bool,
 }
 
@@ -48,10 +47,15 @@ pub struct Opened {
     pub area: FileArea,
     /// Areas of higher priorities are used first.
     pub priority: i32,
-    /// False where the user wants objects written as they are.
-    pub encrypts: bool,
     /// True for a file of the user's, which is left without contents.
     is_emptied: bool,
+}
+
+impl Opened {
+    /// Leaves the contents as they are. True for a file of the user's, which the caller then empties.
+    pub fn leave(&mut self) -> bool {
+        std::mem::take(&mut self.is_emptied)
+    }
 }
 
 impl Drop for Opened {
@@ -71,7 +75,7 @@ impl Backing {
         if path.as_os_str().is_empty() {
             return Err(format!("no path; {FORM}"));
         }
-        let mut backing = Backing { path, size: None, priority: 0, encrypts: true, force: false };
+        let mut backing = Backing { path, size: None, priority: 0, force: false };
         for part in parts {
             let (name, value) =
                 part.split_once('=').map_or((part, None), |(name, value)| (name, Some(value)));
@@ -85,9 +89,10 @@ impl Backing {
                     backing.priority =
                         number.ok_or_else(|| format!("prio={value}: expected 0 to {PRIORITY_MAX}"))?;
                 }
-                ("encrypt", Some("yes")) => backing.encrypts = true,
-                ("encrypt", Some("no")) => backing.encrypts = false,
-                ("encrypt", _) => return Err(format!("{part}: expected encrypt=yes or encrypt=no")),
+                ("encrypt", Some("yes")) => {}
+                ("encrypt", _) => {
+                    return Err(format!("{part}: expected encrypt=yes, as all that leaves RAM is encrypted"));
+                }
                 ("force", None) => backing.force = true,
                 _ => return Err(format!("{part:?} is no option of an area; {FORM}")),
             }
@@ -127,7 +132,7 @@ impl Backing {
         let file =
             DataFile::new(fd(file)).map_err(|errno| anyhow::anyhow!("{path}: holds no data: {errno}"))?;
         let area = FileArea::new(file, bytes);
-        Ok(Opened { area, priority: self.priority, encrypts: self.encrypts, is_emptied })
+        Ok(Opened { area, priority: self.priority, is_emptied })
     }
 
     /// The size in bytes, whole clusters: what is asked for, or else what is usual here. A share is of `most`.

@@ -6,6 +6,7 @@
 //!   the run's page, and its settings to be read alone   which only the user of `zfolio run` may open
 //!   /dev/userfaultfd                                    by which any user's process makes a userfaultfd
 //!   its own /proc/PID/pagemap and mem                   where it has given up root without executing anything, and the kernel keeps them from it
+//!   swap's table, the run's key, and each area          where the run has swap areas (areas.rs)
 //! ```
 //!
 //! Any user may connect. Who is not a descendant of this process is sent nothing. This is safe because
@@ -26,10 +27,11 @@
 
 use crate::descendants;
 use crate::sys::{self, Peer};
+use base::Fd;
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -46,6 +48,33 @@ const TRIES: usize = 4;
 
 /// Bytes of the thread's stack: it calls little.
 const STACK: usize = 128 << 10;
+
+/// What the run's swap areas take.
+pub struct AreaFiles {
+    table: OwnedFd,
+    /// To be read alone.
+    key: File,
+    areas: Vec<OwnedFd>,
+}
+
+impl AreaFiles {
+    /// The files of swap's table, of the run's key and of each area. This value has descriptors of its own.
+    pub fn new(table: &Fd, key: &Fd, areas: &[&Fd]) -> io::Result<AreaFiles> {
+        let key = File::open(format!("/proc/self/fd/{}", key.raw()))?;
+        let areas = areas.iter().map(|area| sys::duplicate(area)).collect::<io::Result<_>>()?;
+        Ok(AreaFiles { table: sys::duplicate(table)?, key, areas })
+    }
+
+    /// The table by a file description that nobody else has, so that locks by it are those of who is handed it.
+    fn open_table(&self) -> io::Result<File> {
+        let path = format!("/proc/self/fd/{}", self.table.as_raw_fd());
+        OpenOptions::new().read(true).write(true).open(path)
+    }
+
+    fn others(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        std::iter::once(self.key.as_fd()).chain(self.areas.iter().map(|area| area.as_fd()))
+    }
+}
 
 /// The socket of a run; its name goes when this is dropped.
 pub struct Handover {
@@ -67,13 +96,16 @@ impl Handover {
         Ok(handover)
     }
 
-    /// Hands over from now on, in a thread of its own, until the process ends.
-    pub fn serve(&mut self) -> io::Result<()> {
+    /// Hands over from now on, in a thread of its own, until the process ends; also what swap areas take, where there
+    /// are some.
+    pub fn serve(&mut self, areas: Option<AreaFiles>) -> io::Result<()> {
         let Some((listener, files)) = self.waiting.take() else { return Ok(()) };
         let serve = move || {
             let sees_memory = hide_addresses().is_ok();
             loop {
-                let done = listener.accept().and_then(|(socket, _)| hand(&socket, &files, sees_memory));
+                let done = listener
+                    .accept()
+                    .and_then(|(socket, _)| hand(&socket, &files, areas.as_ref(), sees_memory));
                 if done.is_err() {
                     // A stranger; or there are no descriptors left.
                     std::thread::sleep(PAUSE);
@@ -98,7 +130,12 @@ fn hide_addresses() -> io::Result<()> {
 }
 
 /// Sends a descendant what it may have. An error where it is none.
-fn hand(socket: &UnixStream, [page, settings]: &[File; 2], sees_memory: bool) -> io::Result<()> {
+fn hand(
+    socket: &UnixStream,
+    [page, settings]: &[File; 2],
+    areas: Option<&AreaFiles>,
+    sees_memory: bool,
+) -> io::Result<()> {
     let peer = sys::peer(socket)?;
     // Anew each time: who may have it can change.
     let device = OpenOptions::new().read(true).write(true).open("/dev/userfaultfd").ok();
@@ -107,10 +144,17 @@ fn hand(socket: &UnixStream, [page, settings]: &[File; 2], sees_memory: bool) ->
     if !is_descendant || !sys::is_running(&peer.process) {
         return Err(io::ErrorKind::PermissionDenied.into());
     }
-    let what =
-        device.as_ref().map_or(0, |_| memcg::HANDS_DEVICE) | own.as_ref().map_or(0, |_| memcg::HANDS_MEMORY);
+    let areas = areas.and_then(|areas| Some((areas.open_table().ok()?, areas)));
+    let what = device.as_ref().map_or(0, |_| memcg::HANDS_DEVICE)
+        | own.as_ref().map_or(0, |_| memcg::HANDS_MEMORY)
+        | areas.as_ref().map_or(0, |_| memcg::HANDS_AREAS);
     let files = [page, settings].into_iter().chain(&device).chain(own.iter().flatten());
-    sys::send_descriptors(socket, what, &files.map(|file| file.as_fd()).collect::<Vec<_>>())
+    let mut all: Vec<BorrowedFd> = files.map(|file| file.as_fd()).collect();
+    if let Some((table, others)) = &areas {
+        all.push(table.as_fd());
+        all.extend(others.others());
+    }
+    sys::send_descriptors(socket, what, &all)
 }
 
 /// Page tables, twice, and memory of a process that may not open them itself; the caller sees to it that it is alive
@@ -180,7 +224,7 @@ mod tests {
             fs::write(dir.join(name), name).unwrap();
         }
         let mut handover = Handover::new(&dir).unwrap();
-        handover.serve().unwrap();
+        handover.serve(None).unwrap();
         let script = "import os, socket, sys, time
 for i in range(1000):
     end, mine = os.pipe()
@@ -209,7 +253,7 @@ for i in range(1000):
         fs::write(dir.join(memcg::PAGE_FILE), "page").unwrap();
         fs::write(dir.join(memcg::FIXED_FILE), "settings").unwrap();
         let mut handover = Handover::new(&dir).unwrap();
-        handover.serve().unwrap();
+        handover.serve(None).unwrap();
         let path = handover.path.clone();
         let mut own = UnixStream::connect(&path).unwrap();
         assert_eq!(own.read(&mut [0; 8]).unwrap(), 0, "it is sent nothing, and is not kept waiting");
@@ -227,5 +271,49 @@ except OSError as e: print('to be read' if e.errno == 9 else e)";
         drop(handover);
         assert!(!path.exists());
         fs::remove_dir_all(dir).unwrap();
+    }
+    /// One process asks twice: by the table it was handed first it has a lock that the other table cannot have.
+    #[test]
+    fn areas_come_last_and_each_table_has_locks_of_its_own() {
+        let dir = std::env::temp_dir().join(format!("zfolio-handover-areas-{}", std::process::id()));
+        fs::create_dir(&dir).unwrap();
+        fs::write(dir.join(memcg::PAGE_FILE), "page").unwrap();
+        fs::write(dir.join(memcg::FIXED_FILE), "settings").unwrap();
+        let file = |name: &str| {
+            let file = base::sys::memfd(c"handed").unwrap();
+            base::sys::write(&file, name.as_bytes()).unwrap();
+            file
+        };
+        let [table, key, first, second] = ["table", "key", "first", "second"].map(file);
+        let areas = AreaFiles::new(&table, &key, &[&first, &second]).unwrap();
+        let mut handover = Handover::new(&dir).unwrap();
+        handover.serve(Some(areas)).unwrap();
+        let script = "import fcntl, os, socket, struct, sys
+def ask():
+    s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1])
+    text, fds, _, _ = socket.recv_fds(s, 8, 16)
+    assert text[0] & 4, text
+    return fds[-4:]
+a, b = ask(), ask()
+print(*[os.pread(fd, 10, 0).decode() for fd in a])
+def lock(fd, kind):
+    try: fcntl.fcntl(fd, 37, struct.pack('hhqqixxxx', kind, 0, 1 << 40, 1, 0)); return 'locked'
+    except BlockingIOError: return 'refused'
+print(lock(a[0], fcntl.F_RDLCK), lock(b[0], fcntl.F_RDLCK), lock(b[0], fcntl.F_WRLCK))
+os.close(a[0])
+print(lock(b[0], fcntl.F_WRLCK))
+try: os.write(a[1], b'x')
+except OSError as e: print('to be read' if e.errno == 9 else e)";
+        let said = Command::new("python3").args(["-c", script]).arg(&handover.path).output();
+        let said = said.expect("python3 is needed");
+        drop(handover);
+        fs::remove_dir_all(dir).unwrap();
+        let expected = "table key first second\nlocked locked refused\nlocked\nto be read\n";
+        assert_eq!(
+            String::from_utf8(said.stdout).unwrap(),
+            expected,
+            "{said:?}",
+            said = said.stderr.escape_ascii().to_string()
+        );
     }
 }

@@ -17,6 +17,7 @@
 //! - [`visible`]: the library that tells programs how much memory they are to see; [`askers`]: which programs go by
 //!   that
 //! - [`handover`]: what processes of another user are handed
+//! - [`backing`], [`areas`]: swap areas as the user gives them, and while the run has them
 //! - [`supervise`]: signals, job control, descendants, the end
 //! - [`coordinator`], [`descendants`]: the limit divided among the processes, and which there are; [`unmanaged`]: those
 //!   without an engine
@@ -34,11 +35,10 @@
 #![cfg_attr(not(test), no_main)]
 
 mod accelerator;
+mod areas;
 mod args;
 mod askers;
 mod attach;
-// `zfolio run` has no option for it yet.
-#[cfg_attr(not(test), expect(dead_code, reason = "`--backing` comes with the cache that writes to areas"))]
 mod backing;
 mod bench;
 mod blank;

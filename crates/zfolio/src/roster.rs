@@ -45,6 +45,8 @@ pub struct Roster<'a> {
     suspects: HashMap<(usize, u32), i32>,
     looked: Option<Instant>,
     audit_due: bool,
+    /// True when a process has ended that had a row in swap's table.
+    has_left_row: bool,
     /// Processes whose engines could not manage them, by their numbers, and why.
     refused: HashMap<u32, String>,
     /// Children that were killed of late, and when: engines, among others.
@@ -65,6 +67,7 @@ impl<'a> Roster<'a> {
             suspects: HashMap::new(),
             looked: None,
             audit_due: false,
+            has_left_row: false,
             refused: HashMap::new(),
             killed: Vec::new(),
             said: Vec::new(),
@@ -127,6 +130,11 @@ impl<'a> Roster<'a> {
         self.said[self.said.len() - unread..].to_vec()
     }
 
+    /// True where a process with a row in swap's table has ended since the last call.
+    pub fn take_left_row(&mut self) -> bool {
+        std::mem::take(&mut self.has_left_row)
+    }
+
     /// All that [`Roster::take_words`] has given.
     pub fn said(&self) -> &[String] {
         &self.said
@@ -146,7 +154,8 @@ impl<'a> Roster<'a> {
 
     fn collect(&mut self) {
         for slot in self.memcg.used() {
-            self.memcg.collect(slot, |process, words| {
+            let row = slot.row.load(Relaxed);
+            let is_collected = self.memcg.collect(slot, |process, words| {
                 if process.state == State::Unmanaged {
                     self.refused.insert(process.pid, words.unwrap_or_default().to_string());
                 } else if let Some(words) = words
@@ -158,6 +167,7 @@ impl<'a> Roster<'a> {
                 }
                 self.ended.push(Entry { process: *process, words: words.map(str::to_string) });
             });
+            self.has_left_row |= is_collected && row != 0;
         }
         if self.ended.len() >= 2 * MOST {
             // What was said comes first.
@@ -314,6 +324,22 @@ mod tests {
         let (entries, _) = roster.finish();
         assert_eq!(entries[0].process.state, State::Unmanaged);
         assert_eq!(entries[0].words.as_deref(), Some("its engine was killed"));
+    }
+
+    #[test]
+    fn a_row_that_is_left_is_told_of_once() {
+        let m = memcg();
+        let mut roster = Roster::new(&m);
+        for row in [0, 1, 512] {
+            let slot = m.claim(5).unwrap();
+            assert!(slot.begin(5, std::process::id()));
+            slot.row.store(row, Relaxed);
+            roster.tick();
+            assert!(!roster.take_left_row(), "it lives");
+            m.release(slot, 5);
+            roster.tick();
+            assert_eq!([roster.take_left_row(), roster.take_left_row()], [row != 0, false], "{row}");
+        }
     }
 
     #[test]

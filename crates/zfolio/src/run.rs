@@ -1,6 +1,7 @@
 //! `zfolio run`, from the command line to the exit status.
 
 use crate::accelerator;
+use crate::areas::{self, SwapAreas};
 use crate::args::Run;
 use crate::causes::Cause;
 use crate::cgroup::Memory;
@@ -20,7 +21,9 @@ use crate::supervise::{self, Watcher};
 use crate::sys::{self, Pid};
 use crate::visible;
 use iaa::setup::Setup;
-use memcg::{COMPRESSOR_BYTES, Memcg, ROOT_BYTES, Settings, State, Text};
+use memcg::{
+    ACCEPT_THRESHOLD_PERCENT, COMPRESSOR_BYTES, MAX_POOL_PERCENT, Memcg, ROOT_BYTES, Settings, State, Text,
+};
 use std::ffi::{CString, OsStr};
 use std::fmt::Display;
 use std::fs::File;
@@ -67,6 +70,7 @@ struct Watch<'a> {
     dir: &'a mut RunDir,
     roster: Roster<'a>,
     coordinator: Coordinator,
+    areas: Option<SwapAreas>,
     progress: Option<Progress>,
     /// What is to be served for Prometheus as soon as CMD has been started, and CMD's name.
     metrics: Option<(Metrics, String)>,
@@ -76,13 +80,20 @@ struct Watch<'a> {
 }
 
 impl<'a> Watch<'a> {
-    fn new(args: &Run, asked: &Asked, dir: &'a mut RunDir, is_managed: bool) -> Watch<'a> {
+    fn new(
+        args: &Run,
+        asked: &Asked,
+        dir: &'a mut RunDir,
+        areas: Option<SwapAreas>,
+        is_managed: bool,
+    ) -> Watch<'a> {
         let memcg: &'static Memcg = dir.memcg;
         let file_room = asked.memory.cgroup.as_ref().and_then(|limit| FileRoom::new(limit, asked.max_bytes));
         Watch {
             memcg,
             coordinator: Coordinator::new(memcg, dir.library_file(), file_room),
             dir,
+            areas,
             roster: Roster::new(memcg),
             progress: if args.progress && is_managed { Progress::new() } else { None },
             metrics: None,
@@ -175,13 +186,14 @@ impl Watch<'_> {
             figures.small = small;
             unmanaged.into_iter().for_each(|group| figures.add_seen(group));
         }
+        self.areas.iter_mut().for_each(SwapAreas::end);
         (figures, is_stopped)
     }
 }
 
 impl Watcher for Watch<'_> {
     fn started(&mut self) {
-        self.dir.serve();
+        self.dir.serve(self.areas.as_mut().and_then(SwapAreas::take_files));
         if let Some((metrics, command)) = self.metrics.take() {
             if metrics.is_any {
                 say(format_args!("metrics at http://{}/metrics", metrics.address));
@@ -196,6 +208,9 @@ impl Watcher for Watch<'_> {
         // Who has ended gives his share back before it is divided.
         self.roster.tick();
         self.coordinator.tick(self.roster.refused());
+        if let Some(areas) = &mut self.areas {
+            areas.tick(self.roster.take_left_row());
+        }
         self.warn();
         self.enforce();
         if let Some(progress) = &mut self.progress {
@@ -230,7 +245,7 @@ impl Watcher for Watch<'_> {
 }
 
 fn start(args: &Run) -> Result<u8, Refusal> {
-    let asked = Asked::read(args)?;
+    let mut asked = Asked::read(args)?;
     let json = args.json.as_deref().map(create_json).transpose()?;
     let metrics = args.metrics.as_deref().map(Metrics::bind).transpose().map_err(Refusal::usage)?;
     let cmd = Cmd::look(args, asked.visible_bytes)?;
@@ -242,15 +257,24 @@ fn start(args: &Run) -> Result<u8, Refusal> {
         say(why);
     }
 
+    let areas = swap_areas(args, &mut asked.settings)?;
+
     // From here on no signal ends this process, so that the directory goes with the run.
     let inherited = sys::take_over_signals();
     let library = visible::library(asked.visible_bytes);
     let mut dir = RunDir::create(&library, asked.max_bytes, asked.settings, &asked.dictionary)
         .map_err(|e| Refusal(CANNOT, format!("{e:#}")))?;
+    if areas.is_some() && !dir.has_handover() {
+        let parent = dir.parent().display();
+        return Err(Refusal(
+            CANNOT,
+            format!("--backing: no socket can be made in {parent} to hand areas over"),
+        ));
+    }
     let environment = cmd.environment(&dir, &asked.settings);
     let arguments: Vec<CString> = args.command.iter().map(|word| c_string(word)).collect();
     let (began_ns, memcg) = (uffd::sys::now_ns(), dir.memcg);
-    let mut watch = Watch::new(args, &asked, &mut dir, is_managed);
+    let mut watch = Watch::new(args, &asked, &mut dir, areas, is_managed);
     watch.metrics = metrics.map(|metrics| (metrics, base_name(&cmd.file)));
     let ended = supervise::run(&cmd.file, &arguments, &environment, &inherited, memcg, &mut watch);
     watch.clear();
@@ -387,8 +411,26 @@ fn settings(args: &Run, with: Choice) -> Result<Settings, Refusal> {
         stop_when_slow,
         no_turns,
         damage_every,
-        ..Settings::default()
+        max_pool_percent: args.max_pool_percent.unwrap_or(MAX_POOL_PERCENT),
+        accept_threshold_percent: args.accept_threshold_percent.unwrap_or(ACCEPT_THRESHOLD_PERCENT),
+        areas: Default::default(),
     })
+}
+
+/// Opens the swap areas, if the user gives some, and enters them among the settings.
+fn swap_areas(args: &Run, settings: &mut Settings) -> Result<Option<SwapAreas>, Refusal> {
+    let opened = areas::open(&args.backing).map_err(|e| Refusal::usage(format_args!("{e:#}")))?;
+    if opened.is_empty() {
+        return Ok(None);
+    }
+    let (areas, refused) = SwapAreas::new(opened).map_err(|e| Refusal(CANNOT, format!("{e:#}")))?;
+    if let Some(errno) = refused {
+        say(format_args!(
+            "warning: the key of the swap areas is not kept in memory (mlock: {errno}): the machine may swap it out"
+        ));
+    }
+    settings.areas = areas.settings();
+    Ok(Some(areas))
 }
 
 /// Opened before CMD starts: hours of a run must not end in a file that cannot be written.

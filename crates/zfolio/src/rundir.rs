@@ -23,7 +23,7 @@
 //! loader less, and else the path with `$PLATFORM` as it is written. A shell that has the text evaluated once too often
 //! makes nothing of that, and then the path is still the library's.
 
-use crate::handover::Handover;
+use crate::handover::{AreaFiles, Handover};
 use crate::{blank, sys};
 use anyhow::{Context, Result, bail};
 use memcg::{Memcg, Settings};
@@ -119,12 +119,17 @@ impl RunDir {
         }
     }
 
-    /// From now on processes of the run are handed what they may not open. It takes a thread.
-    pub fn serve(&mut self) {
+    /// From now on processes of the run are handed what they may not open, and what swap areas take. It takes a thread.
+    pub fn serve(&mut self, areas: Option<AreaFiles>) {
         if let Some(handover) = &mut self.handover {
             // Without it they run unmanaged, and say so.
-            let _ = handover.serve();
+            let _ = handover.serve(areas);
         }
+    }
+
+    /// False where there is no socket by which processes could be handed anything.
+    pub fn has_handover(&self) -> bool {
+        self.handover.is_some()
     }
 
     /// The directory that this one is in.

@@ -228,6 +228,22 @@ zfolio: ran in 255 MiB instead of 1.21 GiB (21 %)
     }
 
     #[test]
+    fn the_summary_says_what_went_to_swap_areas() {
+        let counts = Counts { pswpout: 131_450, pswpin: 700, ..figures().counts };
+        let text = Figures { counts: counts.clone(), ..figures() }.text();
+        assert!(
+            text.contains("  squeezed    1.02 GiB into 172 MiB and swap areas at the peak with zstd:1\n"),
+            "{text}"
+        );
+        assert!(text.contains("  swap areas  513 MiB written, 2.73 MiB read\n"), "{text}");
+        let text = Figures { counts: Counts { area_refused: 1234, ..counts }, ..figures() }.text();
+        assert!(
+            text.contains("  swap areas  513 MiB written, 2.73 MiB read, 1,234 writes refused\n"),
+            "{text}"
+        );
+    }
+
+    #[test]
     fn large_figures_stay_within_80_columns() {
         let figures = Figures {
             stored_peak_bytes: 999 << 30,

@@ -1,6 +1,7 @@
 //! The system calls that std has no words for. All `unsafe` of the command is here, in `probe.rs` and in `ptrace.rs`,
 //! but for what `attach.rs` writes and the mapping of the shared page in `rundir.rs`.
 
+use base::{Errno, Fd};
 use rustix::event::{self, PollFd, PollFlags};
 use rustix::fs;
 use rustix::net::{self, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
@@ -16,7 +17,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::slice::from_raw_parts;
 use std::time::Duration;
+use swap::Table;
 
 /// A process id.
 pub type Pid = libc::pid_t;
@@ -130,6 +133,47 @@ pub unsafe fn read_shared<T>(file: &File, first: &File, first_bytes: usize) -> i
     Ok(unsafe { copy.assume_init() })
 }
 
+/// A table of so many clusters, in a file in memory of this name, mapped for the rest of the process's life.
+pub fn make_table(name: &CStr, clusters: usize) -> Result<(Fd, Table), Errno> {
+    let (protection, bytes) = (libc::PROT_READ | libc::PROT_WRITE, Table::file_len(clusters));
+    let file = base::sys::memfd(name)?;
+    base::sys::ftruncate(&file, bytes)?;
+    let at = base::sys::mmap(bytes, protection as u32, libc::MAP_SHARED as u32, Some(&file))?;
+    // SAFETY: the mapping is that long, begins with a page, and stays; its two parts do not overlap. What they hold are
+    // integers, which all processes change as atomics.
+    let (words, shared) = unsafe {
+        let shared = std::ptr::with_exposed_provenance(at + Table::shared_at(clusters));
+        let words = std::ptr::with_exposed_provenance(at);
+        (from_raw_parts(words, clusters), from_raw_parts(shared, Table::shared_len(clusters)))
+    };
+    Ok((file, Table::new(words, shared)))
+}
+
+/// Fills the first `bytes` of a file of one page with random numbers, which are in no core dump of this process's. The
+/// page is kept in memory for as long as this process lives, or the answer is why it is not.
+pub fn make_secret(file: &Fd, bytes: usize) -> Result<Result<(), Errno>, Errno> {
+    assert!(bytes <= uffd::PAGE);
+    base::sys::ftruncate(file, uffd::PAGE)?;
+    let protection = (libc::PROT_READ | libc::PROT_WRITE) as u32;
+    let at = base::sys::mmap(uffd::PAGE, protection, libc::MAP_SHARED as u32, Some(file))?;
+    base::sys::madvise_keep(at, uffd::PAGE, libc::MADV_DONTDUMP as u32)?;
+    let page: *mut libc::c_void = std::ptr::with_exposed_provenance_mut(at);
+    // SAFETY: touches no memory but to bring the page.
+    let is_locked = check(unsafe { libc::mlock(page, uffd::PAGE) });
+    // SAFETY: the page is this call's alone. No more than 256 bytes come at once, whole.
+    let got = unsafe { libc::getrandom(page, bytes, 0) };
+    if got != bytes as isize {
+        return Err(Errno::EIO);
+    }
+    Ok(is_locked.map(drop).map_err(|error| Errno(error.raw_os_error().unwrap_or(0) as u32)))
+}
+
+/// Another descriptor of the same file description.
+pub fn duplicate(file: &Fd) -> io::Result<OwnedFd> {
+    // SAFETY: the descriptor is open for as long as its owner is there.
+    unsafe { BorrowedFd::borrow_raw(file.raw()) }.try_clone_to_owned()
+}
+
 /// The device, major and minor, of memfds and of what is shared without a file: the kernel has one file system for all
 /// of them.
 pub fn memfd_device() -> Option<(u64, u64)> {
@@ -225,7 +269,7 @@ pub fn next_signal(timeout: Duration) -> Option<Signal> {
 
 /// Sends descriptors over a socket with this byte, since they cannot go alone. It does not wait.
 pub fn send_descriptors(to: &UnixStream, byte: u8, descriptors: &[BorrowedFd]) -> io::Result<()> {
-    let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
+    let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(memcg::HANDS_MAX))];
     let mut control = SendAncillaryBuffer::new(&mut room);
     assert!(control.push(SendAncillaryMessage::ScmRights(descriptors)), "more than there is room for");
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;

@@ -37,16 +37,10 @@ fn open(text: String) -> Result<Opened, String> {
 
 #[test]
 fn areas_are_read_as_they_are_given() {
-    let plain = Backing { path: "/a b".into(), size: None, priority: 0, encrypts: true, force: false };
+    let plain = Backing { path: "/a b".into(), size: None, priority: 0, force: false };
     assert_eq!(Backing::parse("/a b"), Ok(plain.clone()));
-    let all = Backing {
-        size: Some(Size::Bytes(2 << 30)),
-        priority: 32767,
-        encrypts: false,
-        force: true,
-        ..plain.clone()
-    };
-    assert_eq!(Backing::parse("/a b,size=2G,prio=32767,encrypt=no,force"), Ok(all));
+    let all = Backing { size: Some(Size::Bytes(2 << 30)), priority: 32767, force: true, ..plain.clone() };
+    assert_eq!(Backing::parse("/a b,size=2G,prio=32767,encrypt=yes,force"), Ok(all));
     assert_eq!(
         Backing::parse("/a b,encrypt=yes,size=50%"),
         Ok(Backing { size: Some(Size::Percent(50.0)), ..plain })
@@ -62,8 +56,8 @@ fn nonsense_is_refused_in_one_line_that_says_what_is_right() {
         ("/a,prio=-1", "prio=-1: expected 0 to 32767"),
         ("/a,prio=32768", "expected 0 to 32767"),
         ("/a,prio=x", "expected 0 to 32767"),
-        ("/a,encrypt", "encrypt=yes or encrypt=no"),
-        ("/a,encrypt=maybe", "encrypt=yes or encrypt=no"),
+        ("/a,encrypt", "expected encrypt=yes"),
+        ("/a,encrypt=no", "all that leaves RAM is encrypted"),
         ("/a,force=1", "\"force=1\" is no option of an area"),
         ("/a,", "\"\" is no option"),
         ("/a,size", "\"size\" is no option"),
@@ -80,8 +74,8 @@ fn nonsense_is_refused_in_one_line_that_says_what_is_right() {
 fn a_directory_has_a_file_without_a_name() {
     let directory = Directory::new("directory");
     let path = directory.0.display();
-    let opened = open(format!("{path},size=33M,prio=5,encrypt=no")).unwrap();
-    assert_eq!((opened.area.bytes(), opened.priority, opened.encrypts), (32 * MIB, 5, false));
+    let opened = open(format!("{path},size=33M,prio=5")).unwrap();
+    assert_eq!((opened.area.bytes(), opened.priority), (32 * MIB, 5));
     assert_eq!(fs::read_dir(&directory.0).unwrap().count(), 0);
     let named = named_once(&directory.0, OFlags::empty()).unwrap();
     assert_eq!((fs::read_dir(&directory.0).unwrap().count(), named.metadata().unwrap().nlink()), (0, 0));

@@ -98,8 +98,21 @@ impl Figures {
     fn write_pool(&self, out: &mut String) -> fmt::Result {
         let counts = &self.counts;
         let (stored, pool) = (self.stored_peak_bytes, self.pool_at_peak_bytes);
-        let (ratio, with) = (ratio(stored, pool), &self.compressor);
-        line!(out, "squeezed", "{} into {} at the peak{ratio} with {with}", Bytes(stored), Bytes(pool))?;
+        // What lies in areas takes nothing of the pool.
+        let (beside, ratio) = match counts.pswpout {
+            0 => ("", ratio(stored, pool)),
+            _ => (" and swap areas", String::new()),
+        };
+        let (stored, pool, with) = (Bytes(stored), Bytes(pool), &self.compressor);
+        line!(out, "squeezed", "{stored} into {pool}{beside} at the peak{ratio} with {with}")?;
+        if counts.pswpout > 0 {
+            let [written, read] = [counts.pswpout, counts.pswpin].map(Bytes::of_pages);
+            let refused = match counts.area_refused {
+                0 => String::new(),
+                times => format!(", {} writes refused", Count(times)),
+            };
+            line!(out, "swap areas", "{written} written, {read} read{refused}")?;
+        }
         if let Some((choice, auto)) = self.auto() {
             let [fast, dense] = [counts.auto_fast_pages, counts.auto_dense_pages].map(Bytes::of_pages);
             let used = percent(counts.auto_extra_ns, self.budget_ns(auto));
