@@ -100,10 +100,10 @@ pub(crate) struct Ring {
 
 impl Ring {
     /// Opens a ring, in the best way that the kernel knows. EPERM, EACCES, ENOSYS: it is refused.
-    pub fn open(entries: u32, bell: Option<&Fd>) -> Result<Ring, Errno> {
+    pub fn open(entries: u32, bell: Option<&Fd>, kept: Option<&Fd>) -> Result<Ring, Errno> {
         let mut last = Errno::EINVAL;
         for setup in SETUPS {
-            match Ring::open_as(entries, bell, setup) {
+            match Ring::open_as(entries, bell, kept, setup) {
                 Err(Errno::EINVAL) => last = Errno::EINVAL,
                 other => return other,
             }
@@ -112,7 +112,7 @@ impl Ring {
     }
 
     /// Opens a ring with these flags.
-    pub fn open_as(entries: u32, bell: Option<&Fd>, setup: u32) -> Result<Ring, Errno> {
+    pub fn open_as(entries: u32, bell: Option<&Fd>, kept: Option<&Fd>, setup: u32) -> Result<Ring, Errno> {
         // SAFETY: plain integers, of any value.
         let mut parameters: u::io_uring_params = unsafe { core::mem::zeroed() };
         parameters.flags = setup | u::IORING_SETUP_R_DISABLED;
@@ -132,15 +132,19 @@ impl Ring {
             rings.word(parameters.sq_off.array + 4 * n).store(n, Relaxed);
         }
         let ring = Ring { rings, entries, parameters, tail: 0, pushed: 0, head: 0, fd };
-        ring.enable(bell)?;
+        ring.enable(bell, kept)?;
         Ok(ring)
     }
 
-    /// Has it ring the bell, execute reads and writes alone, and execute.
-    fn enable(&self, bell: Option<&Fd>) -> Result<(), Errno> {
+    /// Has it ring the bell, keep a file, execute reads and writes alone, and execute.
+    fn enable(&self, bell: Option<&Fd>, kept: Option<&Fd>) -> Result<(), Errno> {
         if let Some(bell) = bell {
             let number = bell.raw();
             self.register(u::io_uring_register_op::IORING_REGISTER_EVENTFD, &raw const number as usize, 1)?;
+        }
+        if let Some(kept) = kept {
+            let number = kept.raw();
+            self.register(u::io_uring_register_op::IORING_REGISTER_FILES, &raw const number as usize, 1)?;
         }
         let kind = u::io_uring_register_restriction_op::IORING_RESTRICTION_SQE_OP as u16;
         let restrictions = OPERATIONS.map(|operation| Restriction { kind, operation, reserved: [0; 13] });
@@ -252,7 +256,7 @@ mod tests {
     use super::*;
 
     fn ring() -> Option<Ring> {
-        let open = Ring::open(4, None);
+        let open = Ring::open(4, None, None);
         open.map_err(|errno| crate::skip::skip(&format!("no io_uring, {errno}: the ring was not tested")))
             .ok()
     }

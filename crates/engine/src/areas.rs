@@ -9,8 +9,8 @@
 //! ```
 //!
 //! A row is this process's for as long as the byte of its number is locked in the table's file. The lock belongs to a
-//! file description that engine and workers share, and nobody else has: the kernel takes it away with the last of them,
-//! however that ends, and no write is under way by then.
+//! file description that engine and workers share, and the ring that writes to the areas: the kernel takes it away with
+//! the last of them, however that ends, and no write is under way by then.
 //!
 //! The row of a child is taken and locked by its parent, before the clone. This is safe because
 //! 1. the child's engine locks the byte itself before it takes the row over (`hand_row`), and the parent unlocks it
@@ -146,7 +146,7 @@ impl SwapAreas {
             let bytes = clusters.len() as u64 * swap::CLUSTER_BYTES;
             areas.push(OneArea::new(clusters, FileArea::new(file, bytes)));
         }
-        let io = AreaIo::open(areas, bell).ok_or(("mmap", Errno::ENOMEM))?;
+        let io = AreaIo::open(areas, bell, &file).ok_or(("mmap", Errno::ENOMEM))?;
         // No two processes have the same number at the same moment.
         let holder = (sys::getpid().unwrap_or(0) as u64) << 32 | sys::now_ns() >> 10 & 0xffff_ffff;
         let row = row(&table, &file, holder)?;
@@ -207,8 +207,9 @@ impl SwapAreas {
         });
     }
 
-    /// The process has ended, and nothing of it is under way: all that it had is given up.
-    pub fn leave(&self) {
+    /// The process has ended: all that it had is given up when nothing of it is under way any more.
+    pub fn leave(&mut self) {
+        self.io.finish();
         let _ = self.table.bury(self.row, self.holder, self.holder, |_| true, |_| ());
         let _ = sys::unlock_byte(&self.file, Row::lock_at(self.row.number()));
     }

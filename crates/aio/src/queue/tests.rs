@@ -26,7 +26,7 @@ impl Queue {
 
 /// Queues on io_uring, one for each way of opening it that this kernel knows; none where it is refused.
 fn rings(entries: u32, bell: Option<&Fd>) -> Vec<Queue> {
-    let open = |setup: &u32| match Ring::open_as(entries, bell, *setup) {
+    let open = |setup: &u32| match Ring::open_as(entries, bell, None, *setup) {
         Ok(ring) => Some(Queue::new(entries, Executor::Ring(ring))),
         Err(Errno::EINVAL) => {
             skip::lacks(&format!("this kernel has no io_uring with flags {setup:#x}"));
@@ -357,4 +357,25 @@ fn the_number_of_entries_has_its_range() {
     }
     let fewest = Queue::open_blocking(0);
     assert_eq!((fewest.entries, Queue::open_blocking(u32::MAX).entries), (1, ENTRIES_MAX as usize));
+}
+
+#[test]
+fn what_is_kept_stays_locked_until_the_queue_has_gone() {
+    if rings(1, None).is_empty() {
+        return;
+    }
+    let file = sys::memfd(c"locks").unwrap();
+    let path = format!("/proc/self/fd/{}\0", file.raw());
+    let kept = sys::open(path.as_bytes(), sys::consts::O_RDWR).unwrap();
+    let queue = Queue::open_keeping(1, None, &kept).unwrap();
+    assert_eq!(sys::lock_byte(&kept, 7, true), Ok(true));
+    drop(kept);
+    assert_eq!(sys::is_byte_locked(&file, 7), Ok(true), "by the ring");
+    drop(queue);
+    // The kernel takes a ring down when it comes to it.
+    let end = sys::now_ns() + 20_000_000_000;
+    while sys::is_byte_locked(&file, 7) == Ok(true) {
+        assert!(sys::now_ns() < end);
+        sys::sleep_ns(1_000_000);
+    }
 }

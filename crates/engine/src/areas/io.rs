@@ -89,10 +89,11 @@ pub struct AreaIo {
 }
 
 impl AreaIo {
-    /// With io_uring, which rings `bell`, or where that is refused without. `None`: there is no memory.
-    pub fn open(areas: Vec<OneArea>, bell: &Fd) -> Option<AreaIo> {
-        let queue =
-            Queue::open(READS as u32, Some(bell)).unwrap_or_else(|_| Queue::open_blocking(READS as u32));
+    /// With io_uring, which rings `bell`, or where that is refused without. What is locked by `table` stays locked for
+    /// as long as anything is under way. `None`: there is no memory.
+    pub fn open(areas: Vec<OneArea>, bell: &Fd, table: &Fd) -> Option<AreaIo> {
+        let queue = Queue::open_keeping(READS as u32, Some(bell), table)
+            .unwrap_or_else(|_| Queue::open_blocking(READS as u32));
         let outgoing = arena::map_apart(BATCHES * BATCH_BYTES, SLOT)?;
         let incoming = arena::map_apart(READS * READ_BYTES, SLOT)?;
         let (reads, writes) = ([None; READS], [0; BATCHES]);
@@ -185,6 +186,15 @@ impl AreaIo {
         if let Some(read) = self.waiting.pop_front() {
             self.begin(buffer, Reading { read, tries: 0 });
             self.queue.submit();
+        }
+    }
+
+    /// Waits until nothing is under way; nobody is told of what came of it. What cannot be waited for ends with the
+    /// process.
+    pub fn finish(&mut self) {
+        self.waiting.clear();
+        while self.queue.under_way() > 0 && self.queue.wait().is_ok() {
+            while self.queue.reap().is_some() {}
         }
     }
 
