@@ -243,15 +243,25 @@ impl fmt::Display for Cause<'_> {
         let (stored, pool) = (pager.stored_bytes(), pager.store().pool_bytes());
         let (kind, bytes) = stuck.largest();
         if pool > stored / SHRINKS[1] * SHRINKS[0] && pool > bytes.max(MUCH_BYTES) {
-            write!(
-                f,
-                "{} MiB of it hardly shrink; what helps: more memory, or more room in swap areas (--backing)",
-                stored >> 20
-            )
+            write!(f, "{} MiB of it hardly shrink; what helps: more memory{}", stored >> 20, Backing(pager))
         } else if bytes > MUCH_BYTES {
             write!(f, "{stuck}, which cannot go out; what helps: {}", kind.help())
         } else {
-            write!(f, "what helps: more memory")
+            write!(f, "what helps: more memory{}", Backing(pager))
+        }
+    }
+}
+
+/// What swap areas could take, as the end of a sentence that says what helps.
+pub struct Backing<'a>(pub &'a Engine);
+
+impl fmt::Display for Backing<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let &Backing(pager) = self;
+        match (pager.has_areas(), pager.area_room()) {
+            (false, _) => f.write_str(", or a swap area (--backing)"),
+            (true, 0) => f.write_str(", or more room in swap areas (--backing)"),
+            (true, _) => Ok(()),
         }
     }
 }

@@ -80,8 +80,10 @@ fn make_room(watch: &Watch, pager: &mut Engine) {
     let (memcg, share) = (watch.order.memcg, &watch.order.slot.share);
     let (own, pool) = (pager.usage().footprint, pager.store().pool_bytes());
     let missing = (own / FREE_PART).saturating_sub(memcg.division.pot_bytes() as usize);
-    // What is in the pool stays.
-    let target = (own - missing).max(pool + pool / 2);
+    // What is in the pool stays, but for what may go to an area.
+    let goes = if memcg.settings.areas[0].bytes > 0 { pool.min(missing) } else { 0 };
+    let kept = pool - goes;
+    let target = (own - missing).max(kept + kept / 2);
     if target >= own || memcg.settings.evict_all != 0 {
         return;
     }
@@ -89,6 +91,9 @@ fn make_room(watch: &Watch, pager: &mut Engine) {
     let less = |bytes: u64| Some(bytes.saturating_sub(given));
     let _ = share.bytes.fetch_update(SeqCst, SeqCst, less);
     pager.set_limit(target, 1, UNKNOWN);
+    if goes > 0 {
+        pager.set_pool_limit(kept, 100);
+    }
     let until = sys::now_ns() + FREE_NS;
     while pager.usage().footprint > pager.marks().high && sys::now_ns() < until && !watch.gone() {
         if !pager.turn(pager.usage().footprint) {

@@ -2,7 +2,7 @@
 
 use crate::answer::{answer, enroll};
 use crate::board::Board;
-use crate::crawl::Crawling;
+use crate::crawl::{Backing, Crawling};
 use crate::idle::{self, IdleSleep};
 use crate::pager::Engine;
 use crate::placement::{Faults, Placement};
@@ -395,6 +395,7 @@ fn publish(watch: &mut Watch, pager: &Engine, own: usize, excess: usize) {
     let (pool, footprint) = (pager.store().pool_bytes(), own + excess);
     let stored = pager.stored_bytes().saturating_sub(pager.borrowed_bytes());
     let wanted = (footprint + stored).saturating_sub(pool + pager.usage().stock);
+    share.goes_bytes.store(pager.area_room().min(pool as u64), Relaxed);
     watch.publish(footprint, wanted, stored, pool + log);
 }
 
@@ -416,11 +417,7 @@ fn full(watch: &Watch, pager: &Engine, waited_ns: u64, gets_nowhere: bool, crawl
         pager.store().pool_bytes() >> 20,
         watch.order.pid
     );
-    if memcg.settings.areas[0].bytes > 0 {
-        let _ = line.write_str("; swap areas take no more, a larger --backing helps");
-    } else {
-        let _ = line.write_str("; a swap area would take more (--backing)");
-    }
+    let _ = write!(line, "; what helps: a higher limit{}", Backing(pager));
     crawling.explain(&mut line);
     stop(watch, line.as_str());
 }

@@ -34,6 +34,8 @@ pub struct Share {
     pub log_bytes: AtomicU64,
     /// See `log_bytes`.
     pub read_bytes: AtomicU64,
+    /// How much of its pool may go to swap areas, in bytes. A gauge.
+    pub goes_bytes: AtomicU64,
     /// How much its engine keeps free below its limit, in bytes; 0 while that sleeps. A gauge.
     pub kept_free_bytes: AtomicU64,
 }
@@ -48,6 +50,7 @@ impl Share {
             &self.copied_bytes,
             &self.waiting_ms,
             &self.board_bytes,
+            &self.goes_bytes,
             &self.kept_free_bytes,
         ];
         self.parked_until_ns.store(0, SeqCst);

@@ -102,7 +102,7 @@ pub struct Member {
     pub wanted: u64,
     /// Bytes of what is out, uncompressed.
     pub stored: u64,
-    /// Bytes of what is out, compressed: these cannot go anywhere, and count in the footprint.
+    /// Bytes of what is out, compressed, that can go nowhere else, and count in the footprint.
     pub pool: u64,
     /// Bytes that its engine keeps free below a limit that is just enough for it
     /// ([`kept_free`](crate::watermark::Watermarks::kept_free)).

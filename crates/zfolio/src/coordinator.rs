@@ -332,7 +332,8 @@ impl Coordinator {
             footprint,
             wanted: load(&slot.wanted_bytes),
             stored: load(&slot.stored_bytes),
-            pool: load(&slot.pool_bytes).saturating_sub(load(&slot.share.log_bytes)),
+            pool: load(&slot.pool_bytes)
+                .saturating_sub(load(&slot.share.log_bytes) + load(&slot.share.goes_bytes)),
             kept_free: if kept_free > 0 { kept_free } else { most_kept_free },
             share: slot.share.held().min(MOST) + known.recounted,
             near: since(load(&stat.near_refaults), &mut known.near),

@@ -253,8 +253,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     fn evict_run(&mut self, run: Range<usize>, patience: &mut usize) -> usize {
         let (mut got, mut start) = (0, run.start);
         // To take a page from one of those who have it frees little, and costs a copy, and what that is compressed
-        // to: at last, for a thread that waits and waits.
-        let spares_shared = self.cow.is_shared() && !self.is_at_last();
+        // to: at last, for a thread that waits and waits. Where there are areas, as fast as they take that.
+        let spares_shared = self.cow.is_shared() && !self.areas_take().unwrap_or_else(|| self.is_at_last());
         let mut shared = 0;
         for (page, at) in run.clone().step_by(PAGE).enumerate() {
             let spares = !self.limit.evicts_all() && *patience > 0;

@@ -50,6 +50,21 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         self.objects.swapped_mut().slots_mut().into_iter().for_each(|slots| slots.close_area(first_cluster));
     }
 
+    /// True where there are areas.
+    pub fn has_areas(&self) -> bool {
+        self.objects.swapped().is_open()
+    }
+
+    /// How many bytes the areas have room for.
+    pub fn area_room(&self) -> u64 {
+        self.objects.swapped().slots().map_or(0, Slots::free_slots) * PAGE as u64
+    }
+
+    /// Whether areas take what goes into the pool as fast as it comes; `None` where none has room.
+    pub(super) fn areas_take(&self) -> Option<bool> {
+        self.objects.swapped().has_room().then(|| !self.pool_limit.is_over())
+    }
+
     /// Gives clusters back of which this process needs nothing.
     pub fn give_back_slots(&mut self) {
         self.objects.give_back_slots();

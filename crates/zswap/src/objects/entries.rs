@@ -10,8 +10,7 @@
 //! - `clean` says that somebody names the object and nobody depends on it; `clean_bytes` is the pool's memory of
 //!   all of those that are not frozen
 //! - an object whose `queued` is set is in the list of clean copies, once
-//! - the objects by age are those in the pool on which somebody depends, which no relative has too, and which are not
-//!   on their way to an area
+//! - the objects by age are those in the pool on which somebody depends, and which are not on their way to an area
 //! - `borrowed_pages` is the sum of `stored` of all objects that are relatives' records
 //! - `refs == 0` if and only if the id is free
 
@@ -284,7 +283,6 @@ impl Entries {
     pub(super) fn freeze(&mut self) {
         self.table.iter_mut().for_each(|o| o.frozen = o.refs > 0);
         self.clean_bytes = 0;
-        self.lru.clear();
     }
 
     /// It has none any more.
@@ -297,7 +295,6 @@ impl Entries {
                     self.queue.push_back((id, o.clean_since));
                 }
             }
-            self.age(id);
         }
     }
 

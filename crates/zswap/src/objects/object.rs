@@ -112,10 +112,16 @@ impl Object {
         self.io
     }
 
-    /// True when writing it to an area would free memory.
+    /// True when writing it to an area would free memory: of what relatives have too, once they all have done so.
     pub(super) fn may_go(&self) -> bool {
-        let is_free = !self.frozen && self.pins == 0 && self.io == Io::None;
+        let is_free = self.pins == 0 && self.io == Io::None;
         is_free && self.stored > 0 && matches!(self.body, Body::Blob { .. })
+    }
+
+    /// It has a copy in an area, and is in the pool no more: what it held there.
+    pub(super) fn leave_pool(&mut self) -> Body {
+        self.frozen = false;
+        core::mem::replace(&mut self.body, Body::Swapped)
     }
 
     /// True where it takes as much in the pool as in the program.

@@ -118,6 +118,8 @@ pub struct Swapped {
     reads: Vec<u32>,
     /// What has come back since those were served that wait.
     back: Vec<u32>,
+    /// There was no room for one of the last objects that were to go.
+    is_full: bool,
 }
 
 /// What a look for objects to be written has come to.
@@ -170,6 +172,11 @@ impl Swapped {
     /// True where there are areas.
     pub fn is_open(&self) -> bool {
         self.slots.is_some()
+    }
+
+    /// True where there are areas, and as far as is known room in them.
+    pub fn has_room(&self) -> bool {
+        self.is_open() && !self.is_full
     }
 
     /// The process's part of the areas.
@@ -259,6 +266,7 @@ impl Entries {
         let Some(mut slots) = self.swapped.slots.take() else { return Chosen::default() };
         let chosen = self.choose_into(number, &mut slots);
         self.swapped.slots = Some(slots);
+        self.swapped.is_full = chosen.is_full;
         chosen
     }
 
@@ -279,7 +287,7 @@ impl Entries {
                 continue;
             }
             if o.place.is_some() {
-                chosen.freed.push(core::mem::replace(&mut o.body, Body::Swapped));
+                chosen.freed.push(o.leave_pool());
                 if chosen.freed.len() >= FREED_MOST {
                     break;
                 }
@@ -367,7 +375,7 @@ impl Entries {
                 o.place = Some(self.swapped.keep(Copied { place: piece.place, fingerprint }));
                 // A worker may be reading it: then it goes another time.
                 if o.pins == 0 {
-                    freed.push(core::mem::replace(&mut o.body, Body::Swapped));
+                    freed.push(o.leave_pool());
                 }
             }
             self.age(piece.id);
@@ -408,7 +416,7 @@ impl Entries {
         match came {
             Came::Here(body) if o.stored > 0 => {
                 debug_assert!(o.is_swapped());
-                (o.body, o.frozen, o.is_hot, o.io) = (body, false, true, Io::Back);
+                (o.body, o.is_hot, o.io) = (body, true, Io::Back);
                 self.swapped.back.push(id);
             }
             Came::Here(body) => freed.push(body),
