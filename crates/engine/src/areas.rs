@@ -32,10 +32,10 @@ use io::{AreaIo, Ended, OneArea};
 use memcg::Settings;
 use mm::kernel::{Damaged, Done};
 use swap::area::FileArea;
-use swap::seal::{KEY, Key, TAG};
+use swap::seal::{KEY, Key};
 use swap::{Row, SLOT, Slots, Table, seal, table};
 use uffd::sys::{self, DataFile, Errno, Fd, consts::*};
-use zswap::objects::{Batch, Body, Came, Read};
+use zswap::objects::{Batch, Came, Piece, Read};
 
 /// How often an object is read before it is lost.
 const TRIES: u32 = 3;
@@ -239,18 +239,20 @@ impl SwapAreas {
         Key::new(&mut { *self.key }).subkey(row)
     }
 
-    /// Seals a batch, and has it written; `copy` puts what a body holds into the room that it is given.
-    pub fn write(&mut self, number: usize, batch: &Batch, copy: impl Fn(&Body, &mut [u8])) {
+    /// Seals a batch, and has it written; `copy` puts what is written of a piece into the room that it is given.
+    pub fn write(&mut self, number: usize, batch: &mut Batch, copy: impl Fn(&Piece, &mut [u8])) {
         let (key, bytes) = (self.subkey(self.row.number()), batch.bytes().next_multiple_of(SLOT));
         let buffer = self.io.outgoing(number, bytes);
-        for piece in &batch.pieces {
-            let at = (piece.place.at() - batch.at()) as usize;
-            let sealed = &mut buffer[at..at + piece.place.bytes as usize];
-            let (object, tag) = sealed.split_at_mut(piece.place.bytes as usize - TAG);
-            copy(&piece.body, object);
-            tag.copy_from_slice(&seal::seal(&key, &piece.place, object));
+        let (begin, mut end) = (batch.at(), 0);
+        for piece in &mut batch.pieces {
+            let at = (piece.place.at() - begin) as usize;
+            buffer[end..at].fill(0);
+            end = at + piece.place.bytes as usize;
+            let object = &mut buffer[at..end];
+            copy(piece, object);
+            piece.tag = seal::seal(&key, &piece.place, object);
         }
-        buffer[batch.bytes()..].fill(0);
+        buffer[end..].fill(0);
         self.counts.out += (bytes / SLOT) as u64;
         self.io.write(number, batch.run.slot, bytes);
     }
@@ -260,8 +262,8 @@ impl SwapAreas {
         self.io.read(read);
     }
 
-    /// What has come to its end. `take_in` takes an object into the pool.
-    pub fn next_done(&mut self, take_in: impl Fn(&Read, &[u8]) -> Came) -> Option<Done> {
+    /// What has come to its end. `take_in` takes what was written of an object into the pool.
+    pub fn next_done(&mut self, mut take_in: impl FnMut(&Read, &[u8]) -> Came) -> Option<Done> {
         loop {
             let (buffer, read, tries, result) = match self.io.next()? {
                 Ended::Written(number, result) => {
@@ -273,13 +275,13 @@ impl SwapAreas {
             let place = read.place;
             self.counts.back += place.slots().len() as u64;
             let key = self.subkey(place.key);
-            let sealed = self.io.incoming(buffer, &place);
+            let object = self.io.incoming(buffer, &place);
             let opened = match result {
-                Ok(()) => seal::open(&key, &place, sealed).map_err(|_| Damaged::Seal),
+                Ok(()) => seal::open(&key, &place, &read.tag, object).map_err(|_| Damaged::Seal),
                 Err(errno) => Err(Damaged::Unread(errno)),
             };
             let came = match opened {
-                Ok(object) => take_in(&read, object),
+                Ok(()) => take_in(&read, object),
                 Err(_) if tries + 1 < TRIES => {
                     self.io.again(buffer);
                     continue;

@@ -8,6 +8,7 @@ use crate::pool::{Mover, PoolMemory};
 use crate::workers::Workers;
 use crate::{shared_store, workers};
 use alloc::collections::VecDeque;
+use alloc::vec::Vec;
 use control::messages;
 use core::mem;
 use core::ops::Range;
@@ -17,7 +18,8 @@ use mm::kernel::{Damaged, Done, Fetch, Job, Prior, Spare, Store, Stored, WINDOW_
 use uffd::sys;
 use vmscan::PAGE;
 use zsmalloc::Handle;
-use zswap::objects::{Areas, Batch, Body, Came, Contents, Read};
+use zswap::layout::{Format, View, plain_bytes};
+use zswap::objects::{Areas, Batch, Body, Came, Contents, Piece, Read};
 use zswap::{Cache, Chooser, Chosen, Codec, New, Origin, Packed, PageMask, Priors, Purse, Way};
 
 /// How much compaction moves at a time, in bytes: somebody may fault meanwhile.
@@ -56,6 +58,8 @@ pub struct PageStore {
     pub is_frozen: bool,
     /// The run's swap areas, if it has any.
     areas: Option<SwapAreas>,
+    /// Where objects are made of pages that were read there.
+    raw: Vec<u8>,
 }
 
 impl PageStore {
@@ -84,6 +88,7 @@ impl PageStore {
             stored: 0,
             is_frozen: false,
             areas,
+            raw: Vec::new(),
         })
     }
 
@@ -118,6 +123,7 @@ impl PageStore {
             stored,
             is_frozen,
             areas,
+            raw: Vec::new(),
         }
     }
 
@@ -258,11 +264,30 @@ impl PageStore {
     }
 }
 
-/// Takes an object into the pool that was read from an area.
-fn take_back(cache: &Cache<PoolMemory>, read: &Read, object: &[u8]) -> Came {
-    let (fingerprint, bytes) = (read.fingerprint, object.len() as u32);
+/// Takes an object into the pool that was read from an area, or is made in `raw` of its pages, which were.
+fn take_back(cache: &Cache<PoolMemory>, codec: &Codec, raw: &mut Vec<u8>, read: &Read, bytes: &[u8]) -> Came {
+    let fingerprint = read.fingerprint;
+    let object = if read.is_raw {
+        raw.resize(plain_bytes(bytes.len() / PAGE), 0);
+        if codec.pack_plain(bytes, raw) != fingerprint {
+            return Came::Lost(Damaged::Object);
+        }
+        raw
+    } else {
+        bytes
+    };
+    let bytes = object.len() as u32;
     let blob = |handle: Handle| Body::Blob { handle: handle.into_raw(), fingerprint, bytes };
     cache.store(object).map_or(Came::Not, |handle| Came::Here(blob(handle)))
+}
+
+/// What is written of an object to an area.
+fn written<'a>(object: &'a [u8], piece: &Piece) -> &'a [u8] {
+    if !piece.is_raw {
+        return object;
+    }
+    let pages = View::read(object).filter(|view| view.format == Format::Plain);
+    pages.expect("a raw object holds its pages as they are").payload
 }
 
 fn way_of(chosen: Option<Chosen>) -> Way {
@@ -310,10 +335,9 @@ impl Store for PageStore {
     }
 
     fn complete(&mut self, spare: &mut Spare) -> Option<Done> {
-        let (areas, cache) = (self.areas.as_mut(), &self.cache);
-        if let Some(done) =
-            areas.and_then(|areas| areas.next_done(|read, object| take_back(cache, read, object)))
-        {
+        let PageStore { areas, cache, codec, raw, .. } = self;
+        let take_back = |read: &Read, bytes: &[u8]| take_back(cache, codec, raw, read, bytes);
+        if let Some(done) = areas.as_mut().and_then(|areas| areas.next_done(take_back)) {
             return Some(done);
         }
         // Workers finish out of order, but not by much; loads overtake stores.
@@ -389,13 +413,13 @@ impl Contents for PageStore {
 }
 
 impl Areas for PageStore {
-    fn write(&mut self, number: usize, batch: &Batch) {
+    fn write(&mut self, number: usize, batch: &mut Batch) {
         let (areas, cache) = (self.areas.as_mut().expect("asked before"), &self.cache);
-        areas.write(number, batch, |body, room| {
-            if let Body::Blob { handle, .. } = *body
+        areas.write(number, batch, |piece, room| {
+            if let Body::Blob { handle, .. } = piece.body
                 && let Some(handle) = Handle::from_raw(handle)
             {
-                room.copy_from_slice(&cache.pool().read(handle));
+                room.copy_from_slice(written(&cache.pool().read(handle), piece));
             }
         });
     }

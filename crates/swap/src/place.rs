@@ -14,7 +14,7 @@ pub struct Place {
     pub offset: u16,
     /// Which subkey it is sealed with: the number of the row of the process that wrote it.
     pub key: u16,
-    /// Its length in bytes, with the tag.
+    /// Its length in bytes.
     pub bytes: u32,
     /// Which object it is of those that were sealed with the subkey. No two have the same.
     pub serial: u64,

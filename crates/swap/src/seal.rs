@@ -116,27 +116,25 @@ fn also(place: &Place) -> [u8; 12] {
     also
 }
 
-/// Encrypts an object where it is. Returns the tag, which is written behind it. `key` is the subkey of `place.key`, and
+/// Encrypts an object where it is. Returns the tag, which stays in memory. `key` is the subkey of `place.key`, and
 /// `place.serial` has come from its [`Serials`].
 ///
 /// # Panics
-/// If `place.bytes` is not the object's length and [`TAG`].
+/// If `place.bytes` is not the object's length.
 pub fn seal(key: &Key, place: &Place, object: &mut [u8]) -> [u8; TAG] {
-    assert_eq!(place.bytes as usize, object.len() + TAG, "the length of a sealed object");
+    assert_eq!(place.bytes as usize, object.len(), "the length of a sealed object");
     key.seal(nonce(place.serial, OF_OBJECTS), &also(place), object)
 }
 
-/// Decrypts an object where it is, from what has been read at its place, the tag at its end. Bytes with a broken seal
-/// stay as they are.
-pub fn open<'a>(key: &Key, place: &Place, sealed: &'a mut [u8]) -> Result<&'a mut [u8], Broken> {
-    if sealed.len() != place.bytes as usize {
+/// Decrypts an object where it is, from what has been read at its place, by the tag that it was sealed with. Bytes with a
+/// broken seal stay as they are.
+pub fn open(key: &Key, place: &Place, tag: &[u8; TAG], object: &mut [u8]) -> Result<(), Broken> {
+    if object.len() != place.bytes as usize {
         return Err(Broken);
     }
-    let (object, tag) = sealed.split_last_chunk_mut::<TAG>().ok_or(Broken)?;
     let nonce = nonce(place.serial, OF_OBJECTS);
-    let opened = key.cipher().decrypt_in_place_detached(&nonce, &also(place), object, (&*tag).into());
-    opened.map_err(|_| Broken)?;
-    Ok(object)
+    let opened = key.cipher().decrypt_in_place_detached(&nonce, &also(place), object, tag.into());
+    opened.map_err(|_| Broken)
 }
 
 #[cfg(test)]
@@ -153,17 +151,16 @@ mod tests {
     }
 
     fn place(object: usize) -> Place {
-        Place { slot: 12345, offset: 700, bytes: (object + TAG) as u32, key: 3, serial: SERIAL }
+        Place { slot: 12345, offset: 700, bytes: object as u32, key: 3, serial: SERIAL }
     }
 
-    /// An object of random bytes, and what is written of it.
-    fn sealed(len: usize) -> (Vec<u8>, Vec<u8>) {
+    /// An object of random bytes, what is written of it, and its tag.
+    fn sealed(len: usize) -> (Vec<u8>, Vec<u8>, [u8; TAG]) {
         let mut object = vec![0; len];
         Random(len as u64).fill(&mut object);
         let mut sealed = object.clone();
         let tag = seal(&key(1).subkey(3), &place(len), &mut sealed);
-        sealed.extend(tag);
-        (object, sealed)
+        (object, sealed, tag)
     }
 
     /// RFC 8439, 2.8.2.
@@ -186,39 +183,33 @@ mod tests {
     #[test]
     fn what_is_sealed_is_hidden_and_comes_back() {
         for len in [0, 1, 15, 16, 64, 1434, 4096, 20480, 65536] {
-            let (object, mut sealed) = sealed(len);
-            assert_eq!(sealed.len(), len + TAG);
-            assert!(len < 15 || sealed[..len] != object[..]);
-            assert_eq!(
-                open(&key(1).subkey(3), &place(len), &mut sealed),
-                Ok(&mut object.clone()[..]),
-                "{len}"
-            );
+            let (object, mut sealed, tag) = sealed(len);
+            assert!(len < 15 || sealed != object);
+            assert_eq!(open(&key(1).subkey(3), &place(len), &tag, &mut sealed), Ok(()), "{len}");
+            assert_eq!(sealed, object);
         }
     }
 
     #[test]
     fn each_bit_that_is_changed_breaks_the_seal() {
-        let (_, sealed) = sealed(100);
-        for bit in 0..sealed.len() * 8 {
-            let mut changed = sealed.clone();
-            changed[bit / 8] ^= 1 << (bit % 8);
+        let (_, sealed, tag) = sealed(100);
+        for bit in 0..(sealed.len() + TAG) * 8 {
+            let (mut changed, mut tag) = (sealed.clone(), tag);
+            let byte = changed.get_mut(bit / 8).unwrap_or_else(|| &mut tag[bit / 8 - 100]);
+            *byte ^= 1 << (bit % 8);
             let read = changed.clone();
-            assert_eq!(open(&key(1).subkey(3), &place(100), &mut changed), Err(Broken), "bit {bit}");
+            assert_eq!(open(&key(1).subkey(3), &place(100), &tag, &mut changed), Err(Broken), "bit {bit}");
             assert_eq!(changed, read, "nothing is decrypted that is not authentic");
         }
         for len in 0..sealed.len() {
-            assert_eq!(
-                open(&key(1).subkey(3), &place(100), &mut sealed.clone()[..len]),
-                Err(Broken),
-                "{len}"
-            );
+            let part = &mut sealed.clone()[..len];
+            assert_eq!(open(&key(1).subkey(3), &place(100), &tag, part), Err(Broken), "{len}");
         }
     }
 
     #[test]
     fn moved_and_stale_objects_break_the_seal() {
-        let (_, sealed) = sealed(100);
+        let (_, sealed, tag) = sealed(100);
         let right = place(100);
         for wrong in [
             Place { slot: right.slot + 1, ..right },
@@ -227,10 +218,10 @@ mod tests {
             Place { serial: SERIAL + 1, ..right },
             Place { serial: SERIAL | 1 << 63, ..right },
         ] {
-            assert_eq!(open(&key(1).subkey(3), &wrong, &mut sealed.clone()), Err(Broken), "{wrong:?}");
+            assert_eq!(open(&key(1).subkey(3), &wrong, &tag, &mut sealed.clone()), Err(Broken), "{wrong:?}");
         }
         for wrong in [key(2).subkey(3), key(1).subkey(4), key(1)] {
-            assert_eq!(open(&wrong, &right, &mut sealed.clone()), Err(Broken));
+            assert_eq!(open(&wrong, &right, &tag, &mut sealed.clone()), Err(Broken));
         }
     }
 

@@ -28,6 +28,7 @@ pub mod load;
 pub mod readahead;
 pub mod rest;
 pub mod share;
+pub mod shrinker;
 pub mod split;
 pub mod watermark;
 

@@ -33,6 +33,12 @@ pub const fn prefix(pages: usize, filled: usize) -> usize {
     HEADER + 16 * pages + 8 * filled
 }
 
+/// Bytes of an object of so many pages that all have data and did not shrink. No other object of as many pages has as
+/// many bytes: each of those is smaller.
+pub const fn plain_bytes(pages: usize) -> usize {
+    prefix(pages, 0) + pages * PAGE
+}
+
 /// Writes all but the payload into the first [`prefix`] bytes: of each page its hash, and the word that fills it.
 pub fn write(object: &mut [u8], format: Format, pages: impl ExactSizeIterator<Item = (Hash, Option<u64>)>) {
     let (mut filled, count) = (PageMask::NONE, pages.len());

@@ -36,8 +36,9 @@ pub trait Contents {
 
 /// What writes to swap areas and reads from them, while the caller goes on.
 pub trait Areas {
-    /// Has a batch sealed and written. What its objects hold is copied at once: they may be freed afterwards.
-    fn write(&mut self, number: usize, batch: &Batch);
+    /// Has a batch sealed, which gives each piece its tag, and written. What its objects hold is copied at once: they may
+    /// be freed afterwards.
+    fn write(&mut self, number: usize, batch: &mut Batch);
     /// Has an object read, opened, and taken into the pool.
     fn read(&mut self, read: Read);
     /// Nobody needs these slots, and nobody else can have them yet.
@@ -179,7 +180,7 @@ impl<S: Contents> Objects<S> {
                 (false, false) => WriteBack::None,
             };
         };
-        let batch = self.entries.swapped.batch(number).expect("it was just made");
+        let batch = self.entries.swapped.batch_mut(number).expect("it was just made");
         self.store.areas().expect("who has slots has areas").write(number, batch);
         WriteBack::Begun { bytes: batch.bytes() }
     }

@@ -4,6 +4,7 @@ use base::Random;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
 use zsmalloc::{Backing, Handle};
+use zswap::layout::{Format, View, plain_bytes};
 use zswap::noise::Guesses;
 use zswap::{
     Cache, Codec, Damaged, New, PAGE, PARCEL_MAX_BYTES, Packed, PageMask, Priors, WINDOW_PAGES, Way,
@@ -168,6 +169,25 @@ fn noise_page_by_page_fits_into_a_parcel() {
     assert_eq!(masks(&packed), (0, 0, u16::MAX));
     let bytes: usize = blobs.iter().map(|b| cache.pool().len(b.0)).sum();
     assert_eq!(bytes, PARCEL_MAX_BYTES);
+}
+
+#[test]
+fn pages_that_are_kept_as_they_are_make_the_object_that_they_were() {
+    let (cache, mut codec, mut window) = cache("lz4");
+    let mut random = Random(2);
+    window.as_chunks_mut::<8>().0.iter_mut().for_each(|word| *word = random.word().to_le_bytes());
+    for pages in [1, 5, WINDOW_PAGES] {
+        let mask = PageMask::first(pages);
+        let (_, blobs) = store(&cache, &mut codec, &window, mask, WINDOW_PAGES, &Priors::default());
+        let &[(handle, fingerprint, false)] = &blobs[..] else { panic!("{blobs:?}") };
+        let object = cache.pool().read(handle).to_vec();
+        assert_eq!(object.len(), plain_bytes(pages));
+        let view = View::read(&object).unwrap();
+        assert_eq!((view.format, view.payload), (Format::Plain, &window[..pages * PAGE]));
+        let mut again = vec![0xaa; object.len()];
+        assert_eq!(codec.pack_plain(view.payload, &mut again), fingerprint);
+        assert!(again == object, "{pages} pages");
+    }
 }
 
 #[test]

@@ -12,7 +12,6 @@ use control::arena;
 use core::ops::Range;
 use core::slice;
 use swap::area::{Area, FileArea};
-use swap::seal::TAG;
 use swap::{CLUSTER, Place, SLOT};
 use uffd::sys::{Errno, Fd};
 use zswap::PARCEL_MAX_BYTES;
@@ -22,7 +21,7 @@ use zswap::objects::{BATCH_BYTES, BATCHES, Read};
 const READS: usize = 32;
 
 /// Room for the slots around the largest object.
-const READ_BYTES: usize = (PARCEL_MAX_BYTES + TAG).next_multiple_of(SLOT) + SLOT;
+const READ_BYTES: usize = PARCEL_MAX_BYTES.next_multiple_of(SLOT) + SLOT;
 
 /// Writes in a row that an area may refuse until no more is written there.
 pub const REFUSALS: u32 = 8;
@@ -165,7 +164,7 @@ impl AreaIo {
         Some(Ended::Read { buffer: number, read, tries, result })
     }
 
-    /// What was read of an object, its tag at the end, in a buffer that has ended.
+    /// What was read of an object, in a buffer that has ended.
     pub fn incoming(&mut self, buffer: usize, place: &Place) -> &mut [u8] {
         assert!(buffer < READS && place.slots().len() * SLOT <= READ_BYTES);
         let at = self.incoming + buffer * READ_BYTES + place.offset as usize;

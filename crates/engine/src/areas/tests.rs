@@ -4,6 +4,7 @@ use super::*;
 use memcg::AreaSetting;
 use std::cell::RefCell;
 use swap::Place;
+use swap::seal::TAG;
 use zswap::objects::{Body, Piece};
 
 const CLUSTERS: usize = 3;
@@ -92,15 +93,16 @@ fn batch(slots: &mut Slots, bytes: &[usize]) -> Batch {
         let at = batch.bytes();
         let (slot, offset) = (run.slot + (at / SLOT) as u32, (at % SLOT) as u16);
         let (key, serial) = (slots.row().number(), slots.serials().next().unwrap());
-        let place = Place { slot, offset, key, bytes: (len + TAG) as u32, serial };
-        batch.pieces.push(Piece { id: n as u32, body: body(n as u32 + 1), place });
+        let place = Place { slot, offset, key, bytes: *len as u32, serial };
+        let (body, tag) = (body(n as u32 + 1), [0; TAG]);
+        batch.pieces.push(Piece { id: n as u32, body, place, is_raw: false, tag });
     }
     batch
 }
 
-fn write(areas: &mut SwapAreas, batch: &Batch) -> bool {
-    areas.write(2, batch, |body, room| {
-        let Body::Blob { handle, .. } = *body else { panic!("{body:?}") };
+fn write(areas: &mut SwapAreas, batch: &mut Batch) -> bool {
+    areas.write(2, batch, |piece, room| {
+        let Body::Blob { handle, .. } = piece.body else { panic!("{piece:?}") };
         room.fill(handle as u8);
     });
     let Done::Written { number: 2, is_written } = wait(areas, |_| Came::Not) else { panic!("another") };
@@ -117,9 +119,9 @@ fn wait(areas: &mut SwapAreas, take_in: impl Fn(&[u8]) -> Came) -> Done {
 }
 
 /// What came of it, and the object's bytes if it is there.
-fn read(areas: &mut SwapAreas, place: Place) -> Result<Vec<u8>, Damaged> {
+fn read(areas: &mut SwapAreas, place: Place, tag: [u8; TAG]) -> Result<Vec<u8>, Damaged> {
     let bytes = RefCell::new(Vec::new());
-    areas.read(Read { id: 7, place, fingerprint: 0 });
+    areas.read(Read { id: 7, place, fingerprint: 0, tag, is_raw: false });
     let done = wait(areas, |object| {
         bytes.borrow_mut().extend(object);
         Came::Here(body(1))
@@ -137,26 +139,28 @@ fn what_is_written_is_read_and_nothing_else_is_taken_for_it() {
     let mut areas = run.open();
     let mut slots = areas.slots(&run.settings);
     let lengths = [1400, 20_000, 3, 65_900, 4096 - TAG, 4096];
-    let batch = batch(&mut slots, &lengths);
-    assert!(write(&mut areas, &batch));
+    let mut batch = batch(&mut slots, &lengths);
+    assert!(write(&mut areas, &mut batch));
     for (n, piece) in batch.pieces.iter().enumerate() {
-        assert_eq!(read(&mut areas, piece.place), Ok(alloc::vec![n as u8 + 1; lengths[n]]), "{n}");
+        assert_eq!(read(&mut areas, piece.place, piece.tag), Ok(alloc::vec![n as u8 + 1; lengths[n]]), "{n}");
     }
     let [first, second] = [0, 1].map(|n| batch.pieces[n].place);
+    let [tag, seconds_tag] = [0, 1].map(|n| batch.pieces[n].tag);
     // Not as another object, nor as the one that was there before.
-    assert_eq!(read(&mut areas, Place { serial: second.serial, ..first }), Err(Damaged::Seal));
-    assert_eq!(read(&mut areas, Place { key: first.key + 1, ..first }), Err(Damaged::Seal));
+    assert_eq!(read(&mut areas, Place { serial: second.serial, ..first }, tag), Err(Damaged::Seal));
+    assert_eq!(read(&mut areas, Place { key: first.key + 1, ..first }, tag), Err(Damaged::Seal));
     let area = DataFile::new(again(&run.area)).unwrap();
     let at = second.at() + 10_000;
     let mut byte = [0];
     area.read_at(&mut byte, at).unwrap();
     area.write_at(&[byte[0] ^ 1], at).unwrap();
-    assert_eq!(read(&mut areas, second), Err(Damaged::Seal), "a bit has changed");
-    assert!(read(&mut areas, first).is_ok());
+    assert_eq!(read(&mut areas, second, seconds_tag), Err(Damaged::Seal), "a bit has changed");
+    assert_eq!(read(&mut areas, first, seconds_tag), Err(Damaged::Seal));
+    assert!(read(&mut areas, first, tag).is_ok());
     sys::ftruncate(&run.area, 0).unwrap();
-    assert_eq!(read(&mut areas, first), Err(Damaged::Unread(Errno::EIO)));
+    assert_eq!(read(&mut areas, first, tag), Err(Damaged::Unread(Errno::EIO)));
     let AreaCounts { out, lost, .. } = areas.take_counts();
-    assert_eq!((out, lost), (batch.bytes().div_ceil(SLOT) as u64, 4));
+    assert_eq!((out, lost), (batch.bytes().div_ceil(SLOT) as u64, 5));
 }
 
 #[test]
@@ -164,7 +168,7 @@ fn an_area_that_refuses_again_and_again_is_told_once() {
     let run = Run::new();
     let mut areas = run.open();
     let mut slots = areas.slots(&run.settings);
-    let batch = batch(&mut slots, &[1400]);
+    let mut batch = batch(&mut slots, &[1400]);
     // A file that may only be read.
     let path = format!("/proc/self/fd/{}\0", run.area.raw());
     let file = DataFile::new(sys::open(path.as_bytes(), O_RDONLY).unwrap()).unwrap();
@@ -172,7 +176,7 @@ fn an_area_that_refuses_again_and_again_is_told_once() {
     areas.io = AreaIo::open(Vec::from([one]), &bell(), &areas.file).unwrap();
     for _ in 0..io::REFUSALS {
         assert_eq!(areas.refusing(), None);
-        assert!(!write(&mut areas, &batch));
+        assert!(!write(&mut areas, &mut batch));
     }
     assert_eq!([areas.refusing(), areas.refusing()], [Some(0), None]);
     assert_eq!(areas.take_counts().refused, io::REFUSALS as u64);

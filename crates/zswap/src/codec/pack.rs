@@ -328,6 +328,21 @@ fn write(
     }
 }
 
+impl Codec {
+    /// Makes an object of pages that are kept as they are, at the beginning of `object`: its fingerprint.
+    ///
+    /// # Panics
+    /// If there is no room for [`plain_bytes`](layout::plain_bytes), or no page, or more than a window of them.
+    pub fn pack_plain(&self, pages: &[u8], object: &mut [u8]) -> u32 {
+        let count = pages.len() / PAGE;
+        assert!((1..=WINDOW_PAGES).contains(&count) && pages.len() == count * PAGE);
+        let hashes = pages.chunks_exact(PAGE).map(|page| page::hash(page, self.seed));
+        layout::write(object, Format::Plain, hashes.clone().map(|hash| (hash, None)));
+        object[prefix(count, 0)..][..pages.len()].copy_from_slice(pages);
+        layout::fingerprint(hashes)
+    }
+}
+
 /// Brings the pages of an object that have data together, from the place of its first page on. They are in order, so
 /// that none is overwritten before it has moved, nor one of another object's.
 fn gather(window: &mut [u8], object: Object<'_>) {

@@ -1,6 +1,7 @@
 //! Objects that go to an area and come back, against a map of what each must hold.
 
 use super::*;
+use crate::layout::plain_bytes;
 use base::Random;
 use std::collections::BTreeMap;
 use swap::{Row, Slots, Table};
@@ -49,8 +50,10 @@ impl Contents for Shelves {
 }
 
 impl Areas for Shelves {
-    fn write(&mut self, number: usize, batch: &Batch) {
+    fn write(&mut self, number: usize, batch: &mut Batch) {
         assert!(batch.bytes() <= batch.run.bytes(), "a batch is larger than its run");
+        let raw = batch.pieces.iter().filter(|piece| piece.is_raw);
+        assert!(raw.map(|piece| piece.place).all(|place| place.offset == 0 && place.bytes % 4096 == 0));
         let pieces = batch.pieces.iter().map(|piece| {
             let Body::Blob { handle, .. } = piece.body else { panic!("{piece:?} is not in the pool") };
             (*piece, self.pool[&handle])
@@ -101,7 +104,11 @@ impl Model {
             0..3 => {
                 let pages = 1 + self.random.below(16);
                 self.made += 1;
-                let body = self.objects.store_mut().put(self.made);
+                let mut body = self.objects.store_mut().put(self.made);
+                // Some are noise.
+                if let (Body::Blob { bytes, .. }, 0) = (&mut body, self.made % 3) {
+                    *bytes = plain_bytes(pages) as u32;
+                }
                 let id = self.objects.insert(body, pages, 0);
                 (0..pages).for_each(|_| self.objects.retain(id, true));
                 self.expected.insert(id, (self.made, pages as u16, 0));

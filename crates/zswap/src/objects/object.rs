@@ -1,7 +1,8 @@
 //! One object: what it holds, who needs it, and what may be done with it.
 
+use crate::Damaged;
+use crate::layout::plain_bytes;
 use crate::objects::swapped::PlaceId;
-use crate::{Damaged, PAGE};
 
 /// What an object holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,9 +125,9 @@ impl Object {
         core::mem::replace(&mut self.body, Body::Swapped)
     }
 
-    /// True where it takes as much in the pool as in the program.
+    /// True where it holds its pages as they are, each with data.
     pub(super) fn is_raw(&self) -> bool {
-        matches!(self.body, Body::Blob { bytes, .. } if bytes as usize >= self.pages as usize * PAGE)
+        matches!(self.body, Body::Blob { bytes, .. } if bytes as usize == plain_bytes(self.pages as usize))
     }
 
     /// True where another process has it too: to give it up would free nothing, and to make anew what it holds

@@ -12,9 +12,9 @@
 //! Invariants: what is `Out` is in one batch, what is `In` in one read, and each names its object; places that are no
 //! object's are free.
 
-use crate::Damaged;
 use crate::objects::entries::Entries;
 use crate::objects::object::{Body, Io, Object};
+use crate::{Damaged, PAGE};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -47,6 +47,8 @@ struct Copied {
     place: Place,
     /// Of the contents.
     fingerprint: u32,
+    tag: [u8; TAG],
+    is_raw: bool,
 }
 
 /// An object of a batch.
@@ -58,6 +60,10 @@ pub struct Piece {
     pub body: Body,
     /// Where it goes.
     pub place: Place,
+    /// Only its pages are written, which did not shrink: then they fill slots exactly.
+    pub is_raw: bool,
+    /// What it was sealed with, once it is.
+    pub tag: [u8; TAG],
 }
 
 /// Objects that are written at once.
@@ -91,6 +97,10 @@ pub struct Read {
     pub place: Place,
     /// Of the contents.
     pub fingerprint: u32,
+    /// What it was sealed with.
+    pub tag: [u8; TAG],
+    /// Only its pages are there.
+    pub is_raw: bool,
 }
 
 /// What has come of a read.
@@ -192,6 +202,11 @@ impl Swapped {
     /// A batch that is under way.
     pub fn batch(&self, number: usize) -> Option<&Batch> {
         self.batches[number].as_ref()
+    }
+
+    /// The same, to be sealed.
+    pub(super) fn batch_mut(&mut self, number: usize) -> Option<&mut Batch> {
+        self.batches[number].as_mut()
     }
 
     /// How many batches and reads are under way.
@@ -333,9 +348,12 @@ impl Entries {
     /// Puts an object of the pool behind the others of a batch; false where it does not fit.
     fn add(&mut self, id: u32, batch: &mut Batch, slots: &Slots) -> bool {
         let o = &mut self.table[id as usize];
-        let (body, at) = (o.body, batch.bytes());
-        let sealed = body.bytes() + TAG;
-        if at + sealed > batch.run.bytes() {
+        let (body, is_raw, end) = (o.body, o.is_raw(), batch.bytes());
+        let (at, bytes) = match is_raw {
+            true => (end.next_multiple_of(SLOT), o.pages as usize * PAGE),
+            false => (end, body.bytes()),
+        };
+        if at + bytes > batch.run.bytes() {
             return false;
         }
         let Some(serial) = slots.serials().next() else { return false };
@@ -345,10 +363,10 @@ impl Entries {
             slot: batch.run.slot + (at / SLOT) as u32,
             offset: (at % SLOT) as u16,
             key: slots.row().number(),
-            bytes: sealed as u32,
+            bytes: bytes as u32,
             serial,
         };
-        batch.pieces.push(Piece { id, body, place });
+        batch.pieces.push(Piece { id, body, place, is_raw, tag: [0; TAG] });
         true
     }
 
@@ -372,7 +390,8 @@ impl Entries {
             let o = &mut self.table[piece.id as usize];
             o.io = Io::None;
             if is_kept && let Body::Blob { fingerprint, .. } = piece.body {
-                o.place = Some(self.swapped.keep(Copied { place: piece.place, fingerprint }));
+                let &Piece { place, tag, is_raw, .. } = piece;
+                o.place = Some(self.swapped.keep(Copied { place, fingerprint, tag, is_raw }));
                 // A worker may be reading it: then it goes another time.
                 if o.pins == 0 {
                     freed.push(o.leave_pool());
@@ -391,8 +410,8 @@ impl Entries {
         o.io = Io::In;
         self.retain(id, false);
         self.swapped.reads.push(id);
-        let Copied { place, fingerprint } = self.swapped.copied(place);
-        Some(Read { id, place, fingerprint })
+        let Copied { place, fingerprint, tag, is_raw } = self.swapped.copied(place);
+        Some(Read { id, place, fingerprint, tag, is_raw })
     }
 
     /// Who has waited for what has come back was served: it may go again.

@@ -1,6 +1,8 @@
 //! Objects and their clean copies, beside a store that only notes what is freed.
 
 use super::*;
+use crate::layout::plain_bytes;
+use swap::{Slots, Table};
 
 /// Handles in the order in which they were freed.
 #[derive(Default)]
@@ -72,4 +74,58 @@ fn what_is_frozen_is_no_copy_to_give_up_until_it_is_thawed() {
     assert_eq!(objects.clean_bytes(), 1000, "that on which nobody depends");
     assert!(objects.drop_clean(100));
     assert_eq!((&objects.store().0, objects.clean_bytes()), (&Vec::from([3, 2]), 0));
+}
+
+/// Notes what is written, and nothing else.
+#[derive(Default)]
+struct Written(Vec<Batch>);
+
+impl Contents for Written {
+    fn free(&mut self, _: Body) {}
+
+    fn freeze(&mut self) {}
+
+    fn thaw(&mut self) {}
+
+    fn pool_bytes(&self) -> usize {
+        0
+    }
+
+    fn areas(&mut self) -> Option<&mut dyn Areas> {
+        Some(self)
+    }
+}
+
+impl Areas for Written {
+    fn write(&mut self, _: usize, batch: &mut Batch) {
+        self.0.push(batch.clone());
+    }
+
+    fn read(&mut self, _: Read) {}
+
+    fn discard(&mut self, _: Range<u32>) {}
+}
+
+/// With hashes and header beside their pages a window took 17 slots, of which one fits into a batch of 32.
+#[test]
+fn windows_that_did_not_shrink_fill_an_area_to_the_last_slot() {
+    let words = (0..1).map(|_| Default::default()).collect();
+    let shared = (0..Table::shared_len(1)).map(|_| Default::default()).collect();
+    let table = Table::new(Vec::leak(words), Vec::leak(shared));
+    let mut objects = Objects::new(Written::default());
+    let row = table.take_row(1).expect("nobody has one");
+    objects.swapped_mut().open(Slots::new(table, row, [(0..1, 0)]));
+    for handle in 1..=40 {
+        let body = Body::Blob { handle, fingerprint: 0, bytes: plain_bytes(16) as u32 };
+        let id = objects.insert(body, 16, 0);
+        (0..16).for_each(|_| objects.retain(id, true));
+    }
+    while let WriteBack::Begun { bytes } = objects.write_back() {
+        assert_eq!(bytes, BATCH_BYTES);
+        objects.written(0, true);
+    }
+    let places: Vec<_> = objects.store().0.iter().flat_map(|batch| &batch.pieces).collect();
+    assert_eq!(places.len(), swap::CLUSTER as usize / 16);
+    assert!(places.iter().all(|piece| piece.is_raw && piece.place.slots().len() == 16));
+    assert_eq!(objects.check(), Ok(()));
 }

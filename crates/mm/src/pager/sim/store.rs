@@ -402,7 +402,7 @@ impl Contents for SimStore {
 }
 
 impl Areas for SimStore {
-    fn write(&mut self, number: usize, batch: &Batch) {
+    fn write(&mut self, number: usize, batch: &mut Batch) {
         let mut world = self.0.borrow_mut();
         world.enter();
         world.trace(
