@@ -8,6 +8,7 @@
 
 use alloc::format;
 use alloc::string::String;
+use vmscan::shrinker::Shrinker;
 
 /// How large the pool may be. Without a limit all of it.
 #[derive(Debug)]
@@ -16,11 +17,18 @@ pub struct PoolLimit {
     accept_threshold_percent: u8,
     /// It was at its limit, and has not come down to the threshold since.
     is_over: bool,
+    /// Takes from a pool that is within its limit, if the user wants it.
+    shrinker: Option<Shrinker>,
 }
 
 impl Default for PoolLimit {
     fn default() -> PoolLimit {
-        PoolLimit { max_pool_bytes: usize::MAX, accept_threshold_percent: 100, is_over: false }
+        PoolLimit {
+            max_pool_bytes: usize::MAX,
+            accept_threshold_percent: 100,
+            is_over: false,
+            shrinker: None,
+        }
     }
 }
 
@@ -40,6 +48,18 @@ impl PoolLimit {
             self.is_over = false;
         }
         self.is_over
+    }
+
+    /// From now on the pool shrinks early, or does not.
+    pub fn set_shrinker(&mut self, is_wanted: bool) {
+        if is_wanted != self.shrinker.is_some() {
+            self.shrinker = is_wanted.then(Shrinker::default);
+        }
+    }
+
+    /// What shrinks it early.
+    pub fn shrinker_mut(&mut self) -> Option<&mut Shrinker> {
+        self.shrinker.as_mut()
     }
 
     /// True while objects are to go, as far as was seen last.

@@ -50,7 +50,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         let deflate = if crowded { actions.deflate.max(CROWDED_BYTES) } else { actions.deflate };
         let deflated = self.deflate(deflate);
         let recompressed = actions.evict > 0 && self.recompress();
-        let written = self.write_back();
+        let shrunk = actions.evict > 0 && self.shrink(actions.evict.min(most));
+        let written = self.write_back() | shrunk;
         if actions.evict > 0
             && logged + evicted + deflated + self.inactive.in_flight() == 0
             && self.faults.is_empty()

@@ -16,8 +16,9 @@ use crate::swap_map::{Entry, Kind};
 use swap::Row;
 use swap::slots::Slots;
 use vmscan::readahead::Extent;
+use vmscan::shrinker::Pool;
 use vmscan::{PAGE, WINDOW};
-use zswap::objects::{Came, Io, WriteBack};
+use zswap::objects::{BATCH_BYTES, Came, Io, WriteBack};
 
 /// How many reads nobody waits for may be under way at a time.
 const READS_AHEAD: usize = 16;
@@ -87,6 +88,29 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         any
     }
 
+    /// From now on some of the pool goes as well where pages must go, or it does not.
+    pub fn set_shrinker(&mut self, is_wanted: bool) {
+        self.pool_limit.set_shrinker(is_wanted && self.has_areas());
+    }
+
+    /// The pool's part of `want` bytes that must go, where it shrinks early. True when some of it goes.
+    pub(super) fn shrink(&mut self, want: usize) -> bool {
+        let (bytes, resident) = (self.objects.pool_bytes(), self.resident_pages() * PAGE);
+        // What is on its way depends on objects, too.
+        let stored = self.stored_bytes().saturating_sub(self.objects.swapped_pages() * PAGE);
+        let Some(shrinker) = self.pool_limit.shrinker_mut() else { return false };
+        let due = shrinker.due(want, resident, Pool { bytes, stored }, BATCH_BYTES);
+        let (mut gone, mut any) = (0, false);
+        while gone < due {
+            match self.objects.write_back() {
+                WriteBack::Begun { bytes } | WriteBack::Freed { bytes } => gone += bytes.max(1),
+                WriteBack::Full | WriteBack::None => break,
+            }
+            any = true;
+        }
+        any
+    }
+
     /// Has a batch of the oldest objects written. False where there is no area, no room, or nothing old enough, or
     /// where as many batches are under way as may be.
     pub(super) fn write_some(&mut self) -> bool {
@@ -100,6 +124,9 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
 
     /// An object was read, or not: whoever waits for one looks again.
     pub(super) fn came_back(&mut self, id: u32, came: Came) {
+        if let (Some(shrinker), Came::Here(body)) = (self.pool_limit.shrinker_mut(), came) {
+            shrinker.came_back(body.bytes());
+        }
         self.objects.came_back(id, came);
         self.faults.have_read();
     }

@@ -11,7 +11,8 @@
 //!   all of those that are not frozen
 //! - an object whose `queued` is set is in the list of clean copies, once
 //! - the objects by age are those in the pool on which somebody depends, and which are not on their way to an area
-//! - `borrowed_pages` is the sum of `stored` of all objects that are relatives' records
+//! - `borrowed_pages` is the sum of `stored` of all objects that are relatives' records, `swapped_pages` that of those
+//!   that lie in areas alone
 //! - `refs == 0` if and only if the id is free
 
 use crate::objects::lru::Lru;
@@ -32,6 +33,7 @@ pub struct Entries {
     queue: VecDeque<(u32, u32)>,
     clean_bytes: usize,
     borrowed_pages: usize,
+    swapped_pages: usize,
     /// How many pages have gone out; it begins anew after 16 TiB.
     clock: u32,
     /// Which go to an area first.
@@ -44,9 +46,9 @@ impl Entries {
     /// A copy for a child, where memory is not copied by a clone.
     pub fn copy_for_child(&mut self) -> Entries {
         let (table, free, queue) = (self.table.clone(), self.free.clone(), self.queue.clone());
-        let &mut Entries { clean_bytes, borrowed_pages, clock, .. } = self;
+        let &mut Entries { clean_bytes, borrowed_pages, swapped_pages, clock, .. } = self;
         let (lru, swapped) = (self.lru.clone(), self.swapped.copy_for_child());
-        Entries { table, free, queue, clean_bytes, borrowed_pages, clock, lru, swapped }
+        Entries { table, free, queue, clean_bytes, borrowed_pages, swapped_pages, clock, lru, swapped }
     }
 
     /// Enters a new object that nobody names yet; `retain` follows.
@@ -109,6 +111,26 @@ impl Entries {
         self.borrowed_pages
     }
 
+    /// How many pages have no other copy than one in an area.
+    pub fn swapped_pages(&self) -> usize {
+        self.swapped_pages
+    }
+
+    /// It lies in an area alone from now on: what it held in the pool.
+    pub(super) fn leave_pool(&mut self, id: u32) -> Body {
+        let o = &mut self.table[id as usize];
+        self.swapped_pages += o.stored as usize;
+        o.frozen = false;
+        core::mem::replace(&mut o.body, Body::Swapped)
+    }
+
+    /// It is in the pool again, as `body`.
+    pub(super) fn enter_pool(&mut self, id: u32, body: Body) {
+        let o = &mut self.table[id as usize];
+        self.swapped_pages -= o.stored as usize;
+        (o.body, o.is_hot) = (body, true);
+    }
+
     /// What lies in areas.
     pub fn swapped(&self) -> &Swapped {
         &self.swapped
@@ -148,6 +170,7 @@ impl Entries {
         let o = &mut self.table[id as usize];
         o.stored -= 1;
         self.borrowed_pages -= o.borrowed as usize;
+        self.swapped_pages -= o.is_swapped() as usize;
         if o.stored == 0 {
             (o.clean, o.clean_since) = (true, self.clock);
             self.clean_bytes += o.bytes();
@@ -164,6 +187,7 @@ impl Entries {
         let o = &mut self.table[id as usize];
         o.stored += 1;
         self.borrowed_pages += o.borrowed as usize;
+        self.swapped_pages += o.is_swapped() as usize;
         if core::mem::take(&mut o.clean) {
             self.clean_bytes -= o.bytes();
         }
@@ -182,7 +206,7 @@ impl Entries {
 
     /// What does not hold, in words, but for what only the entries can tell.
     pub fn check(&self) -> Result<(), String> {
-        let (mut clean_bytes, mut borrowed) = (0, 0);
+        let (mut clean_bytes, mut borrowed, mut swapped) = (0, 0, 0);
         let mut queued = alloc::vec![0; self.table.len()];
         self.queue.iter().for_each(|&(id, _)| queued[id as usize] += 1);
         for (id, o) in self.iter() {
@@ -199,10 +223,14 @@ impl Entries {
             }
             clean_bytes += if o.clean { o.bytes() } else { 0 };
             borrowed += if o.borrowed { o.stored as usize } else { 0 };
+            swapped += if o.is_swapped() { o.stored as usize } else { 0 };
         }
-        let (found, counted) = ([clean_bytes, borrowed], [self.clean_bytes, self.borrowed_pages]);
+        let found = [clean_bytes, borrowed, swapped];
+        let counted = [self.clean_bytes, self.borrowed_pages, self.swapped_pages];
         if found != counted {
-            return Err(format!("bytes of clean copies, and borrowed pages: {found:?}, counted {counted:?}"));
+            return Err(format!(
+                "bytes of clean copies, borrowed pages, pages in areas: {found:?}, counted {counted:?}"
+            ));
         }
         let free = self.table.iter().filter(|o| o.refs == 0).count();
         if free != self.free.len() {

@@ -119,12 +119,6 @@ impl Object {
         is_free && self.stored > 0 && matches!(self.body, Body::Blob { .. })
     }
 
-    /// It has a copy in an area, and is in the pool no more: what it held there.
-    pub(super) fn leave_pool(&mut self) -> Body {
-        self.frozen = false;
-        core::mem::replace(&mut self.body, Body::Swapped)
-    }
-
     /// True where it holds its pages as they are, each with data.
     pub(super) fn is_raw(&self) -> bool {
         matches!(self.body, Body::Blob { bytes, .. } if bytes as usize == plain_bytes(self.pages as usize))

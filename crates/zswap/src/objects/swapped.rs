@@ -302,7 +302,7 @@ impl Entries {
                 continue;
             }
             if o.place.is_some() {
-                chosen.freed.push(o.leave_pool());
+                chosen.freed.push(self.leave_pool(id));
                 if chosen.freed.len() >= FREED_MOST {
                     break;
                 }
@@ -394,7 +394,7 @@ impl Entries {
                 o.place = Some(self.swapped.keep(Copied { place, fingerprint, tag, is_raw }));
                 // A worker may be reading it: then it goes another time.
                 if o.pins == 0 {
-                    freed.push(o.leave_pool());
+                    freed.push(self.leave_pool(piece.id));
                 }
             }
             self.age(piece.id);
@@ -435,7 +435,8 @@ impl Entries {
         match came {
             Came::Here(body) if o.stored > 0 => {
                 debug_assert!(o.is_swapped());
-                (o.body, o.is_hot, o.io) = (body, true, Io::Back);
+                o.io = Io::Back;
+                self.enter_pool(id, body);
                 self.swapped.back.push(id);
             }
             Came::Here(body) => freed.push(body),

@@ -244,6 +244,7 @@ pub fn set_up(pager: &mut Simulated, world: &Shared, plan: &Plan) {
     };
     *pager.limit.marks_mut() = marks;
     pager.set_pool_limit(plan.pool, 90);
+    pager.set_shrinker(world.borrow().random.0.is_multiple_of(3));
 }
 
 /// Some of what relatives have too is told to the family, which is not always right; some of what was told is
