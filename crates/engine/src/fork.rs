@@ -81,7 +81,7 @@ fn make_room(watch: &Watch, pager: &mut Engine) {
     let (own, pool) = (pager.usage().footprint, pager.store().pool_bytes());
     let missing = (own / FREE_PART).saturating_sub(memcg.division.pot_bytes() as usize);
     // What is in the pool stays, but for what may go to an area.
-    let goes = if memcg.settings.areas[0].bytes > 0 { pool.min(missing) } else { 0 };
+    let goes = missing.min(pager.may_go_bytes() as usize);
     let kept = pool - goes;
     let target = (own - missing).max(kept + kept / 2);
     if target >= own || memcg.settings.evict_all != 0 {

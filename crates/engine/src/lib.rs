@@ -19,7 +19,8 @@
 //! - [`workers`]: the workers; [`worker`]: what one does; [`board`]: the jobs that they take; [`meter`]: what devices
 //!   have done for one; [`processes`]: how workers and helpers are made
 //! - [`watch`]: the program as the engine sees it; [`share`]: what of the limit is the process's; [`crawl`]: whether
-//!   the program crawls; [`unhooked`]: copies of it that no hook saw
+//!   the program crawls; [`unhooked`]: copies of it that no hook saw; [`asked`]: what the user wants out now;
+//!   [`pool_bounds`]: how large the pool may be beside swap areas
 //! - [`follow`]: the engine gives up what its program gives up; [`creds`]: what that is; [`descriptors`]: what is
 //!   opened before; [`filter`]: which system calls are left
 //! - [`shared_store`]: what relatives store once; [`sharing`]: how that comes to be
@@ -31,6 +32,7 @@ extern crate alloc;
 
 pub mod answer;
 mod areas;
+pub mod asked;
 pub mod board;
 pub mod crawl;
 pub mod creds;
@@ -48,6 +50,7 @@ pub mod meter;
 pub mod pager;
 pub mod placement;
 pub mod pool;
+pub mod pool_bounds;
 pub mod process;
 pub mod processes;
 pub mod robust_lists;

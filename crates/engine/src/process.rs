@@ -124,7 +124,7 @@ fn choose_seed() {
     }
 }
 
-/// Waits until the program comes near its limit; false when it ended before.
+/// Waits until the program comes near its limit, or is to shrink now; false when it ended before.
 fn asleep(watch: &mut Watch) -> bool {
     let evict_all = watch.order.memcg.settings.evict_all != 0;
     loop {
@@ -147,7 +147,8 @@ fn asleep(watch: &mut Watch) -> bool {
         // With little left, or much mapped since the last look, it must not come to more before the next one, whatever
         // it has mapped.
         let may_burst = CONTROL.is_ahead() || watch.order.memcg.may_run_short(0);
-        if own > threshold || may_burst && data(&watch.statm) > threshold {
+        let is_asked = watch.order.slot.reclaim.asked().is_some();
+        if is_asked || own > threshold || may_burst && data(&watch.statm) > threshold {
             return true;
         }
         CONTROL.enrolled_bytes.store(mapped, Relaxed);

@@ -1,11 +1,13 @@
 //! The pager's loop, one round after the other, from when memory is managed until the program is gone.
 
 use crate::answer::{answer, enroll};
+use crate::asked::UnderWay;
 use crate::board::Board;
 use crate::crawl::{Backing, Crawling};
 use crate::idle::{self, IdleSleep};
 use crate::pager::Engine;
 use crate::placement::{Faults, Placement};
+use crate::pool_bounds::Tending;
 use crate::shared_store;
 use crate::sharing::Sharer;
 use crate::store::PageStore;
@@ -48,10 +50,6 @@ fn look_ns(marks: &Watermarks) -> u64 {
 
 /// How often figures are published.
 const PUBLISH_NS: u64 = 2_000_000;
-
-/// How often clusters of swap areas of which nothing is needed are given back. Each is a system call, which a program
-/// that is about to write there again would wait for in vain.
-const DISCARD_NS: u64 = 1_000_000_000;
 
 /// Test mode: the times between two rounds in which everything goes out. Most are short, so that pages go and come
 /// often; but a thread must come past its instruction or system call, with all the pages that this needs, however
@@ -145,8 +143,6 @@ struct Rounds {
     swapped: usize,
     looked_ns: u64,
     published_ns: u64,
-    /// When slots were given back last.
-    discarded_ns: u64,
     /// How many faults there were, and when the last one was seen.
     faults: u64,
     fault_ns: u64,
@@ -158,6 +154,8 @@ struct Rounds {
     unhooked: UnhookedCopies,
     sharer: Sharer,
     crawling: Crawling,
+    tending: Tending,
+    request: UnderWay,
 }
 
 impl Rounds {
@@ -174,7 +172,6 @@ impl Rounds {
             swapped: 0,
             looked_ns: 0,
             published_ns: 0,
-            discarded_ns: 0,
             faults: 0,
             fault_ns: 0,
             growth: Growth::default(),
@@ -185,6 +182,8 @@ impl Rounds {
             unhooked: UnhookedCopies::default(),
             sharer: Sharer::default(),
             crawling: Crawling::default(),
+            tending: Tending::default(),
+            request: UnderWay::default(),
         }
     }
 
@@ -271,10 +270,8 @@ impl Rounds {
             pager.waiting_since_ns().map_or(0, |since| 1 + now.saturating_sub(since) / 1_000_000);
         slot.share.waiting_ms.store(waiting_ms, Relaxed);
         pager.set_limit(watch.limit(own), memcg.division.processes_per_cpu(), self.growth.most());
-        if tend_areas(now, memcg, slot, pager) && now - self.discarded_ns > DISCARD_NS {
-            self.discarded_ns = now;
-            pager.give_back_slots();
-        }
+        self.tending.tend(now, memcg, slot, pager);
+        self.request.tend(now, own, slot, pager);
         watch.count_cpu();
         watch.note_name(now);
         self.unhooked.look(memcg, watch.order.pid);
@@ -287,6 +284,7 @@ impl Rounds {
         let (full_ns, crawling) = (self.full_ns, &mut self.crawling);
         let hungry_ns = if pager.waiting_since_ns().is_some() { pager.hungry_ns(now) } else { 0 };
         if !self.evict_all
+            && memcg.lets_out()
             && let Some(why) = crawling.look(now, watch, pager, own, hungry_ns >= full_ns / 2)
         {
             stop(watch, why.as_str());
@@ -362,27 +360,6 @@ impl Rounds {
     }
 }
 
-/// Sees to the swap areas: how large the pool may be beside them, what was written and read. False where there is none.
-fn tend_areas(now: u64, memcg: &Memcg, slot: &Slot, pager: &mut Engine) -> bool {
-    let settings = &memcg.settings;
-    // In the test mode there is no limit but the run's.
-    let limit = pager.marks().limit.min(memcg.max_bytes.load(Relaxed) as usize);
-    let most = limit as u64 * settings.max_pool_percent as u64 / 100;
-    let Some(areas) = pager.store_mut().swap_areas() else { return false };
-    areas.look_at_children(now, true);
-    let (counts, refusing) = (areas.take_counts(), areas.refusing());
-    let stat = &slot.stat;
-    stat.pswpout.fetch_add(counts.out, Relaxed);
-    stat.pswpin.fetch_add(counts.back, Relaxed);
-    stat.area_refused.fetch_add(counts.refused, Relaxed);
-    stat.area_lost.fetch_add(counts.lost, Relaxed);
-    if let Some(first_cluster) = refusing {
-        pager.close_area(first_cluster);
-    }
-    pager.set_pool_limit(most as usize, settings.accept_threshold_percent as u8);
-    true
-}
-
 /// Publishes what the process holds: `own` bytes, and `excess` that are counted with its relatives. A relative's log
 /// counts there, its own with what is in its pool.
 fn publish(watch: &mut Watch, pager: &Engine, own: usize, excess: usize) {
@@ -395,7 +372,7 @@ fn publish(watch: &mut Watch, pager: &Engine, own: usize, excess: usize) {
     let (pool, footprint) = (pager.store().pool_bytes(), own + excess);
     let stored = pager.stored_bytes().saturating_sub(pager.borrowed_bytes());
     let wanted = (footprint + stored).saturating_sub(pool + pager.usage().stock);
-    share.goes_bytes.store(pager.area_room().min(pool as u64), Relaxed);
+    share.goes_bytes.store(pager.may_go_bytes(), Relaxed);
     watch.publish(footprint, wanted, stored, pool + log);
 }
 

@@ -18,6 +18,9 @@ const AHEAD_PART: u64 = 32;
 /// With less no engine can work, whatever its share is.
 const LEAST: u64 = 2 << 20;
 
+/// The limit of a process of which nothing may go out: none that it could come to.
+const UNLIMITED: usize = 1 << 47;
+
 /// What the process may hold, in bytes, besides what is counted with its relatives; it holds `own` now, and more is
 /// taken from the pot if that is near the share. Of the pot counts an equal part for each that may take from it at a
 /// time.
@@ -39,6 +42,10 @@ fn within(order: &Order, own: usize, parts: u64) -> usize {
     let has = share.bytes.load(SeqCst);
     if own + ahead / 2 > has {
         division.take(order.slot, own + ahead - has);
+    }
+    // Whoever waited for room would do so until it is stopped.
+    if !order.memcg.lets_out() {
+        return UNLIMITED;
     }
     let (has, pot) = (share.bytes.load(SeqCst), division.pot_bytes());
     let limit = if has + pot > 0 { has + pot / parts.max(1) } else { order.memcg.unshared_bytes() };

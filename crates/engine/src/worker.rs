@@ -217,6 +217,7 @@ impl Bench {
             replies[count] = Some(reply);
             count += 1;
         }
+        self.codec.keep_above(watch.start.memcg.tunables.max_compression_ratio.load(Relaxed));
         self.codec.pack(&mut windows[..count], &mut || between(watch));
         for (reply, window) in replies.into_iter().flatten().zip(windows) {
             *reply = Reply::Packed(window.packed);

@@ -67,6 +67,11 @@ impl Gauges {
     pub fn wanted(&self) -> u64 {
         bytes(self.wanted_bytes.load(Acquire))
     }
+
+    /// Memory of all their pools, in bytes.
+    pub fn pool(&self) -> u64 {
+        bytes(self.pool_bytes.load(Acquire))
+    }
 }
 
 /// Until an audit a sum may be too low, and so below zero.

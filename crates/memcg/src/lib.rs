@@ -22,6 +22,7 @@
 //! (`memory.max`, `memory.current`, `memory.peak`, `memory.stat`) where it has one.
 //!
 //! - [`Memcg`]: the whole file; [`Settings`]: what the user asked for; [`AreaSetting`]: a swap area of it
+//! - [`tunables`]: what the user may change while the run goes on; [`reclaim`]: a process that is to shrink now
 //! - [`Slot`]: one process; [`Process`]: a copy of its figures
 //! - [`stat`]: what is counted: the table, [`Stat`] in the page, [`Counts`] as a copy
 //! - [`Gauges`]: what all of them hold together
@@ -39,17 +40,17 @@ mod gauges;
 pub mod hist;
 pub mod notice;
 mod process;
+pub mod reclaim;
 mod settings;
 pub mod share;
 mod slot;
 pub mod stat;
 mod text;
+pub mod tunables;
 
 pub use gauges::{GAUGES, Gauge, Gauges};
 pub use process::Process;
-pub use settings::{
-    ACCEPT_THRESHOLD_PERCENT, AREAS_MAX, AreaSetting, CLUSTER_BYTES, MAX_POOL_PERCENT, Settings,
-};
+pub use settings::{AREAS_MAX, AreaSetting, CLUSTER_BYTES, Settings};
 pub use slot::{Slot, State};
 pub use stat::{COUNTERS, Counter, Counts, Stat, Unit};
 pub use text::Text;
@@ -60,9 +61,10 @@ use core::mem::offset_of;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 use division::Division;
+use tunables::Tunables;
 
 /// "zfolio" and the version of this layout; both sides refuse any other.
-pub const MAGIC: u64 = 0x7a66_6f6c_696f_000a;
+pub const MAGIC: u64 = 0x7a66_6f6c_696f_000b;
 
 /// How many processes of a run can be managed at the same time. There is room in the file for all of them before the
 /// first begins, so that none can find none later.
@@ -103,6 +105,9 @@ pub const PAGE_FILE_GROWN: &str = "memcg-";
 /// The name there of the file with what all processes only read.
 pub const FIXED_FILE: &str = "settings";
 
+/// The socket's name there by which the user changes the run (`zfolio set`, `zfolio reclaim`).
+pub const CONTROL_FILE: &str = "control";
+
 /// How much of [`Memcg`] that is.
 pub const FIXED_BYTES: usize = offset_of!(Memcg, written);
 
@@ -141,15 +146,17 @@ pub const PATH_BYTES: usize = 256;
 #[repr(C, align(4096))]
 struct Page([u8; PAGE]);
 
-/// The mapped file. Its first [`FIXED_BYTES`] are in a file of their own, which is written before the first process
-/// starts: processes of the run, which may have different rights, map that to be read, and can change neither what the
-/// others are to do nor which files they open.
+/// The mapped file. Its first [`FIXED_BYTES`] are in a file of their own, which `zfolio run` alone writes: processes of
+/// the run, which may have different rights, map that to be read, and can change neither what the others are to do nor
+/// which files they open. But for limit and tunables it is written before the first process starts.
 #[repr(C)]
 pub struct Memcg {
     /// [`MAGIC`].
     pub magic: AtomicU64,
     /// Limit in bytes for all processes together (`memory.max`).
     pub max_bytes: AtomicU64,
+    /// What the user may change.
+    pub tunables: Tunables,
     /// What the user asked for.
     pub settings: Settings,
     /// The user's dictionary: its length, and its bytes.
@@ -204,6 +211,7 @@ impl Memcg {
     pub fn init(&mut self, max_bytes: u64, settings: Settings) {
         self.settings = settings;
         self.max_bytes.store(max_bytes, Relaxed);
+        self.tunables.begin(max_bytes);
         self.magic.store(MAGIC, Release);
     }
 
@@ -221,6 +229,31 @@ impl Memcg {
     /// The user's dictionary; empty where there is none.
     pub fn dictionary(&self) -> &[u8] {
         &self.dictionary[..(self.dictionary_bytes as usize).min(DICTIONARY_MAX_BYTES)]
+    }
+
+    /// True while what is new may go into the pool.
+    pub fn is_enabled(&self) -> bool {
+        self.tunables.enabled.load(Relaxed) != 0
+    }
+
+    /// True where the run has swap areas.
+    pub fn has_areas(&self) -> bool {
+        self.settings.areas[0].bytes > 0
+    }
+
+    /// False where nothing may go out at all: not into the pool, and there is nowhere else.
+    pub fn lets_out(&self) -> bool {
+        self.is_enabled() || self.has_areas()
+    }
+
+    /// True where the process may write to swap areas.
+    pub fn writes_back(&self, slot: &Slot) -> bool {
+        slot.tunables.writeback().unwrap_or_else(|| self.tunables.writeback.load(Relaxed) != 0)
+    }
+
+    /// How large the pool of a process may be by itself, in bytes; [`tunables::NO_MAX`]: no limit.
+    pub fn zswap_max_bytes(&self, slot: &Slot) -> u64 {
+        slot.tunables.zswap_max().unwrap_or_else(|| self.tunables.zswap_max_bytes.load(Relaxed))
     }
 
     /// The slots that were ever used.
@@ -252,12 +285,15 @@ impl Memcg {
         }
         // The coordinator may have given something to the one before, when that had just left.
         slot.share.clear();
+        slot.tunables.clear();
+        slot.reclaim.clear();
         slot.pid.store(pid, Release);
         Some(slot)
     }
 
-    /// A process is about to have its parent's pool: both are of one family.
+    /// A process is about to have its parent's pool: both are of one family, and the child is tuned as its parent is.
     pub fn join_family(&self, parent: &Slot, child: &Slot) {
+        child.tunables.copy_from(&parent.tunables);
         let founder = parent.pid.load(Relaxed);
         let family =
             parent.family.compare_exchange(0, founder, SeqCst, SeqCst).map_or_else(|old| old, |_| founder);

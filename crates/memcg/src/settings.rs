@@ -9,12 +9,6 @@ pub const AREAS_MAX: usize = 8;
 /// Bytes of a cluster: an area's size is a multiple of them.
 pub const CLUSTER_BYTES: u64 = 2 << 20;
 
-/// The percentage of the limit that the pool may take, unless the user says otherwise: the kernel's own.
-pub const MAX_POOL_PERCENT: u32 = 20;
-
-/// The percentage of its most that the pool falls to before it takes more, unless the user says otherwise.
-pub const ACCEPT_THRESHOLD_PERCENT: u32 = 90;
-
 /// A swap area.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,7 +23,7 @@ pub struct AreaSetting {
 
 /// What the user asked for; written before the first process starts, read-only afterwards.
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Settings {
     /// Compressor in the notation of the command line (`zstd:1`).
     pub compressor: Text<COMPRESSOR_BYTES>,
@@ -47,30 +41,8 @@ pub struct Settings {
     pub no_turns: u32,
     /// Test mode: every so many objects that are stored, one is damaged, to see that it is noticed; 0 damages none.
     pub damage_every: u32,
-    /// Where there are areas: how much of the limit the pool may take, in percent. Past it objects are written back.
-    pub max_pool_percent: u32,
-    /// A pool that has been full takes more when it has fallen to so many percent of its most.
-    pub accept_threshold_percent: u32,
     /// The swap areas. Those that are there come first, and clusters are numbered through them in this order.
     pub areas: [AreaSetting; AREAS_MAX],
-}
-
-impl Default for Settings {
-    fn default() -> Settings {
-        Settings {
-            compressor: Text::default(),
-            iaa_root: Text::default(),
-            evict_all: 0,
-            seed: 0,
-            full_timeout_ms: 0,
-            stop_when_slow: 0,
-            no_turns: 0,
-            damage_every: 0,
-            max_pool_percent: MAX_POOL_PERCENT,
-            accept_threshold_percent: ACCEPT_THRESHOLD_PERCENT,
-            areas: Default::default(),
-        }
-    }
 }
 
 impl Settings {

@@ -1,6 +1,8 @@
 //! One process of the run, in the shared page.
 
+use crate::reclaim::ReclaimRequest;
 use crate::share::Share;
+use crate::tunables::OwnTunables;
 use crate::{NAME_BYTES, Stat, notice};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
@@ -88,6 +90,10 @@ pub struct Slot {
     pub start: AtomicU64,
     /// The number of its row in swap's table, and 1; 0 where it has none.
     pub row: AtomicU32,
+    /// What the user has said of this process alone.
+    pub tunables: OwnTunables,
+    /// What the user wants out of it now.
+    pub reclaim: ReclaimRequest,
 }
 
 impl Slot {

@@ -296,3 +296,31 @@ fn the_total_has_the_living_and_those_that_have_ended() {
     }
     assert_eq!((m.total().faults.into_inner(), m.total().fault_ns.count()), (6, 3));
 }
+
+#[test]
+fn a_process_is_tuned_as_the_run_unless_it_has_a_word_of_its_own_which_its_children_inherit() {
+    let m = memcg();
+    let [parent, child] = [1, 2].map(|pid| process(&m, pid, "a"));
+    let of = |slot: &Slot| (m.writes_back(slot), m.zswap_max_bytes(slot));
+    assert_eq!(of(parent), (true, tunables::NO_MAX));
+    m.tunables.writeback.store(0, Relaxed);
+    m.tunables.zswap_max_bytes.store(100, Relaxed);
+    assert_eq!(of(parent), (false, 100));
+    for (writes, max) in [(true, 0), (false, 7), (true, tunables::NO_MAX)] {
+        parent.tunables.set_writeback(Some(writes));
+        parent.tunables.set_zswap_max(Some(max));
+        m.join_family(parent, child);
+        assert_eq!((of(parent), of(child)), ((writes, max), (writes, max)));
+    }
+    let number = parent.reclaim.ask(10).unwrap();
+    m.release(parent, 5);
+    collected(&m);
+    let next = process(&m, 3, "b");
+    assert!(std::ptr::eq(parent, next), "it has the same slot");
+    assert_eq!(
+        (of(next), next.reclaim.asked()),
+        ((false, 100), None),
+        "and nothing that was the other one's"
+    );
+    assert_eq!(next.reclaim.answer(number), (0, true));
+}

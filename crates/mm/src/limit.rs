@@ -4,7 +4,7 @@
 //! gives back what it discards.
 
 use alloc::string::String;
-use vmscan::watermark::{UNKNOWN, Watermarks};
+use vmscan::watermark::{Actions, UNKNOWN, Usage, Watermarks};
 
 /// A limit and a footprint.
 #[derive(Debug)]
@@ -14,12 +14,14 @@ pub struct Limit {
     footprint: usize,
     /// Test mode: everything goes out all the time.
     evict_all: bool,
+    /// What the footprint is to come down to beside, where somebody asks for it; in bytes.
+    target: Option<usize>,
 }
 
 impl Limit {
     /// A limit in bytes, of which nothing is used.
     pub fn new(limit: usize, evict_all: bool) -> Limit {
-        Limit { marks: Watermarks::new(limit, 1, UNKNOWN), footprint: 0, evict_all }
+        Limit { marks: Watermarks::new(limit, 1, UNKNOWN), footprint: 0, evict_all, target: None }
     }
 
     /// Another limit in bytes, of one of so many processes for each CPU; and how many bytes came unheard between
@@ -34,6 +36,24 @@ impl Limit {
     /// The watermarks.
     pub fn marks(&self) -> &Watermarks {
         &self.marks
+    }
+
+    /// From now on the footprint is also to come down to so many bytes; or to what the marks say alone.
+    pub fn ask(&mut self, target: Option<usize>) {
+        self.target = target;
+    }
+
+    /// True while the footprint is above what somebody asks for.
+    pub fn is_above_asked(&self) -> bool {
+        self.target.is_some_and(|target| self.footprint > target)
+    }
+
+    /// What to do where the process stands like that.
+    pub fn decide(&self, usage: &Usage) -> Actions {
+        match self.target {
+            Some(target) => self.marks.decide_down_to(target, usage),
+            None => self.marks.decide(usage),
+        }
     }
 
     /// True in the test mode.

@@ -215,6 +215,14 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
         self.limit.set(limit, processes_per_cpu, unheard);
     }
 
+    /// From now on the footprint is also to come down to so many bytes, below all marks; or to none.
+    pub fn ask(&mut self, target: Option<usize>) {
+        if target.is_some() {
+            self.reclaim.end_rest();
+        }
+        self.limit.ask(target);
+    }
+
     /// The watermarks of the limit that is set.
     pub fn marks(&self) -> &Watermarks {
         self.limit.marks()
@@ -275,14 +283,15 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
     }
 
     /// How many results of the compressors are worth a wake-up: a few where somebody waits for room, of which one
-    /// window would not make much; one where a stream is loaded ahead, or the footprint is high; else none.
+    /// window would not make much; one where a stream is loaded ahead, the footprint is high, or it is to come down;
+    /// else none.
     pub fn wants_results(&self) -> usize {
         let (_, reads) = self.objects.swapped().under_way();
         let fetches = !self.ahead.under_way().is_empty() || reads > 0;
         if !fetches && self.faults.has_waiting() {
             (self.inactive.in_flight() / 2).clamp(1, RESULTS)
         } else {
-            (fetches || self.limit.footprint() > self.marks().high) as usize
+            (fetches || self.limit.footprint() > self.marks().high || self.limit.is_above_asked()) as usize
         }
     }
 

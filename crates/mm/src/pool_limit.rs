@@ -19,6 +19,8 @@ pub struct PoolLimit {
     is_over: bool,
     /// Takes from a pool that is within its limit, if the user wants it.
     shrinker: Option<Shrinker>,
+    /// Nothing goes to areas, however large it is.
+    is_kept: bool,
 }
 
 impl Default for PoolLimit {
@@ -28,6 +30,7 @@ impl Default for PoolLimit {
             accept_threshold_percent: 100,
             is_over: false,
             shrinker: None,
+            is_kept: false,
         }
     }
 }
@@ -39,6 +42,16 @@ impl PoolLimit {
         self.accept_threshold_percent = accept_threshold_percent.min(100);
     }
 
+    /// From now on nothing goes, or what has to.
+    pub fn keep(&mut self, is_kept: bool) {
+        self.is_kept = is_kept;
+    }
+
+    /// True where nothing may go.
+    pub fn is_kept(&self) -> bool {
+        self.is_kept
+    }
+
     /// True where objects are to go from a pool of so many bytes.
     pub fn wants(&mut self, pool_bytes: usize) -> bool {
         let threshold = self.max_pool_bytes as u128 * self.accept_threshold_percent as u128 / 100;
@@ -47,7 +60,7 @@ impl PoolLimit {
         } else if pool_bytes as u128 <= threshold {
             self.is_over = false;
         }
-        self.is_over
+        self.is_over && !self.is_kept
     }
 
     /// From now on the pool shrinks early, or does not.
@@ -89,6 +102,10 @@ mod tests {
         assert_eq!(wants, [false, false, true, true, true, false, false, true]);
         limit.set(0, 90);
         assert!(limit.wants(1) && !limit.wants(0), "with none everything goes");
+        limit.keep(true);
+        assert!(!limit.wants(1) && limit.is_kept(), "without writeback nothing goes");
+        limit.keep(false);
+        assert!(limit.wants(1));
         assert_eq!(limit.check(), Ok(()));
     }
 }

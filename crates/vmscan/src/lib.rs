@@ -4,6 +4,7 @@
 //!
 //! ```text
 //!   footprint ──> watermark::Watermarks ──> how much to evict, compress, drop; whether fresh memory waits
+//!   a user who wants memory out now ──> asked::Asked ──> what the footprint is to come down to, and until when
 //!   look at the footprint ──> growth::Growth ──> how much comes that no fault tells of
 //!   page met by the clock hand ──> heat::Heat ──> spare it once more, or take it
 //!   round of the hand in vain ──> rest::Rest ──> how long it rests
@@ -20,6 +21,7 @@
 
 extern crate alloc;
 
+pub mod asked;
 pub mod crawl;
 pub mod growth;
 pub mod heat;

@@ -89,10 +89,10 @@ const RELIEF: usize = 8 * WINDOW;
 
 /// The least that is taken at a time while nobody waits: to look for pages, to list pins and to wake a compressor cost
 /// about the same for one window as for some.
-const QUANTUM: usize = 4 * WINDOW;
+pub(crate) const QUANTUM: usize = 4 * WINDOW;
 
 /// The most that one decision evicts, so that a fault never waits behind more.
-const EVICT_STEP: usize = 2 * HUGE;
+pub(crate) const EVICT_STEP: usize = 2 * HUGE;
 
 impl Watermarks {
     /// Marks for a limit in bytes. What lies between `high` and the limit takes up what grows between two looks at the

@@ -1,8 +1,13 @@
-//! The command line. What looks at runs that go on is in looks.rs.
+//! The command line. What looks at runs that go on is in looks.rs, what changes them in acts.rs, and what measures in
+//! measures.rs.
 
+mod acts;
 mod looks;
+mod measures;
 
+pub use acts::{Reclaim, Set};
 pub use looks::Stat;
+pub use measures::{Bench, BenchTask, Compress, DEFAULT_SAMPLE, DEFAULT_UNITS};
 
 use crate::size::{self, Size};
 use acomp::Compressor;
@@ -11,12 +16,6 @@ use memcg::Counter;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use zswap::Choice;
-
-/// Units that `zfolio bench` tries unless others are named.
-pub const DEFAULT_UNITS: &str = "4K,16K,64K,256K,2M";
-
-/// Memory that it tries unless another amount is named.
-pub const DEFAULT_SAMPLE: &str = "64M";
 
 /// The compressor of a run that names none: at 64 KiB a folio it is twice as dense as lz4, and the pool's density
 /// decides how much of a program stays in memory.
@@ -44,6 +43,7 @@ Examples:
   zfolio run --memory 512M -- python3 job.py     run in 512 MiB
   zfolio run --memory 50% -- redis-server        run in half of the memory there is
   zfolio stat --watch                            how is it going?
+  zfolio set 1234 memory=1G                      give a run more
   zfolio bench compress --pid 1234               which compressor suits this process?"
 )]
 pub struct Cli {
@@ -95,6 +95,21 @@ Exit status:
     /// hang.
     #[command(after_help = looks::STAT_HELP)]
     Stat(Stat),
+
+    /// Change a run that goes on: its limit, how large its pool may be
+    ///
+    /// All values are checked first. One that is out of its range, or a name that there is not, changes nothing. What
+    /// is then is printed, a line each. It holds at once, and ends with the run.
+    #[command(after_help = acts::set_help())]
+    Set(Set),
+
+    /// Shrink a process now, or a whole run
+    ///
+    /// What is cold goes into the pool, although the limit does not ask for it, until the footprint is so much lower,
+    /// no more goes out, or the process takes it back as fast. Nobody waits for room for its sake, the process keeps
+    /// its share, and it may grow again. How much it was is printed. Ctrl-C ends it with what has gone out.
+    #[command(after_help = acts::RECLAIM_HELP)]
+    Reclaim(Reclaim),
 
     /// Say whether this machine can do it, and how to get what is missing
     ///
@@ -270,85 +285,6 @@ pub struct Doctor {
     /// Look into this libc.so.6 instead of the machine's
     #[arg(long, value_name = "FILE")]
     pub libc: Option<PathBuf>,
-}
-
-/// What `zfolio bench` takes.
-#[derive(Args, Debug)]
-pub struct Bench {
-    /// What to measure.
-    #[command(subcommand)]
-    pub task: BenchTask,
-}
-
-/// What there is to measure.
-#[derive(Subcommand, Debug)]
-pub enum BenchTask {
-    /// Compare compressors and units on the memory of a process, or on files
-    ///
-    /// Every compressor takes the memory out and back at every unit, and what comes back is compared. The table has the
-    /// ratio and the speeds out and in, in bytes of memory for a second of processor time, as medians of several rounds
-    /// in turn. A `*` marks the front of each unit: what nothing else there is both denser and faster out than. The
-    /// unit is marked apart since it is another choice: larger ones are denser, and a page that is missed costs more.
-    /// Of a process its private anonymous memory is read that is present, while it runs on: not what is in swap, nor
-    /// what zfolio has out of it. Pages that one word fills are counted and left out.
-    #[command(
-        override_usage = "zfolio bench compress [OPTIONS] <--pid PID | FILE...>",
-        after_help = "\
-All compressors at all units on 64 MiB take about a minute.
-
-Exit status:
-  0  measured
-  1  the memory or a file cannot be read, or a result cannot be written
-  2  the command line is wrong
-
-Examples:
-  zfolio bench compress --pid $(pidof redis-server)
-  zfolio bench compress core.dump --unit 64K --compressor lz4,zstd:1,zstd:3
-  zfolio bench compress --pid 1234 --compressor zstd:1,zstd:1,dict=FILE --unit 4K
-  zfolio bench compress --pid 1234 --plot front.svg"
-    )]
-    Compress(Compress),
-}
-
-/// What `zfolio bench compress` takes.
-#[derive(Args, Debug)]
-pub struct Compress {
-    /// Dumps of memory, or any files, taken as one; - is standard input
-    #[arg(value_name = "FILE", required_unless_present = "pid", conflicts_with = "pid")]
-    pub files: Vec<PathBuf>,
-
-    /// Read the memory of this process
-    ///
-    /// That takes root, CAP_SYS_PTRACE, or the same user where kernel.yama.ptrace_scope is 0.
-    #[arg(long, short, value_name = "PID", allow_hyphen_values = true)]
-    pub pid: Option<String>,
-
-    /// Compress so much as one: whole pages, up to 2M
-    #[arg(long, short, value_name = "SIZE,...", default_value = DEFAULT_UNITS, allow_hyphen_values = true)]
-    pub unit: String,
-
-    /// Try these instead of all; `zfolio run --help` says what there is
-    ///
-    /// With `zstd:1,dict=FILE` a dictionary is tried. One that was made of the memory that is tried looks better than
-    /// it is.
-    #[arg(long, short, value_name = "NAME[:LEVEL][,dict=FILE],...", allow_hyphen_values = true)]
-    pub compressor: Option<String>,
-
-    /// Try at most so much memory, spread over what there is
-    #[arg(long, short, value_name = "SIZE", default_value = DEFAULT_SAMPLE, allow_hyphen_values = true)]
-    pub sample: String,
-
-    /// Measure so many times, and take the medians
-    #[arg(long, short, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
-    pub rounds: u16,
-
-    /// Write JSON instead of the table
-    #[arg(long)]
-    pub json: bool,
-
-    /// Draw ratio over speed out, with the front, into FILE as SVG
-    #[arg(long, value_name = "FILE")]
-    pub plot: Option<PathBuf>,
 }
 
 impl Run {

@@ -66,6 +66,8 @@ struct Known {
 /// Who divides.
 pub struct Coordinator {
     memcg: &'static Memcg,
+    /// The limit at the last tick, in bytes.
+    max_bytes: u64,
     cpus: u64,
     known: Vec<Known>,
     tree: Tree,
@@ -142,6 +144,7 @@ impl Coordinator {
         let cpus = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
         let mut coordinator = Coordinator {
             memcg,
+            max_bytes,
             cpus,
             known: vec![Known::default(); SLOTS],
             tree: Tree::new(own),
@@ -150,7 +153,7 @@ impl Coordinator {
             file_room,
             divided: now,
             next: now,
-            growth: Growth::new(memcg.max_bytes.load(Relaxed), library.clone()),
+            growth: Growth::new(max_bytes, library.clone()),
             unmanaged: Register::new(library),
             shared: Shared::new(max_bytes),
             shared_peak_bytes: 0,
@@ -186,6 +189,7 @@ impl Coordinator {
         if now < self.next {
             return;
         }
+        self.follow_limit();
         self.memcg.division.swaps.store(sys::is_swapping().into(), Relaxed);
         if self.tree.is_due(now) {
             // Who ends while the tree is looked at is in it, and has given its slot back.
@@ -206,6 +210,18 @@ impl Coordinator {
         let usable = self.usable().saturating_sub(files);
         self.divide(usable, now);
         self.next = now + if self.memcg.is_short() { PRESSED } else { RELAXED };
+    }
+
+    /// Tells those who go by the limit where it was changed.
+    fn follow_limit(&mut self) {
+        let max_bytes = self.memcg.max_bytes.load(Relaxed);
+        if std::mem::replace(&mut self.max_bytes, max_bytes) == max_bytes {
+            return;
+        }
+        self.shared.set_limit(max_bytes);
+        self.told.set_limit(max_bytes);
+        self.growth.set_limit(max_bytes);
+        self.file_room.iter_mut().for_each(|room| room.set_limit(max_bytes));
     }
 
     /// Says so while this process and CMD are stopped.

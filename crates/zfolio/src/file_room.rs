@@ -78,6 +78,12 @@ impl FileRoom {
         Some(FileRoom { limit_bytes: limit.bytes, usage, stat, looked: Instant::now(), seen, room })
     }
 
+    /// The run has another limit, in bytes.
+    pub fn set_limit(&mut self, max_bytes: u64) {
+        self.room.most = max_bytes / PART;
+        self.room.bytes = self.room.bytes.min(self.room.most);
+    }
+
     /// Looks, if it is time to; how much of its limit the run leaves to files, in bytes: nothing where programs cannot
     /// give anything.
     pub fn look(&mut self, now: Instant, can_give: bool) -> u64 {

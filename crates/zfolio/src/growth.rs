@@ -73,6 +73,11 @@ impl Growth {
         }
     }
 
+    /// The run has another limit, in bytes.
+    pub fn set_limit(&mut self, max_bytes: u64) {
+        self.grown_bytes = rundir::grown_bytes(max_bytes) + LIBRARIES;
+    }
+
     /// When it is to be asked again.
     pub fn due(&self) -> Instant {
         if self.attacher.is_busy() { self.stepped + STEP } else { self.due }

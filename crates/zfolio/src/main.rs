@@ -1,5 +1,6 @@
 //! The command: `zfolio run` starts a program under a limit and tells at its end how it went; `zfolio ps` and `zfolio
-//! stat` show how it goes; `zfolio doctor` says whether this machine can do it; `zfolio bench` measures it.
+//! stat` show how it goes; `zfolio set` and `zfolio reclaim` change it; `zfolio doctor` says whether this machine can
+//! do it; `zfolio bench` measures it.
 //!
 //! ```text
 //!   args, size ──> doctor (probe) ──> program (elf) ──> rundir ──> supervise ──> summary
@@ -28,6 +29,8 @@
 //! - [`progress`]: a line of them while CMD runs
 //! - [`runs`], [`snapshot`]: runs that go on, found from outside, and their figures; shown by [`ps`] and [`stat`]
 //! - [`metrics`]: the same for Prometheus, from inside
+//! - [`control_socket`]: the socket by which a run is changed while it goes on; [`client`]: who asks there, for
+//!   [`set`] and [`mod@reclaim`]
 //! - [`run`]: all of it in order
 //! - [`mod@bench`]: compressors tried on the user's own memory
 //! - [`sys`]: system calls
@@ -45,6 +48,8 @@ mod blank;
 mod causes;
 mod cgroup;
 mod check;
+mod client;
+mod control_socket;
 mod coordinator;
 mod descendants;
 mod dictionary;
@@ -63,10 +68,12 @@ mod program;
 mod progress;
 mod ps;
 mod ptrace;
+mod reclaim;
 mod roster;
 mod run;
 mod rundir;
 mod runs;
+mod set;
 mod shared;
 mod size;
 mod smaps;
@@ -96,6 +103,8 @@ extern "C" fn main(_argc: libc::c_int, _argv: *const *const libc::c_char) -> lib
             Task::Run(run) => run::run(&run),
             Task::Ps => ps::run(),
             Task::Stat(stat) => stat::run(&stat),
+            Task::Set(set) => set::run(&set),
+            Task::Reclaim(reclaim) => reclaim::run(&reclaim),
             Task::Doctor(doctor) => doctor::run(&doctor),
             Task::Bench(bench) => bench::run(&bench),
         },

@@ -21,9 +21,8 @@ use crate::supervise::{self, Watcher};
 use crate::sys::{self, Pid};
 use crate::visible;
 use iaa::setup::Setup;
-use memcg::{
-    ACCEPT_THRESHOLD_PERCENT, COMPRESSOR_BYTES, MAX_POOL_PERCENT, Memcg, ROOT_BYTES, Settings, State, Text,
-};
+use memcg::tunables::Tunables;
+use memcg::{COMPRESSOR_BYTES, Memcg, ROOT_BYTES, Settings, State, Text};
 use std::ffi::{CString, OsStr};
 use std::fmt::Display;
 use std::fs::File;
@@ -74,6 +73,7 @@ struct Watch<'a> {
     progress: Option<Progress>,
     /// What is to be served for Prometheus as soon as CMD has been started, and CMD's name.
     metrics: Option<(Metrics, String)>,
+    memory: Memory,
     is_strict: bool,
     /// Since when CMD and its descendants are being stopped for what cannot go out.
     stopping: Option<Instant>,
@@ -97,6 +97,7 @@ impl<'a> Watch<'a> {
             roster: Roster::new(memcg),
             progress: if args.progress && is_managed { Progress::new() } else { None },
             metrics: None,
+            memory: asked.memory.clone(),
             is_strict: args.strict,
             stopping: None,
         }
@@ -194,6 +195,7 @@ impl Watch<'_> {
 impl Watcher for Watch<'_> {
     fn started(&mut self) {
         self.dir.serve(self.areas.as_mut().and_then(SwapAreas::take_files));
+        self.dir.listen(self.memory.clone());
         if let Some((metrics, command)) = self.metrics.take() {
             if metrics.is_any {
                 say(format_args!("metrics at http://{}/metrics", metrics.address));
@@ -264,6 +266,7 @@ fn start(args: &Run) -> Result<u8, Refusal> {
     let library = visible::library(asked.visible_bytes);
     let mut dir = RunDir::create(&library, asked.max_bytes, asked.settings, &asked.dictionary)
         .map_err(|e| Refusal(CANNOT, format!("{e:#}")))?;
+    tune(args, &dir.memcg.tunables);
     if areas.is_some() && !dir.has_handover() {
         let parent = dir.parent().display();
         return Err(Refusal(
@@ -411,10 +414,18 @@ fn settings(args: &Run, with: Choice) -> Result<Settings, Refusal> {
         stop_when_slow,
         no_turns,
         damage_every,
-        max_pool_percent: args.max_pool_percent.unwrap_or(MAX_POOL_PERCENT),
-        accept_threshold_percent: args.accept_threshold_percent.unwrap_or(ACCEPT_THRESHOLD_PERCENT),
         areas: Default::default(),
     })
+}
+
+/// What zfolio set may change later, as far as the user says it now.
+fn tune(args: &Run, tunables: &Tunables) {
+    for (value, cell) in [
+        (args.max_pool_percent, &tunables.max_pool_percent),
+        (args.accept_threshold_percent, &tunables.accept_threshold_percent),
+    ] {
+        value.into_iter().for_each(|value| cell.store(value, Relaxed));
+    }
 }
 
 /// Opens the swap areas, if the user gives some, and enters them among the settings.

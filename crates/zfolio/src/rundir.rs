@@ -8,6 +8,7 @@
 //!   memcg, memcg-0 ... memcg-8         the shared page, and links to it
 //!   settings                           its beginning, which nobody writes but `zfolio run`
 //!   handover                           the socket by which others get it (handover.rs)
+//!   control                            the socket by which the user changes the run (control_socket.rs)
 //! ```
 //!
 //! The library is for every user, since processes of the run may change theirs. The page is this user's alone, and the
@@ -23,6 +24,8 @@
 //! loader less, and else the path with `$PLATFORM` as it is written. A shell that has the text evaluated once too often
 //! makes nothing of that, and then the path is still the library's.
 
+use crate::cgroup::Memory;
+use crate::control_socket::ControlSocket;
 use crate::handover::{AreaFiles, Handover};
 use crate::{blank, sys};
 use anyhow::{Context, Result, bail};
@@ -56,6 +59,7 @@ pub struct RunDir {
     /// The shared page. It stays mapped when the directory is gone.
     pub memcg: &'static Memcg,
     handover: Option<Handover>,
+    control: Option<ControlSocket>,
     /// The directory and the page, with the locks that say that this run is alive.
     _locked: [File; 2],
     kept: bool,
@@ -110,7 +114,8 @@ impl RunDir {
                 memcg.init(max_bytes, settings);
                 // Where there can be no socket (its path is too long) who may not open the page runs unmanaged.
                 let handover = Handover::new(&path).ok();
-                Ok(RunDir { path, memcg, handover, _locked: [lock, page], kept: false })
+                let control = ControlSocket::new(&path).ok();
+                Ok(RunDir { path, memcg, handover, control, _locked: [lock, page], kept: false })
             }
             Err(e) => {
                 let _ = fs::remove_dir_all(&path);
@@ -124,6 +129,14 @@ impl RunDir {
         if let Some(handover) = &mut self.handover {
             // Without it they run unmanaged, and say so.
             let _ = handover.serve(areas);
+        }
+    }
+
+    /// From now on the user may change the run, whose limit is a part of this memory. It takes a thread.
+    pub fn listen(&mut self, memory: Memory) {
+        if let Some(control) = &mut self.control {
+            // Without it the run stays as it is, and who asks is told.
+            let _ = control.serve(self.memcg, memory);
         }
     }
 
@@ -171,7 +184,7 @@ impl RunDir {
 
 impl Drop for RunDir {
     fn drop(&mut self) {
-        self.handover = None;
+        (self.handover, self.control) = (None, None);
         if !self.kept {
             let _ = fs::remove_dir_all(&self.path);
         }

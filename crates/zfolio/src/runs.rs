@@ -14,7 +14,7 @@ use crate::lines::printable;
 use crate::rundir::PREFIX;
 use crate::{descendants, sys};
 use clap::Parser;
-use memcg::{FIXED_BYTES, FIXED_FILE, LIBRARY_FILE, MAGIC, Memcg, PAGE_FILE};
+use memcg::{CONTROL_FILE, FIXED_BYTES, FIXED_FILE, LIBRARY_FILE, MAGIC, Memcg, PAGE_FILE};
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -33,6 +33,8 @@ pub struct Run {
     start: u64,
     /// The path of its library, as its processes have it mapped.
     pub library: PathBuf,
+    /// The link to its directory, in /proc.
+    directory: PathBuf,
     page: Page,
 }
 
@@ -64,7 +66,7 @@ impl Run {
             other if other & !LAYOUT == MAGIC & !LAYOUT => Page::Other(other & LAYOUT),
             _ => return None,
         };
-        Some(Run { pid, start: descendants::start(pid)?, library, page })
+        Some(Run { pid, start: descendants::start(pid)?, library, directory: link.to_path_buf(), page })
     }
 
     /// True where its page says that this process is the coordinator, by the number that it has for itself. A child
@@ -92,6 +94,11 @@ impl Run {
         // SAFETY: a `Memcg` consists of integers and atomics alone, and has more than `FIXED_BYTES`.
         unsafe { sys::read_shared::<Memcg>(page, settings, FIXED_BYTES) }
             .map_err(|error| format!("cannot be read: {error}"))
+    }
+
+    /// The socket by which it is changed: by a short name, in whatever mount namespace.
+    pub fn socket(&self) -> PathBuf {
+        self.directory.join(CONTROL_FILE)
     }
 
     /// True while `zfolio run` lives.

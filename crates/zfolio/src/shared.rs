@@ -146,6 +146,11 @@ impl Shared {
         }
     }
 
+    /// The run has another limit, in bytes.
+    pub fn set_limit(&mut self, max_bytes: u64) {
+        self.max_bytes = max_bytes;
+    }
+
     /// Bytes of all of it.
     pub fn bytes(&self) -> u64 {
         self.object_bytes() + self.growth_bytes

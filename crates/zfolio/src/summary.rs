@@ -30,7 +30,7 @@ pub struct Figures {
     pub elapsed_ns: u64,
     /// The compressor in the notation of the command line.
     pub compressor: String,
-    /// The limit.
+    /// The limit, the highest one where it was changed.
     pub max_bytes: u64,
     /// Highest footprint: each physical page once, pool, inactive list and engine included.
     pub peak_bytes: u64,
@@ -85,7 +85,7 @@ impl Figures {
         let latency: &Histogram = &stat.fault_ns;
         let mut figures = Figures {
             compressor: memcg.settings.compressor.as_str().to_string(),
-            max_bytes: load(&memcg.max_bytes),
+            max_bytes: load(&memcg.tunables.max_peak_bytes),
             peak_bytes: load(&memcg.peak_bytes),
             wanted_peak_bytes: load(&memcg.wanted_peak_bytes),
             stored_peak_bytes: load(&memcg.stored_peak_bytes),

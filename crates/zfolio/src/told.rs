@@ -146,6 +146,11 @@ impl Told {
         Told { max_bytes, pause: 0, groups: HashMap::new() }
     }
 
+    /// The run has another limit, in bytes.
+    pub fn set_limit(&mut self, max_bytes: u64) {
+        self.max_bytes = max_bytes;
+    }
+
     /// Takes note of all that is there. Returns the lines that are due.
     pub fn look(&mut self, findings: &[Finding]) -> Vec<String> {
         for group in self.groups.values_mut() {

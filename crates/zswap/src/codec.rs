@@ -35,6 +35,8 @@ pub struct Codec {
     trust: Option<Trust>,
     /// Windows that are best packed together.
     batch: usize,
+    /// Data that comes to more of what it was, in percent, is kept as it is.
+    most_percent: usize,
 }
 
 /// The hashes that pages of a window had when they were loaded.
@@ -117,7 +119,16 @@ impl Codec {
         let fast = auto.map(|auto| Context::new(auto.fast, window)).transpose()?;
         let trust = (!compressor.gives_up_early()).then(Trust::default);
         let context = Context::with_dictionary(compressor, window, file)?;
-        Ok(Codec { context, fast, clock: || 0, seed, plain: vec![0; window], trust, batch: 1 })
+        Ok(Codec {
+            context,
+            fast,
+            clock: || 0,
+            seed,
+            plain: vec![0; window],
+            trust,
+            batch: 1,
+            most_percent: 100,
+        })
     }
 
     /// Has it tell by this clock, in nanoseconds, what each of two compressors takes.
@@ -133,6 +144,12 @@ impl Codec {
             self.batch = self.context.batch_size().min(BATCH_MAX);
         }
         attached
+    }
+
+    /// From now on data that comes to more than so many percent of what it was is kept as it is. What saves less than a
+    /// thirty-second always is.
+    pub fn keep_above(&mut self, most_percent: u32) {
+        self.most_percent = most_percent.clamp(1, 100) as usize;
     }
 
     /// For who has nothing urgent to do ([`Context::rest`]).

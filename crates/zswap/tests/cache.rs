@@ -119,6 +119,28 @@ fn a_page_of_one_word_among_others_has_no_data() {
     }
 }
 
+/// `max_compression_ratio`: by every compressor, whatever room that leaves it.
+#[test]
+fn what_comes_to_more_than_is_wanted_is_kept_as_it_is() {
+    for algorithm in acomp::Compressor::ALL {
+        let name = algorithm.name;
+        let (cache, mut codec, window) = cache(name);
+        for (percent, unit, shrinks) in
+            [(1, 1, false), (1, 4, false), (100, 4, true), (0, 1, false), (99, 1, true)]
+        {
+            codec.keep_above(percent);
+            let (_, blobs) = store(&cache, &mut codec, &window, 0x00ffu16, unit, &Priors::default());
+            assert_eq!(blobs.len(), 8 / unit);
+            for (number, (handle, fingerprint, compressed)) in blobs.into_iter().enumerate() {
+                assert_eq!(compressed, shrinks, "{name} at {percent} %");
+                let mut to = vec![0xaa; unit * PAGE];
+                cache.load(&mut codec, handle, fingerprint, 0, &mut to).unwrap();
+                assert!(to == window[number * unit * PAGE..][..unit * PAGE], "{name} at {percent} %");
+            }
+        }
+    }
+}
+
 /// The masks: reused, zero, in objects.
 fn masks(packed: &Packed) -> (u16, u16, u16) {
     (packed.reused.to_u16(), packed.zero.to_u16(), packed.in_objects.to_u16())

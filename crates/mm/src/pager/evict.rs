@@ -36,11 +36,12 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// once.
     pub(super) fn reclaim(&mut self, most: usize) -> bool {
         // Where everything goes out all the time no fault waits for room, and the hand registers what it comes to.
-        if self.limit.footprint() > self.marks().wake && !self.limit.evicts_all() {
+        let is_asked = self.limit.is_above_asked();
+        if (is_asked || self.limit.footprint() > self.marks().wake) && !self.limit.evicts_all() {
             self.register_all();
         }
         self.reclaim.begin_search();
-        let actions = self.marks().decide(&self.usage());
+        let actions = self.limit.decide(&self.usage());
         let dropped = self.drop_spare(&actions);
         let logged = self.evict_logged(most);
         let evicted = if actions.evict > 0 { self.evict(actions.evict.min(most)) } else { 0 };
@@ -52,16 +53,17 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         let recompressed = actions.evict > 0 && self.recompress();
         let shrunk = actions.evict > 0 && self.shrink(actions.evict.min(most));
         let written = self.write_back() | shrunk;
+        let is_above = self.limit.footprint() > self.marks().low;
         if actions.evict > 0
             && logged + evicted + deflated + self.inactive.in_flight() == 0
             && self.faults.is_empty()
-            && self.limit.footprint() > self.marks().low
+            && (is_above || is_asked)
         {
             // Nothing left to take: clean copies are memory too, and so is what an object holds of pages that are
-            // elsewhere.
+            // elsewhere. What somebody asks for takes nothing out of the pool that may be there.
             return self.drop_clean()
                 || dropped > 0
-                || self.write_some()
+                || is_above && self.write_some()
                 || self.limit.footprint() >= self.marks().high && self.recompress_at_last();
         }
         recompressed || written || dropped + logged + evicted + deflated > 0

@@ -35,6 +35,11 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         self.pool_limit.set(max_pool_bytes, accept_threshold_percent);
     }
 
+    /// From now on nothing is written to areas, or what has to be (`memory.zswap.writeback`). What is there is read.
+    pub fn set_writeback(&mut self, writes: bool) {
+        self.pool_limit.keep(!writes);
+    }
+
     /// Before a clone, which a child of this row will come of: what it takes over of what lies in areas. False where
     /// there are areas, and no row: there can be no clone.
     pub fn prepare_child(&mut self, row: Option<Row>) -> bool {
@@ -61,9 +66,15 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         self.objects.swapped().slots().map_or(0, Slots::free_slots) * PAGE as u64
     }
 
+    /// How much of the pool may go to areas, in bytes.
+    pub fn may_go_bytes(&self) -> u64 {
+        if self.pool_limit.is_kept() { 0 } else { self.area_room().min(self.objects.pool_bytes() as u64) }
+    }
+
     /// Whether areas take what goes into the pool as fast as it comes; `None` where none has room.
     pub(super) fn areas_take(&self) -> Option<bool> {
-        self.objects.swapped().has_room().then(|| !self.pool_limit.is_over())
+        let has_room = self.objects.swapped().has_room() && !self.pool_limit.is_kept();
+        has_room.then(|| !self.pool_limit.is_over())
     }
 
     /// Gives clusters back of which this process needs nothing.
@@ -98,7 +109,9 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         let (bytes, resident) = (self.objects.pool_bytes(), self.resident_pages() * PAGE);
         // What is on its way depends on objects, too.
         let stored = self.stored_bytes().saturating_sub(self.objects.swapped_pages() * PAGE);
-        let Some(shrinker) = self.pool_limit.shrinker_mut() else { return false };
+        let (false, Some(shrinker)) = (self.pool_limit.is_kept(), self.pool_limit.shrinker_mut()) else {
+            return false;
+        };
         let due = shrinker.due(want, resident, Pool { bytes, stored }, BATCH_BYTES);
         let (mut gone, mut any) = (0, false);
         while gone < due {
@@ -111,10 +124,11 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         any
     }
 
-    /// Has a batch of the oldest objects written. False where there is no area, no room, or nothing old enough, or
-    /// where as many batches are under way as may be.
+    /// Has a batch of the oldest objects written. False where there is no area, no room, or nothing old enough, where
+    /// as many batches are under way as may be, or where nothing is to be written.
     pub(super) fn write_some(&mut self) -> bool {
-        matches!(self.objects.write_back(), WriteBack::Begun { .. } | WriteBack::Freed { .. })
+        !self.pool_limit.is_kept()
+            && matches!(self.objects.write_back(), WriteBack::Begun { .. } | WriteBack::Freed { .. })
     }
 
     /// A batch was written, or could not be: then its objects stay where they are.

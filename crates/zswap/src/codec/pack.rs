@@ -202,7 +202,7 @@ impl Codec {
         way: Way,
         between: &mut dyn FnMut(),
     ) {
-        let Codec { context, fast, trust, .. } = self;
+        let Codec { context, fast, trust, most_percent, .. } = self;
         // A fast one gives up on noise by itself.
         let (context, mut trust, shrunk_format) = match fast {
             Some(fast) if way == Way::Fast => (fast, None, Format::Fast),
@@ -214,7 +214,7 @@ impl Codec {
         let requests = requests.as_flattened_mut();
         let mut wanted = 0;
         for ((window, fresh), plans) in windows.iter_mut().zip(fresh).zip(&mut plans) {
-            plan(window, fresh, plans, trust.as_deref_mut(), requests, &mut wanted);
+            plan(window, fresh, plans, trust.as_deref_mut(), *most_percent, requests, &mut wanted);
         }
         context.submit(Batch::Compress(&mut requests[..wanted])).wait_with(between);
         let mut results = [[None; WINDOW_PAGES]; N];
@@ -231,13 +231,14 @@ impl Codec {
     }
 }
 
-/// Decides what each object of a window is to be, and writes a request for those that are to be compressed: the next of
-/// `requests`, of which `wanted` are taken.
+/// Decides what each object of a window is to be, and writes a request for those that are to be compressed to
+/// `most_percent` at most: the next of `requests`, of which `wanted` are taken.
 fn plan<'a>(
     window: &'a mut Window<'_>,
     fresh: &Pages,
     plans: &mut [Plan; WINDOW_PAGES],
     mut trust: Option<&mut Trust>,
+    most_percent: usize,
     requests: &mut [CompressRequest<'a>],
     wanted: &mut usize,
 ) {
@@ -264,7 +265,8 @@ fn plan<'a>(
             continue;
         }
         // As long as that saves a thirty-second: less is not worth a decompression.
-        let room = &mut room[head..][..len - len / 32];
+        let most = (len - len / 32).min(len * most_percent / 100);
+        let room = &mut room[head..][..most];
         requests[*wanted] = CompressRequest::new(plain, room);
         *plan = Plan::Compressed(*wanted, is_noise);
         *wanted += 1;

@@ -298,6 +298,9 @@ pub fn live(world: Shared, plan: &Plan, pager: &mut Simulated) -> Tally {
     let mut turn = |pager: &mut Simulated| {
         turns += 1;
         pager.park(plan.park > 0 && turns % plan.park < plan.park / 3);
+        // Somebody asks for memory now and then, and says at times that none is to go to areas.
+        pager.ask((turns % 50 < 10).then_some(plan.pages * PAGE / 4));
+        pager.set_writeback(turns % 40 >= 10);
         take_turn(&world, pager, turns);
         turns
     };

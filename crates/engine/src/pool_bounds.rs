@@ -1,0 +1,94 @@
+//! The pool beside swap areas: how large it may be, and what was written and read.
+
+use crate::pager::Engine;
+use core::sync::atomic::Ordering::*;
+use memcg::tunables::NO_MAX;
+use memcg::{Memcg, Slot};
+use zswap::objects::Contents;
+
+/// How often clusters of swap areas of which nothing is needed are given back. Each is a system call, which a program
+/// that is about to write there again would wait for in vain.
+const DISCARD_NS: u64 = 1_000_000_000;
+
+/// What is kept from one look to the next.
+#[derive(Default)]
+pub struct Tending {
+    /// When slots were given back last.
+    discarded_ns: u64,
+    /// While nothing new may go into the pool: the least that it has come to since, in bytes.
+    least: Option<u64>,
+}
+
+impl Tending {
+    /// Sees to the areas, if there are some.
+    pub fn tend(&mut self, now: u64, memcg: &Memcg, slot: &Slot, pager: &mut Engine) {
+        let pool = pager.store().pool_bytes() as u64;
+        // In the test mode there is no limit but the run's.
+        let limit = pager.marks().limit.min(memcg.max_bytes.load(Relaxed) as usize) as u64;
+        let Some(areas) = pager.store_mut().swap_areas() else { return };
+        areas.look_at_children(now, true);
+        let (counts, refusing) = (areas.take_counts(), areas.refusing());
+        let stat = &slot.stat;
+        stat.pswpout.fetch_add(counts.out, Relaxed);
+        stat.pswpin.fetch_add(counts.back, Relaxed);
+        stat.area_refused.fetch_add(counts.refused, Relaxed);
+        stat.area_lost.fetch_add(counts.lost, Relaxed);
+        if let Some(first_cluster) = refusing {
+            pager.close_area(first_cluster);
+        }
+        pager.set_writeback(memcg.writes_back(slot));
+        pager.set_shrinker(memcg.tunables.shrinker_enabled.load(Relaxed) != 0);
+        let most = self.most(limit, pool, memcg, slot);
+        let accept_threshold_percent = memcg.tunables.accept_threshold_percent.load(Relaxed);
+        pager.set_pool_limit(most as usize, accept_threshold_percent.min(100) as u8);
+        if now - self.discarded_ns > DISCARD_NS {
+            self.discarded_ns = now;
+            pager.give_back_slots();
+        }
+    }
+
+    /// How large the pool of a process may be that may hold `limit` bytes, and has `pool` in it. Where nothing new may
+    /// go in, what does on its way to an area makes as much else go.
+    fn most(&mut self, limit: u64, pool: u64, memcg: &Memcg, slot: &Slot) -> u64 {
+        let percent = u64::from(memcg.tunables.max_pool_percent.load(Relaxed).min(100));
+        let own = match memcg.zswap_max_bytes(slot) {
+            NO_MAX => usize::MAX as u64,
+            bytes => bytes,
+        };
+        let most = (limit / 100 * percent + limit % 100 * percent / 100).min(own);
+        if memcg.is_enabled() {
+            self.least = None;
+            return most;
+        }
+        let least = self.least.map_or(pool, |least| least.min(pool));
+        self.least = Some(least);
+        most.min(least)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use memcg::Settings;
+    use std::boxed::Box;
+
+    #[test]
+    fn the_pool_is_bounded_by_the_run_by_the_process_and_by_itself_where_nothing_new_may_go_in() {
+        // SAFETY: every field is an integer or an atomic, for which all zeros is a value.
+        let mut memcg: Box<Memcg> = unsafe { Box::new_zeroed().assume_init() };
+        memcg.init(1000, Settings::default());
+        let slot = memcg.claim(1).unwrap();
+        let mut tending = Tending::default();
+        let mut most = |pool| tending.most(1000, pool, &memcg, slot);
+        assert_eq!(most(7), 200, "a fifth");
+        memcg.tunables.max_pool_percent.store(35, Relaxed);
+        assert_eq!(most(7), 350);
+        slot.tunables.set_zswap_max(Some(40));
+        assert_eq!(most(7), 40);
+        slot.tunables.set_zswap_max(Some(NO_MAX));
+        memcg.tunables.enabled.store(0, Relaxed);
+        assert_eq!([300, 400, 250, 300].map(&mut most), [300, 300, 250, 250]);
+        memcg.tunables.enabled.store(1, Relaxed);
+        assert_eq!(most(7), 350);
+    }
+}
