@@ -20,6 +20,7 @@
 //! 2. a child that has not taken it over after a minute never will: its parent takes the row back first, so that the
 //!    child's own attempt fails, and the child ends before it runs an instruction of the program's.
 
+mod fates;
 mod io;
 
 use alloc::vec::Vec;
@@ -28,17 +29,17 @@ use control::handover::Areas as Handed;
 use core::ops::Range;
 use core::slice;
 use core::sync::atomic::{AtomicU32, AtomicU64};
+use fates::Fates;
 use io::{AreaIo, Ended, OneArea};
+pub use io::{REFUSALS, Refusing};
 use memcg::Settings;
 use mm::kernel::{Damaged, Done};
 use swap::area::FileArea;
+use swap::fate::{Dice, Faults};
 use swap::seal::{KEY, Key};
 use swap::{Row, SLOT, Slots, Table, seal, table};
 use uffd::sys::{self, DataFile, Errno, Fd, consts::*};
-use zswap::objects::{Batch, Came, Piece, Read};
-
-/// How often an object is read before it is lost.
-const TRIES: u32 = 3;
+use zswap::objects::{Batch, Came, Piece, READ_TRIES, Read};
 
 /// How long a child may take until its engine has its row, in nanoseconds.
 const CHILD_NS: u64 = 60_000_000_000;
@@ -146,10 +147,15 @@ impl SwapAreas {
             let bytes = clusters.len() as u64 * swap::CLUSTER_BYTES;
             areas.push(OneArea::new(clusters, FileArea::new(file, bytes)));
         }
-        let io = AreaIo::open(areas, bell, &file).ok_or(("mmap", Errno::ENOMEM))?;
+        let mut io = AreaIo::open(areas, bell, &file).ok_or(("mmap", Errno::ENOMEM))?;
         // No two processes have the same number at the same moment.
         let holder = (sys::getpid().unwrap_or(0) as u64) << 32 | sys::now_ns() >> 10 & 0xffff_ffff;
         let row = row(&table, &file, holder)?;
+        if let Ok(faults) = settings.area_faults.as_str().parse::<Faults>()
+            && faults != Faults::default()
+        {
+            io.misbehave(Fates::new(Dice::of_process(settings.seed, &table, row, faults)));
+        }
         Ok(SwapAreas {
             table,
             at,
@@ -224,8 +230,18 @@ impl SwapAreas {
         core::mem::take(&mut self.counts)
     }
 
-    /// An area, by its first cluster, that has refused so many writes in a row that it is to take no more; once.
-    pub fn refusing(&mut self) -> Option<u32> {
+    /// When something is due that nobody rings for, in nanoseconds; `None` but in the test mode.
+    pub fn due_ns(&self) -> Option<u64> {
+        self.io.due_ns()
+    }
+
+    /// Which area a slot is in, as the run numbers them from 0, and where in it, in bytes.
+    pub fn find(&self, slot: u32) -> Option<(usize, u64)> {
+        self.io.find(slot)
+    }
+
+    /// An area that has refused so many writes in a row that it is to take no more; once.
+    pub fn refusing(&mut self) -> Option<Refusing> {
         self.io.refusing()
     }
 
@@ -282,7 +298,7 @@ impl SwapAreas {
             };
             let came = match opened {
                 Ok(()) => take_in(&read, object),
-                Err(_) if tries + 1 < TRIES => {
+                Err(_) if tries + 1 < READ_TRIES => {
                     self.io.again(buffer);
                     continue;
                 }

@@ -1,6 +1,9 @@
-//! The pool beside swap areas: how large it may be, and what was written and read.
+//! The pool beside swap areas: how large it may be, what was written and read, and what of it the user is to know.
 
+use crate::areas::{REFUSALS, Refusing};
 use crate::pager::Engine;
+use control::line::Line;
+use core::fmt::Write;
 use core::sync::atomic::Ordering::*;
 use memcg::tunables::NO_MAX;
 use memcg::{Memcg, Slot};
@@ -33,8 +36,14 @@ impl Tending {
         stat.pswpin.fetch_add(counts.back, Relaxed);
         stat.area_refused.fetch_add(counts.refused, Relaxed);
         stat.area_lost.fetch_add(counts.lost, Relaxed);
-        if let Some(first_cluster) = refusing {
-            pager.close_area(first_cluster);
+        if let Some(refusing) = refusing {
+            pager.close_area(refusing.first_cluster);
+            say_refuses(memcg, refusing);
+        }
+        if stat.area_full.load(Relaxed) > 0 && memcg.areas_full.is_open() {
+            memcg.areas_full.say(
+                "no swap area has room any more: what else is stored stays in memory (a larger --backing helps, or one more)",
+            );
         }
         pager.set_writeback(memcg.writes_back(slot));
         pager.set_shrinker(memcg.tunables.shrinker_enabled.load(Relaxed) != 0);
@@ -64,6 +73,16 @@ impl Tending {
         self.least = Some(least);
         most.min(least)
     }
+}
+
+fn say_refuses(memcg: &Memcg, Refusing { number, errno, .. }: Refusing) {
+    let Some(notice) = memcg.area_refuses.get(number).filter(|notice| notice.is_open()) else { return };
+    let mut line = Line::default();
+    let _ = write!(
+        line,
+        "refused {REFUSALS} writes one after the other, with {errno}: nothing more goes there, and what it has can be read"
+    );
+    notice.say(line.as_str());
 }
 
 #[cfg(test)]

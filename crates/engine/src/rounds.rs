@@ -331,7 +331,9 @@ impl Rounds {
         } else if busy {
             self.rests.disturb(sys::now_ns());
         } else {
-            let time = self.rests.until_ns.saturating_sub(sys::now_ns());
+            let until =
+                pager.store().area_due_ns().map_or(self.rests.until_ns, |due| due.min(self.rests.until_ns));
+            let time = until.saturating_sub(sys::now_ns());
             let _ = sys::poll([pager.kernel().fd(), &watch.program], time);
         }
     }
@@ -352,6 +354,8 @@ impl Rounds {
         head.pager_wants.store(wants as u32, SeqCst);
         // What was done before this is not counted.
         let time = if pager.store().under_way() < wants || pager.kernel().has_early() { 0 } else { time };
+        let due = pager.store().area_due_ns();
+        let time = due.map_or(time, |due| time.min(due.saturating_sub(sys::now_ns())));
         let woken = sys::poll([pager.kernel().fd(), board.bell(), &watch.program], time);
         head.pager_wants.store(0, SeqCst);
         if woken.is_ok_and(|[_, bell, _]| bell) {

@@ -132,6 +132,11 @@ impl PageStore {
         self.areas.as_mut()
     }
 
+    /// When something of the areas is due that nobody rings for, in nanoseconds; `None` but in the test mode.
+    pub fn area_due_ns(&self) -> Option<u64> {
+        self.areas.as_ref().and_then(SwapAreas::due_ns)
+    }
+
     /// How many writes and reads of areas have not been heard of; and how many of them are still under way.
     fn area_io(&self) -> (usize, usize) {
         self.areas.as_ref().map_or((0, 0), SwapAreas::under_way)
@@ -430,5 +435,9 @@ impl Areas for PageStore {
 
     fn discard(&mut self, slots: Range<u32>) {
         self.areas.iter().for_each(|areas| areas.discard(slots.clone()));
+    }
+
+    fn find(&self, slot: u32) -> Option<(usize, u64)> {
+        self.areas.as_ref()?.find(slot)
     }
 }

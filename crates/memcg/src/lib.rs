@@ -29,7 +29,7 @@
 //! - [`hist::Histogram`]: latencies, log-linear
 //! - [`accelerator`]: what devices have done
 //! - [`division`]: how the limit is divided among the processes; [`share`]: a slot's part of it
-//! - [`notice::Notice`]: a line that is said once in a run
+//! - [`notice::Notice`]: a line that is said once in a run; [`notice::Notices`]: several, of which the first are shown
 //! - [`Text`]: a text of at most so many bytes
 
 #![cfg_attr(not(test), no_std)]
@@ -88,6 +88,9 @@ pub const COMPRESSOR_BYTES: usize = 160;
 
 /// The most bytes of the path under which a test has its devices.
 pub const ROOT_BYTES: usize = 256;
+
+/// The most bytes of what the test mode says of faults of swap areas.
+pub const AREA_FAULTS_BYTES: usize = 256;
 
 /// The most bytes of the dictionary that the user has in a file.
 pub const DICTIONARY_MAX_BYTES: usize = 128 << 10;
@@ -180,6 +183,12 @@ pub struct Memcg {
     pub full_warning: AtomicU32,
     /// Said when a program waits for memory for most of its time.
     pub crawls: notice::Notice,
+    /// Said of each swap area that takes no more, since it has refused too many writes.
+    pub area_refuses: [notice::Notice; AREAS_MAX],
+    /// Said when no swap area has room.
+    pub areas_full: notice::Notice,
+    /// Said of each page that was lost.
+    pub lost: notice::Notices,
     /// A process that has made a copy of itself which no hook saw, where there was one; `zfolio run` says so once, and
     /// sets [`SAID`].
     pub unseen_copy: AtomicU32,

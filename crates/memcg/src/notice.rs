@@ -68,17 +68,61 @@ impl Notice {
     }
 }
 
+/// How many of [`Notices`] are shown: as many as a user reads, and a part of a screen.
+pub const SHOWN: usize = 16;
+
+/// Lines of one kind that processes say, of which the first [`SHOWN`] are shown and the others counted.
+#[repr(C)]
+pub struct Notices {
+    said: AtomicU32,
+    _reserved: AtomicU32,
+    lines: [Notice; SHOWN],
+}
+
+impl Notices {
+    /// Says one.
+    pub fn say(&self, text: &str) {
+        if let Some(line) = self.lines.get(self.said.fetch_add(1, Relaxed) as usize) {
+            line.say(text);
+        }
+    }
+
+    /// For `zfolio run`: shows those that were not shown before.
+    pub fn show(&self, mut show: impl FnMut(&str)) {
+        self.lines.iter().for_each(|line| line.show(&mut show));
+    }
+
+    /// How many were said that are not shown.
+    pub fn unshown(&self) -> u32 {
+        self.said.load(Relaxed).saturating_sub(SHOWN as u32)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn notice() -> Notice {
+        let words = [const { AtomicU64::new(0) }; LINE_BYTES / 8];
+        Notice { state: AtomicU32::new(0), len: AtomicU32::new(0), words }
+    }
+
+    #[test]
+    fn of_many_lines_the_first_are_shown_once_and_the_others_counted() {
+        let lines = core::array::from_fn(|_| notice());
+        let notices = Notices { said: AtomicU32::new(0), _reserved: AtomicU32::new(0), lines };
+        let mut shown = Vec::new();
+        for n in 0..SHOWN + 3 {
+            notices.say(&n.to_string());
+            notices.show(|line| shown.push(line.to_string()));
+        }
+        assert_eq!(shown, (0..SHOWN).map(|n| n.to_string()).collect::<Vec<_>>());
+        assert_eq!(notices.unshown(), 3);
+    }
+
     #[test]
     fn it_is_said_once_and_shown_once() {
-        let notice = Notice {
-            state: AtomicU32::new(0),
-            len: AtomicU32::new(0),
-            words: [const { AtomicU64::new(0) }; LINE_BYTES / 8],
-        };
+        let notice = notice();
         let mut shown = Vec::new();
         notice.show(|line| shown.push(line.to_string()));
         assert!(notice.is_open());

@@ -1,6 +1,6 @@
 //! What the user asked for.
 
-use crate::{COMPRESSOR_BYTES, ROOT_BYTES, Text};
+use crate::{AREA_FAULTS_BYTES, COMPRESSOR_BYTES, ROOT_BYTES, Text};
 use core::ops::Range;
 
 /// The most swap areas of a run.
@@ -41,6 +41,8 @@ pub struct Settings {
     pub no_turns: u32,
     /// Test mode: every so many objects that are stored, one is damaged, to see that it is noticed; 0 damages none.
     pub damage_every: u32,
+    /// Test mode: how the areas fail, in the notation of the command line (`slow=20,full=50`); empty: they do not.
+    pub area_faults: Text<AREA_FAULTS_BYTES>,
     /// The swap areas. Those that are there come first, and clusters are numbered through them in this order.
     pub areas: [AreaSetting; AREAS_MAX],
 }

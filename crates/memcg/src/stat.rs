@@ -118,6 +118,7 @@ counters! {
     pswpout: Pages, "of 4 KiB written to swap areas";
     pswpin: Pages, "of 4 KiB read from swap areas";
     area_refused: Times, "a swap area did not take what was written";
+    area_full: Times, "no swap area had room for what was to be written";
     area_lost: Objects, "that a swap area did not give back as they were";
     pgdeactivate: Pages, "moved to the inactive list";
     pgactivate: Pages, "touched on the inactive list, and moved back";

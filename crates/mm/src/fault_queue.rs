@@ -3,7 +3,8 @@
 //! ```text
 //!   message ──> ready ──> served
 //!                │ ^ ├──> waiting   no room for fresh memory ──> ready again
-//!                │ │ └──> reading   an object is read from an area ──> ready again
+//!                │ │ ├──> reading   an object is read from an area ──> ready again
+//!                │ │ └──> starving  the pool has no memory for such an object ──> ready again
 //!                v │
 //!               parked              the process waits for its turn
 //! ```
@@ -43,6 +44,8 @@ pub struct FaultQueue {
     waiting: Vec<Fault>,
     /// On what is being read from an area.
     reading: Vec<Fault>,
+    /// On what is in an area, while the pool has no memory for it.
+    starving: Vec<Fault>,
     /// Of a process that waits for its turn.
     parked: Vec<Fault>,
     /// It does.
@@ -61,6 +64,7 @@ impl FaultQueue {
             ready: VecDeque::new(),
             waiting: Vec::new(),
             reading: Vec::new(),
+            starving: Vec::new(),
             parked: Vec::new(),
             is_parked: false,
             hunger: Hunger::default(),
@@ -119,20 +123,36 @@ impl FaultQueue {
         self.ready.extend(self.reading.drain(..));
     }
 
+    /// The pool has no memory for what one needs.
+    pub fn starve(&mut self, fault: Fault) {
+        self.starving.push(fault);
+    }
+
+    /// It may have some: all that wait for it are looked at again, oldest first.
+    pub fn may_have_memory(&mut self) {
+        self.ready.extend(self.starving.drain(..));
+    }
+
+    /// A thread waits for memory of the pool.
+    pub fn is_starving(&self) -> bool {
+        !self.starving.is_empty()
+    }
+
     /// A thread waits for something that is read.
     pub fn has_reading(&self) -> bool {
         !self.reading.is_empty()
     }
 
-    /// A thread waits for room.
+    /// A thread waits for room, for fresh memory or in the pool.
     pub fn has_waiting(&self) -> bool {
-        !self.waiting.is_empty()
+        !self.waiting.is_empty() || self.is_starving()
     }
 
     /// While the process waits for its turn: none is ready, and none waits for room.
     pub fn hold_back(&mut self) {
         if self.is_parked {
-            self.parked.extend(self.ready.drain(..).chain(self.waiting.drain(..)));
+            let held = self.ready.drain(..).chain(self.waiting.drain(..)).chain(self.starving.drain(..));
+            self.parked.extend(held);
         }
     }
 
@@ -141,10 +161,10 @@ impl FaultQueue {
         self.hunger.forget();
     }
 
-    /// Somebody does: all go on if there is room.
+    /// Somebody does: all that wait for fresh memory go on if there is room.
     pub fn retry(&mut self, now_ns: u64, has_room: bool) {
         self.hunger.begin(now_ns);
-        if has_room {
+        if has_room && !self.waiting.is_empty() {
             self.hunger.feed(now_ns);
             self.ready.extend(self.waiting.drain(..));
         }
@@ -182,15 +202,20 @@ impl FaultQueue {
         self.served_ns != 0 && now_ns < self.served_ns + BREAK_NS
     }
 
+    /// Those that are not ready.
+    fn apart(&self) -> [&Vec<Fault>; 4] {
+        [&self.waiting, &self.reading, &self.starving, &self.parked]
+    }
+
     /// Takes out what waits in a range; false when nothing did.
     pub fn forget(&mut self, range: &Range<usize>) -> bool {
         let count =
-            |queue: &Self| queue.ready.len() + queue.waiting.len() + queue.reading.len() + queue.parked.len();
+            |queue: &Self| queue.ready.len() + queue.apart().iter().map(|faults| faults.len()).sum::<usize>();
         let before = count(self);
         self.ready.retain(|fault| !range.contains(&fault.at));
-        self.waiting.retain(|fault| !range.contains(&fault.at));
-        self.reading.retain(|fault| !range.contains(&fault.at));
-        self.parked.retain(|fault| !range.contains(&fault.at));
+        for faults in [&mut self.waiting, &mut self.reading, &mut self.starving, &mut self.parked] {
+            faults.retain(|fault| !range.contains(&fault.at));
+        }
         count(self) < before
     }
 
@@ -201,7 +226,7 @@ impl FaultQueue {
 
     /// Since when the longest waiting thread waits for room, in nanoseconds of the kernel's clock.
     pub fn waiting_since_ns(&self) -> Option<u64> {
-        self.waiting.iter().map(|fault| fault.since_ns).min()
+        self.waiting.iter().chain(&self.starving).map(|fault| fault.since_ns).min()
     }
 
     /// How long those threads have waited so far, summed, that still wait; in nanoseconds. Who waits for its turn
@@ -211,6 +236,7 @@ impl FaultQueue {
             .iter()
             .chain(&self.waiting)
             .chain(&self.reading)
+            .chain(&self.starving)
             .map(|fault| now_ns.saturating_sub(fault.since_ns))
             .sum()
     }
@@ -256,6 +282,20 @@ mod tests {
         queue.retry(20, true);
         assert!(!queue.has_waiting());
         assert_eq!(left(&mut queue), [2, 3, 1]);
+    }
+
+    #[test]
+    fn who_waits_for_memory_of_the_pool_is_hungry_and_not_fed_by_room_for_others() {
+        let mut queue = queue(&[1, 2]);
+        let first = queue.pop().unwrap();
+        queue.starve(first);
+        assert_eq!((queue.has_waiting(), queue.waiting_since_ns()), (true, Some(1)));
+        queue.retry(10, true);
+        queue.retry(4_000_000_010, true);
+        assert_eq!((queue.is_starving(), queue.hungry_ns(4_000_000_010)), (true, 4_000_000_000));
+        queue.may_have_memory();
+        assert!(!queue.has_waiting());
+        assert_eq!(left(&mut queue), [2, 1]);
     }
 
     #[test]

@@ -56,6 +56,7 @@ mod reclaim;
 mod recompression;
 mod regions;
 pub mod shared_store;
+mod shortage;
 pub mod swap_map;
 mod swapin;
 

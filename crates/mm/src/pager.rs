@@ -46,6 +46,7 @@ use crate::reclaim::Reclaim;
 use crate::recompression::Recompression;
 use crate::regions::Regions;
 use crate::shared_store::SharedStore;
+use crate::shortage::Shortage;
 use crate::swap_map::SwapMap;
 use crate::swapin::SwapIn;
 use core::ops::Range;
@@ -91,6 +92,7 @@ pub struct Pager<'a, K, S> {
     ahead: FetchAhead,
     recompression: Recompression,
     pool_limit: PoolLimit,
+    shortage: Shortage,
     cow: CopyOnWrite,
     shared: SharedStore,
 }
@@ -124,6 +126,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
             ahead: FetchAhead::default(),
             recompression: Recompression::default(),
             pool_limit: PoolLimit::default(),
+            shortage: Shortage::default(),
             cow: CopyOnWrite::default(),
             shared: SharedStore::default(),
         }
@@ -137,12 +140,15 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
         self.learn_growth();
         let mut busy = self.collect();
         self.faults.hold_back();
-        if self.faults.has_waiting() {
+        // Who waited for memory of the pool has not had it yet when it is looked for once more.
+        let looks_again = self.shortage.is_on() && (self.faults.has_reading() || !self.faults.is_empty());
+        if self.faults.has_waiting() || looks_again {
             let has_room = self.marks().relieved(&self.usage());
             self.faults.retry(self.kernel.now_ns(), has_room);
         } else {
             self.faults.nobody_waits();
         }
+        self.end_rest_of_reads();
         let is_paused = self.reclaim.is_paused();
         if self.faults.is_empty() {
             let is_soon = self.faults.is_soon(self.kernel.now_ns());

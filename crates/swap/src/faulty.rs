@@ -1,81 +1,23 @@
 //! An area that misbehaves as disks do, by a seed: an ordinary [`Area`] around another.
 
 use crate::area::Area;
-use base::{Errno, Mutex, Random};
-use core::ops::DerefMut;
-
-/// How often what happens: once in so many calls of its kind; never, where it is 0.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Faults {
-    /// A read is EIO.
-    pub read_errors: usize,
-    /// A write is EIO, and has written nothing.
-    pub write_errors: usize,
-    /// A write is EIO, and has written its first part.
-    pub short_writes: usize,
-    /// A read is EIO, and has read its first part.
-    pub short_reads: usize,
-    /// One bit of what is read is another; the next read may be right.
-    pub wrong_reads: usize,
-    /// One bit of what is written is another, and stays so.
-    pub wrong_writes: usize,
-    /// A write is lost, and said to be done: what lies there is the older version.
-    pub lost_writes: usize,
-    /// A write is ENOSPC.
-    pub full: usize,
-    /// A call is slow: it is handed to [`Slow`].
-    pub slow: usize,
-}
-
-/// How often each has happened.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Happened {
-    /// Reads that were EIO, short ones with them.
-    pub read_errors: u64,
-    /// Writes that were EIO, short ones with them.
-    pub write_errors: u64,
-    /// Reads with a wrong bit.
-    pub wrong_reads: u64,
-    /// Writes with a wrong bit.
-    pub wrong_writes: u64,
-    /// Writes that were lost.
-    pub lost_writes: u64,
-    /// Writes that were ENOSPC.
-    pub full: u64,
-    /// Calls that were slow.
-    pub slow: u64,
-}
+use crate::fate::{Dice, End, Fate, Faults, Happened};
+use base::{Errno, Mutex};
 
 /// What a slow call does before it goes on, given its length in bytes: sleeps, or moves a clock of the test's.
 pub type Slow<'a> = &'a (dyn Fn(usize) + Sync);
 
-struct State {
-    faults: Faults,
-    happened: Happened,
-    random: Random,
-}
-
 /// An area around another.
 pub struct FaultyArea<'a, A> {
     area: A,
-    state: Mutex<State>,
+    dice: Mutex<Dice>,
     slow: Slow<'a>,
-}
-
-/// What becomes of a write.
-enum Write {
-    Whole,
-    Part(usize),
-    Wrong,
-    Lost,
-    Error(Errno),
 }
 
 impl<'a, A: Area> FaultyArea<'a, A> {
     /// An area that does as `faults` say, in an order that comes from the seed.
     pub fn new(area: A, seed: u64, faults: Faults, slow: Slow<'a>) -> FaultyArea<'a, A> {
-        let state = State { faults, happened: Happened::default(), random: Random(seed) };
-        FaultyArea { area, state: Mutex::new(state), slow }
+        FaultyArea { area, dice: Mutex::new(Dice::new(seed, faults)), slow }
     }
 
     /// The area around which it is.
@@ -85,62 +27,29 @@ impl<'a, A: Area> FaultyArea<'a, A> {
 
     /// Has other faults from now on.
     pub fn set(&self, faults: Faults) {
-        self.state.lock().faults = faults;
+        self.dice.lock().set(faults);
     }
 
     /// What has happened so far.
     pub fn happened(&self) -> Happened {
-        self.state.lock().happened
+        self.dice.lock().happened()
     }
 
-    fn wait(&self, bytes: usize) {
-        let is_slow = {
-            let mut held = self.state.lock();
-            let state = held.deref_mut();
-            let is_slow = one_in(&mut state.random, state.faults.slow);
-            state.happened.slow += u64::from(is_slow);
-            is_slow
-        };
-        if is_slow {
+    /// How a call is to end, after it was as slow as it is to be.
+    fn end(&self, bytes: usize, fate: impl FnOnce(&mut Dice) -> Fate) -> End {
+        let Fate { late_ns, end } = fate(&mut self.dice.lock());
+        if late_ns > 0 {
             (self.slow)(bytes);
         }
-    }
-
-    fn fate(&self, bytes: usize) -> Write {
-        let mut held = self.state.lock();
-        let State { faults, happened, random } = held.deref_mut();
-        if one_in(random, faults.write_errors) {
-            happened.write_errors += 1;
-            Write::Error(Errno::EIO)
-        } else if one_in(random, faults.full) {
-            happened.full += 1;
-            Write::Error(Errno::ENOSPC)
-        } else if one_in(random, faults.short_writes) {
-            happened.write_errors += 1;
-            Write::Part(self.part(random, bytes))
-        } else if one_in(random, faults.lost_writes) {
-            happened.lost_writes += 1;
-            Write::Lost
-        } else if bytes > 0 && one_in(random, faults.wrong_writes) {
-            happened.wrong_writes += 1;
-            Write::Wrong
-        } else {
-            Write::Whole
-        }
-    }
-
-    /// A length below `bytes` that the area can do.
-    fn part(&self, random: &mut Random, bytes: usize) -> usize {
-        random.below(bytes.max(1)) / self.area.align() * self.area.align()
+        end
     }
 
     /// Flips a bit of what has been written, on the area itself: what is written is not ours to change.
-    fn spoil(&self, at: u64, from: &[u8]) -> Result<(), Errno> {
+    fn spoil(&self, at: u64, from: &[u8], bit: usize) -> Result<(), Errno> {
         let align = self.area.align();
         if align > BLOCK_BYTES {
             return Err(Errno::EINVAL);
         }
-        let bit = self.state.lock().random.below(from.len() * 8);
         let first = bit / 8 / align * align;
         let mut block = Block([0; BLOCK_BYTES]);
         block.0[..align].copy_from_slice(&from[first..first + align]);
@@ -166,37 +75,25 @@ impl<A: Area> Area for FaultyArea<'_, A> {
     }
 
     fn read(&self, at: u64, to: &mut [u8]) -> Result<(), Errno> {
-        self.wait(to.len());
-        let mut held = self.state.lock();
-        let State { faults, happened, random } = held.deref_mut();
-        let (is_error, is_short) = (one_in(random, faults.read_errors), one_in(random, faults.short_reads));
-        let is_wrong = one_in(random, faults.wrong_reads) && !to.is_empty();
-        let (part, bit) = (self.part(random, to.len()), random.below(to.len().max(1) * 8));
-        if is_error || is_short {
-            happened.read_errors += 1;
-            drop(held);
-            if is_short {
-                self.area.read(at, &mut to[..part])?;
+        match self.end(to.len(), |dice| dice.read(to.len(), self.area.align())) {
+            End::Error(errno) => return Err(errno),
+            End::Part(bytes) => return self.area.read(at, &mut to[..bytes]).and(Err(Errno::EIO)),
+            End::Whole | End::Lost => self.area.read(at, to)?,
+            End::Wrong(bit) => {
+                self.area.read(at, to)?;
+                to[bit / 8] ^= 1 << (bit % 8);
             }
-            return Err(Errno::EIO);
-        }
-        happened.wrong_reads += u64::from(is_wrong);
-        drop(held);
-        self.area.read(at, to)?;
-        if is_wrong {
-            to[bit / 8] ^= 1 << (bit % 8);
         }
         Ok(())
     }
 
     fn write(&self, at: u64, from: &[u8]) -> Result<(), Errno> {
-        self.wait(from.len());
-        match self.fate(from.len()) {
-            Write::Whole => self.area.write(at, from),
-            Write::Lost => Ok(()),
-            Write::Error(errno) => Err(errno),
-            Write::Part(bytes) => self.area.write(at, &from[..bytes]).and(Err(Errno::EIO)),
-            Write::Wrong => self.area.write(at, from).and_then(|()| self.spoil(at, from)),
+        match self.end(from.len(), |dice| dice.write(from.len(), self.area.align())) {
+            End::Whole => self.area.write(at, from),
+            End::Lost => Ok(()),
+            End::Error(errno) => Err(errno),
+            End::Part(bytes) => self.area.write(at, &from[..bytes]).and(Err(Errno::EIO)),
+            End::Wrong(bit) => self.area.write(at, from).and_then(|()| self.spoil(at, from, bit)),
         }
     }
 
@@ -205,15 +102,11 @@ impl<A: Area> Area for FaultyArea<'_, A> {
     }
 }
 
-/// True once in `n` times; never, where it is 0.
-fn one_in(random: &mut Random, n: usize) -> bool {
-    n > 0 && random.one_in(n)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::area::tests::area;
+    use base::Random;
     use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
     const LEN: usize = 1000;

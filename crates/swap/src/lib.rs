@@ -16,7 +16,7 @@
 //! - [`table`]: [`Table`], clusters and processes of the run
 //! - [`slots`]: [`Slots`], the clusters of one process
 //! - [`area`]: [`Area`], what stores bytes: a file or a block device
-//! - [`faulty`]: an area that fails, by a seed
+//! - [`fate`]: how often reads and writes fail, and which, by a seed; [`faulty`]: an area that does
 //! - [`seal`]: encryption, and whether an object is the one that was written
 
 #![cfg_attr(not(test), no_std)]
@@ -25,6 +25,7 @@
 extern crate alloc;
 
 pub mod area;
+pub mod fate;
 pub mod faulty;
 pub mod place;
 pub mod seal;

@@ -126,8 +126,8 @@ pub fn seal(key: &Key, place: &Place, object: &mut [u8]) -> [u8; TAG] {
     key.seal(nonce(place.serial, OF_OBJECTS), &also(place), object)
 }
 
-/// Decrypts an object where it is, from what has been read at its place, by the tag that it was sealed with. Bytes with a
-/// broken seal stay as they are.
+/// Decrypts an object where it is, from what has been read at its place, by the tag that it was sealed with. Bytes with
+/// a broken seal stay as they are.
 pub fn open(key: &Key, place: &Place, tag: &[u8; TAG], object: &mut [u8]) -> Result<(), Broken> {
     if object.len() != place.bytes as usize {
         return Err(Broken);

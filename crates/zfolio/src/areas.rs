@@ -96,6 +96,11 @@ impl SwapAreas {
         settings
     }
 
+    /// An area's path as the user gives it, by its number from 0.
+    pub fn path(&self, number: usize) -> String {
+        self.opened.get(number).map(|of| of.path.display().to_string()).unwrap_or_default()
+    }
+
     /// What is handed to processes, once.
     pub fn take_files(&mut self) -> Option<AreaFiles> {
         self.files.take()

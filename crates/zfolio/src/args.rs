@@ -2,6 +2,7 @@
 //! measures.rs.
 
 mod acts;
+mod help;
 mod looks;
 mod measures;
 
@@ -10,12 +11,10 @@ pub use looks::Stat;
 pub use measures::{Bench, BenchTask, Compress, DEFAULT_SAMPLE, DEFAULT_UNITS};
 
 use crate::size::{self, Size};
-use acomp::Compressor;
 use clap::{Args, CommandFactory, Parser, Subcommand};
-use memcg::Counter;
+use help::{compressors, counters};
 use std::ffi::OsString;
 use std::path::PathBuf;
-use zswap::Choice;
 
 /// The compressor of a run that names none: at 64 KiB a folio it is twice as dense as lz4, and the pool's density
 /// decides how much of a program stays in memory.
@@ -229,6 +228,10 @@ pub struct Run {
     #[arg(long, hide = true, value_name = "N", default_value_t = 0)]
     pub damage: u32,
 
+    /// Test mode: let reads and writes of swap areas fail once in so many times, as in slow=20,full=50,read_errors=100
+    #[arg(long, hide = true, value_name = "NAME=N,...", default_value = "", requires = "backing")]
+    pub area_faults: String,
+
     /// Test mode: stop CMD after so many milliseconds at a full limit without any progress
     #[arg(long, hide = true, value_name = "MS", default_value_t = FULL_TIMEOUT_MS)]
     pub full_timeout_ms: u32,
@@ -240,40 +243,6 @@ pub struct Run {
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     pub command: Vec<OsString>,
-}
-
-/// The help text of `--compressor`: the names, and if it is `long` what each is good for.
-fn compressors(long: bool) -> String {
-    let names: Vec<&str> = Compressor::ALL.iter().map(|algorithm| algorithm.name).collect();
-    let (last, others) = names.split_last().expect("there is one");
-    let mut text = format!(
-        "Compress with this: {} or {last}, if you like with a level; or auto, lz4 and zstd",
-        others.join(", ")
-    );
-    if long {
-        text += "\n";
-        for algorithm in Compressor::ALL {
-            text += &format!("\n{algorithm}:\n    {}", algorithm.description);
-        }
-        text += &format!("\n{}:\n    {}", Choice::FORM, Choice::DESCRIPTION);
-        text += &format!(
-            "\n\ndict=FILE: a dictionary, at most {} KiB: any bytes, or what `zstd --train` writes.",
-            acomp::FILE_MAX_BYTES >> 10
-        );
-        text += "\n\ng_comp_wqs_per_iaa=N: the last N queues of each accelerator compress, its others decompress; 0: all do both. distribute_comps=0, \
-                 distribute_decomps=0: a CPU's own accelerator instead of all of its package in turn. verify_compress=1: what an accelerator has written it \
-                 reads back, and what is wrong is done again. timeout_ms=N: what takes an accelerator longer the CPU does (100).";
-    }
-    text
-}
-
-/// The help of --json.
-fn counters() -> String {
-    let mut text = "Write the figures of the run to FILE as JSON when CMD has ended\n\nIts counters, all processes together:".to_string();
-    for Counter { name, unit, text: what } in memcg::COUNTERS {
-        text += &format!("\n  {name}: {} {what}", unit.name());
-    }
-    text
 }
 
 /// What `zfolio doctor` takes.

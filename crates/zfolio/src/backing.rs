@@ -43,6 +43,8 @@ pub struct Backing {
 /// An area that is open.
 #[derive(Debug)]
 pub struct Opened {
+    /// As the user names it.
+    pub path: PathBuf,
     /// The storage.
     pub area: FileArea,
     /// Areas of higher priorities are used first.
@@ -132,7 +134,7 @@ impl Backing {
         let file =
             DataFile::new(fd(file)).map_err(|errno| anyhow::anyhow!("{path}: holds no data: {errno}"))?;
         let area = FileArea::new(file, bytes);
-        Ok(Opened { area, priority: self.priority, is_emptied })
+        Ok(Opened { path: self.path.clone(), area, priority: self.priority, is_emptied })
     }
 
     /// The size in bytes, whole clusters: what is asked for, or else what is usual here. A share is of `most`.

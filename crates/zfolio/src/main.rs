@@ -31,7 +31,7 @@
 //! - [`metrics`]: the same for Prometheus, from inside
 //! - [`control_socket`]: the socket by which a run is changed while it goes on; [`client`]: who asks there, for
 //!   [`set`] and [`mod@reclaim`]
-//! - [`run`]: all of it in order
+//! - [`settings`]: what the command line asks of the engines; [`run`]: all of it in order
 //! - [`mod@bench`]: compressors tried on the user's own memory
 //! - [`sys`]: system calls
 
@@ -74,6 +74,7 @@ mod run;
 mod rundir;
 mod runs;
 mod set;
+mod settings;
 mod shared;
 mod size;
 mod smaps;

@@ -22,7 +22,7 @@ use crate::sys::{self, Pid};
 use crate::visible;
 use iaa::setup::Setup;
 use memcg::tunables::Tunables;
-use memcg::{COMPRESSOR_BYTES, Memcg, ROOT_BYTES, Settings, State, Text};
+use memcg::{Memcg, Settings, State};
 use std::ffi::{CString, OsStr};
 use std::fmt::Display;
 use std::fs::File;
@@ -121,6 +121,7 @@ impl Watch<'_> {
             self.clear();
             say("warning: the limit is full, and nothing more can go out: the program waits");
         }
+        self.warn_of_areas();
         for words in self.roster.take_words() {
             self.clear();
             say(printable(&words));
@@ -139,6 +140,26 @@ impl Watch<'_> {
                  copy, which is ended by SIGSEGV where it uses that (sanitizers start llvm-symbolizer so: symbolize=0 in their options helps)"
             ));
         }
+    }
+
+    /// Says what there is of swap areas, and of pages that cannot be restored.
+    fn warn_of_areas(&mut self) {
+        let memcg = self.memcg;
+        for (number, notice) in memcg.area_refuses.iter().enumerate() {
+            notice.show(|line| {
+                self.clear();
+                let path = self.areas.as_ref().map(|areas| areas.path(number)).unwrap_or_default();
+                say(format_args!("warning: --backing {path}: {line}"));
+            });
+        }
+        memcg.areas_full.show(|line| {
+            self.clear();
+            say(format_args!("warning: {line}"));
+        });
+        memcg.lost.show(|line| {
+            self.clear();
+            say(printable(line));
+        });
     }
 
     /// Where the run is strict, stops it for what cannot go out. CMD's end ends the run.
@@ -160,6 +181,10 @@ impl Watch<'_> {
     fn finish(mut self, is_managed: bool) -> (Figures, bool) {
         self.roster.tick();
         self.warn();
+        let unshown = self.memcg.lost.unshown();
+        if unshown > 0 {
+            say(format_args!("{unshown} more pages could not be restored"));
+        }
         let is_stopped = self.stopping.is_some();
         if is_stopped {
             self.coordinator.signal_all(libc::SIGKILL);
@@ -322,7 +347,7 @@ impl Asked {
         let choice = compressor(args)?;
         let dictionary = dictionary::read(&args.compressor.to_string_lossy(), choice.compressor)
             .map_err(Refusal::usage)?;
-        let settings = settings(args, choice)?;
+        let settings = crate::settings::settings(args, choice).map_err(Refusal::usage)?;
         if let Some(limit) = memory.cgroup.as_ref().filter(|limit| limit.bytes < max_bytes) {
             let (mine, its) = (Bytes(max_bytes), Bytes(limit.bytes));
             say(format_args!(
@@ -392,30 +417,6 @@ fn tell(figures: &mut Figures, with_summary: bool, cmd: Cmd) {
 fn compressor(args: &Run) -> Result<Choice, Refusal> {
     let text = args.compressor.to_string_lossy();
     Choice::parse(&text).map_err(|e| Refusal::usage(format_args!("--compressor {text}: {e}")))
-}
-
-fn settings(args: &Run, with: Choice) -> Result<Settings, Refusal> {
-    let name = with.to_string();
-    let compressor = Text::new(&name).ok_or_else(|| {
-        Refusal::usage(format_args!("--compressor {name}: longer than {COMPRESSOR_BYTES} bytes"))
-    })?;
-    let root = &args.iaa_root;
-    let iaa_root = Text::new(root)
-        .ok_or_else(|| Refusal::usage(format_args!("--iaa-root {root}: longer than {ROOT_BYTES} bytes")))?;
-    let (evict_all, seed) = (args.evict_all.into(), args.seed);
-    let (full_timeout_ms, damage_every) = (args.full_timeout_ms, args.damage);
-    let (no_turns, stop_when_slow) = (args.no_turns.into(), args.stop_when_slow.unwrap_or(0));
-    Ok(Settings {
-        compressor,
-        iaa_root,
-        evict_all,
-        seed,
-        full_timeout_ms,
-        stop_when_slow,
-        no_turns,
-        damage_every,
-        areas: Default::default(),
-    })
 }
 
 /// What zfolio set may change later, as far as the user says it now.

@@ -373,17 +373,3 @@ fn an_area_that_returns_something_else_stops_the_program() {
     assert!(!output.status.success() && rest.is_empty(), "{said}");
     assert!(said.contains("cannot be restored: its seal is broken"), "{said}");
 }
-
-#[test]
-fn a_program_for_which_an_area_has_no_room_is_stopped_and_told() {
-    let scratch = Scratch::new("full");
-    let area = format!("{},size=16M", scratch.path());
-    // On a busy machine a page finds room now and then: it may crawl instead.
-    let options =
-        ["--memory", "64M", "--full-timeout-ms", "2000", "--stop-when-slow", "50", "--backing", &area];
-    let program = ["--", "python3", "-c", NOISE, "120", "0"];
-    let output = Command::new(ZFOLIO).args(["run", "--quiet"]).args(options).args(program).output().unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(128 + 9), "{said}");
-    assert!(said.contains("what helps: a higher limit, or more room in swap areas (--backing)"), "{said}");
-}

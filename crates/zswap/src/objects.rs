@@ -15,7 +15,7 @@ use core::ops::{Deref, DerefMut, Range};
 pub use entries::Entries;
 pub use object::{Body, Io, Object};
 use swapped::Chosen;
-pub use swapped::{BATCH_BYTES, BATCHES, Batch, Came, Piece, Read, Swapped};
+pub use swapped::{BATCH_BYTES, BATCHES, Batch, Came, Piece, READ_TRIES, Read, Swapped};
 
 /// Where the contents of objects lie.
 pub trait Contents {
@@ -36,13 +36,15 @@ pub trait Contents {
 
 /// What writes to swap areas and reads from them, while the caller goes on.
 pub trait Areas {
-    /// Has a batch sealed, which gives each piece its tag, and written. What its objects hold is copied at once: they may
-    /// be freed afterwards.
+    /// Has a batch sealed, which gives each piece its tag, and written. What its objects hold is copied at once: they
+    /// may be freed afterwards.
     fn write(&mut self, number: usize, batch: &mut Batch);
     /// Has an object read, opened, and taken into the pool.
     fn read(&mut self, read: Read);
     /// Nobody needs these slots, and nobody else can have them yet.
     fn discard(&mut self, slots: Range<u32>);
+    /// For the user: which area a slot is in, counted from 0, and where in it, in bytes.
+    fn find(&self, slot: u32) -> Option<(usize, u64)>;
 }
 
 /// What a look for objects to be written has come to.
@@ -70,13 +72,15 @@ pub struct Objects<S> {
     store: S,
     /// The store had no memory for one of the last.
     is_full: bool,
+    /// Memory of the pool was given back since that was asked.
+    has_freed: bool,
     entries: Entries,
 }
 
 impl<S> Objects<S> {
     /// No object yet.
     pub fn new(store: S) -> Objects<S> {
-        Objects { store, is_full: false, entries: Entries::default() }
+        Objects { store, is_full: false, has_freed: false, entries: Entries::default() }
     }
 
     /// The entries without their store; none are left here.
@@ -103,6 +107,11 @@ impl<S> Objects<S> {
     /// True when the store had no memory for one of the last objects.
     pub fn is_full(&self) -> bool {
         self.is_full
+    }
+
+    /// True when memory of the pool was given back since the last call.
+    pub fn take_freed(&mut self) -> bool {
+        core::mem::take(&mut self.has_freed)
     }
 
     /// It had, or had not.
@@ -133,7 +142,10 @@ impl<S: Contents> Objects<S> {
     }
 
     fn free(&mut self, bodies: impl IntoIterator<Item = Body>) {
-        bodies.into_iter().for_each(|body| self.store.free(body));
+        for body in bodies {
+            self.has_freed |= body.bytes() > 0;
+            self.store.free(body);
+        }
     }
 
     /// Another process has copies of all that there are.
@@ -183,6 +195,14 @@ impl<S: Contents> Objects<S> {
         let batch = self.entries.swapped.batch_mut(number).expect("it was just made");
         self.store.areas().expect("who has slots has areas").write(number, batch);
         WriteBack::Begun { bytes: batch.bytes() }
+    }
+
+    /// For the user: where an object lies that is in an area, and how many bytes it takes there: which area, counted
+    /// from 0, and where in it.
+    pub fn where_in_area(&mut self, id: u32) -> Option<(usize, u64, u32)> {
+        let place = self.entries.place_of(id)?;
+        let (area, at) = self.store.areas()?.find(place.slot)?;
+        Some((area, at + place.offset as u64, place.bytes))
     }
 
     /// A batch was written, or could not be.

@@ -5,6 +5,7 @@
 //! 2. buffers are in engine memory that is kept out of children, and never goes out;
 //! 3. the areas' files are open for as long as the queue is there.
 
+use crate::areas::fates::{Ending, Fates};
 use aio::Queue;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -13,7 +14,7 @@ use core::ops::Range;
 use core::slice;
 use swap::area::{Area, FileArea};
 use swap::{CLUSTER, Place, SLOT};
-use uffd::sys::{Errno, Fd};
+use uffd::sys::{self, Errno, Fd};
 use zswap::PARCEL_MAX_BYTES;
 use zswap::objects::{BATCH_BYTES, BATCHES, Read};
 
@@ -37,13 +38,26 @@ pub struct OneArea {
     pub area: FileArea,
     /// Writes that it has refused since the last that it took.
     refusals: u32,
+    /// What it said to the last of them.
+    errno: Errno,
 }
 
 impl OneArea {
     /// One that has refused nothing.
     pub fn new(clusters: Range<u32>, area: FileArea) -> OneArea {
-        OneArea { clusters, area, refusals: 0 }
+        OneArea { clusters, area, refusals: 0, errno: Errno::ENXIO }
     }
+}
+
+/// An area that is to take no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refusing {
+    /// Which one, as the run numbers them from 0.
+    pub number: usize,
+    /// Its first cluster.
+    pub first_cluster: u32,
+    /// Why it has refused the last write.
+    pub errno: Errno,
 }
 
 /// A read in a buffer.
@@ -85,6 +99,7 @@ pub struct AreaIo {
     waiting: VecDeque<Read>,
     /// Refused before they came as far as the queue.
     refused: VecDeque<usize>,
+    fates: Fates,
 }
 
 impl AreaIo {
@@ -97,7 +112,13 @@ impl AreaIo {
         let incoming = arena::map_apart(READS * READ_BYTES, SLOT)?;
         let (reads, writes) = ([None; READS], [0; BATCHES]);
         let (waiting, refused) = (VecDeque::new(), VecDeque::new());
-        Some(AreaIo { queue, areas, outgoing, incoming, reads, writes, waiting, refused })
+        let fates = Fates::default();
+        Some(AreaIo { queue, areas, outgoing, incoming, reads, writes, waiting, refused, fates })
+    }
+
+    /// Test mode: from now on requests end as these say.
+    pub fn misbehave(&mut self, fates: Fates) {
+        self.fates = fates;
     }
 
     /// Which area a slot is in, and where in it, in bytes.
@@ -116,12 +137,20 @@ impl AreaIo {
 
     /// Writes so many bytes of a batch's buffer to where its first slot is.
     pub fn write(&mut self, number: usize, slot: u32, bytes: usize) {
-        let at = self.outgoing(number, bytes).as_ptr();
         let Some((one, to)) = self.find(slot) else { return self.refused.push_back(number) };
         self.writes[number] = one;
+        let (token, align) = (WRITES | number as u64, self.areas[one].area.align());
+        let bytes = self.fates.begin_write(token, bytes, align, sys::now_ns());
+        if bytes == 0 {
+            return;
+        }
+        if let Some(bit) = self.fates.wrong_bit(token) {
+            self.outgoing(number, bytes)[bit / 8] ^= 1 << (bit % 8);
+        }
+        let at = self.outgoing(number, bytes).as_ptr();
         let fd = self.areas[one].area.file().fd();
         // SAFETY: see the head of the file: this one is the batch's until it is reaped.
-        let put = unsafe { self.queue.write(WRITES | number as u64, fd, to, at, bytes) };
+        let put = unsafe { self.queue.write(token, fd, to, at, bytes) };
         if put.is_err() {
             self.refused.push_back(number);
         }
@@ -142,9 +171,14 @@ impl AreaIo {
         let place = reading.read.place;
         let (slots, to) = (place.slots(), (self.incoming + buffer * READ_BYTES) as *mut u8);
         let (one, at) = self.find(slots.start).expect("an object lies in an area");
-        let (fd, bytes) = (self.areas[one].area.file().fd(), slots.len() * SLOT);
+        let (token, align) = (buffer as u64, self.areas[one].area.align());
+        let bytes = self.fates.begin_read(token, slots.len() * SLOT, align, sys::now_ns());
+        if bytes == 0 {
+            return;
+        }
+        let fd = self.areas[one].area.file().fd();
         // SAFETY: see the head of the file: this one is the read's until it is reaped.
-        let put = unsafe { self.queue.read(buffer as u64, fd, at, to, bytes) };
+        let put = unsafe { self.queue.read(token, fd, at, to, bytes) };
         debug_assert!(put.is_ok(), "there are no more buffers than the queue takes");
     }
 
@@ -153,23 +187,51 @@ impl AreaIo {
         if let Some(number) = self.refused.pop_front() {
             return Some(Ended::Written(number, Err(Errno::ENXIO)));
         }
-        let (token, result) = self.queue.reap()?;
-        let (number, result) = ((token & (WRITES - 1)) as usize, result.map(drop));
+        let (token, result) = self.ended()?;
+        let number = (token & (WRITES - 1)) as usize;
         if token & WRITES != 0 {
             let one = &mut self.areas[self.writes[number]];
-            one.refusals = if result.is_ok() { 0 } else { one.refusals.saturating_add(1) };
+            match result {
+                Ok(()) if one.refusals == u32::MAX => {}
+                Ok(()) => one.refusals = 0,
+                Err(errno) => (one.refusals, one.errno) = (one.refusals.saturating_add(1), errno),
+            }
             return Some(Ended::Written(number, result));
         }
         let Reading { read, tries } = self.reads[number].expect("a read has its buffer");
         Some(Ended::Read { buffer: number, read, tries, result })
     }
 
+    /// The next request that has ended, as it is to be told.
+    fn ended(&mut self) -> Option<Ending> {
+        loop {
+            if self.fates.due_ns().is_some()
+                && let Some(ending) = self.fates.next(sys::now_ns())
+            {
+                return Some(ending);
+            }
+            let (token, result) = self.queue.reap()?;
+            if token & WRITES == 0
+                && let Some(bit) = self.fates.wrong_bit(token)
+            {
+                self.read_buffer(token as usize)[bit / 8] ^= 1 << (bit % 8);
+            }
+            if let Some(ending) = self.fates.end((token, result.map(drop)), sys::now_ns()) {
+                return Some(ending);
+            }
+        }
+    }
+
+    /// All of a buffer whose read has ended.
+    fn read_buffer(&mut self, buffer: usize) -> &mut [u8] {
+        assert!(buffer < READS);
+        // SAFETY: mapped as long as the process; the request has ended.
+        unsafe { slice::from_raw_parts_mut((self.incoming + buffer * READ_BYTES) as *mut u8, READ_BYTES) }
+    }
+
     /// What was read of an object, in a buffer that has ended.
     pub fn incoming(&mut self, buffer: usize, place: &Place) -> &mut [u8] {
-        assert!(buffer < READS && place.slots().len() * SLOT <= READ_BYTES);
-        let at = self.incoming + buffer * READ_BYTES + place.offset as usize;
-        // SAFETY: mapped as long as the process; the request has ended.
-        unsafe { slice::from_raw_parts_mut(at as *mut u8, place.bytes as usize) }
+        &mut self.read_buffer(buffer)[place.offset as usize..][..place.bytes as usize]
     }
 
     /// Reads once more into the same buffer.
@@ -192,6 +254,7 @@ impl AreaIo {
     /// process.
     pub fn finish(&mut self) {
         self.waiting.clear();
+        self.fates.forget();
         while self.queue.under_way() > 0 && self.queue.wait().is_ok() {
             while self.queue.reap().is_some() {}
         }
@@ -200,15 +263,26 @@ impl AreaIo {
     /// How many requests have not been reaped, or wait; and how many of them have not ended.
     pub fn under_way(&self) -> (usize, usize) {
         let waiting = self.waiting.len();
-        (self.queue.unreaped() + waiting + self.refused.len(), self.queue.under_way() + waiting)
+        let (untold, late) = match self.fates.due_ns() {
+            Some(_) => self.fates.untold(sys::now_ns()),
+            None => (0, 0),
+        };
+        let unheard = self.queue.unreaped() + waiting + self.refused.len() + untold;
+        (unheard, self.queue.under_way() + waiting + late)
     }
 
-    /// An area, by its first cluster, that has refused so many writes in a row that it is to take no more; once.
-    pub fn refusing(&mut self) -> Option<u32> {
-        let refusing =
-            self.areas.iter_mut().find(|one| one.refusals >= REFUSALS && one.refusals < u32::MAX)?;
-        refusing.refusals = u32::MAX;
-        Some(refusing.clusters.start)
+    /// When something is told that nobody rings for; `None` where there is nothing of the kind.
+    pub fn due_ns(&self) -> Option<u64> {
+        self.fates.due_ns()
+    }
+
+    /// An area that has refused so many writes in a row that it is to take no more; once.
+    pub fn refusing(&mut self) -> Option<Refusing> {
+        let is_refusing = |one: &OneArea| one.refusals >= REFUSALS && one.refusals < u32::MAX;
+        let number = self.areas.iter().position(is_refusing)?;
+        let one = &mut self.areas[number];
+        one.refusals = u32::MAX;
+        Some(Refusing { number, first_cluster: one.clusters.start, errno: one.errno })
     }
 
     /// Has the storage forget slots.

@@ -178,8 +178,42 @@ fn an_area_that_refuses_again_and_again_is_told_once() {
         assert_eq!(areas.refusing(), None);
         assert!(!write(&mut areas, &mut batch));
     }
-    assert_eq!([areas.refusing(), areas.refusing()], [Some(0), None]);
+    let refusing = Refusing { number: 0, first_cluster: 0, errno: Errno::EBADF };
+    assert_eq!([areas.refusing(), areas.refusing()], [Some(refusing), None]);
     assert_eq!(areas.take_counts().refused, io::REFUSALS as u64);
+}
+
+#[test]
+fn faults_of_the_test_mode_are_what_the_settings_say() {
+    let mut run = Run::new();
+    run.settings.area_faults = memcg::Text::new("full=1").unwrap();
+    let mut areas = run.open();
+    let mut slots = areas.slots(&run.settings);
+    let mut one = batch(&mut slots, &[1400]);
+    for _ in 0..io::REFUSALS {
+        assert!(!write(&mut areas, &mut one));
+    }
+    let refusing = Refusing { number: 0, first_cluster: 0, errno: Errno::ENOSPC };
+    assert_eq!(areas.refusing(), Some(refusing));
+    run.settings.area_faults = memcg::Text::new("wrong_writes=1").unwrap();
+    let mut areas = run.open();
+    let mut slots = areas.slots(&run.settings);
+    let mut two = batch(&mut slots, &[4096]);
+    assert!(write(&mut areas, &mut two));
+    assert_eq!(read(&mut areas, two.pieces[0].place, two.pieces[0].tag), Err(Damaged::Seal));
+    run.settings.area_faults = memcg::Text::new("slow=1,wrong_reads=2,read_errors=3").unwrap();
+    let mut areas = run.open();
+    let mut slots = areas.slots(&run.settings);
+    let mut three = batch(&mut slots, &[1400]);
+    let began = sys::now_ns();
+    assert!(write(&mut areas, &mut three));
+    assert!(sys::now_ns() - began >= 1_000_000, "it was not late");
+    let read: Vec<_> =
+        (0..50).map(|_| read(&mut areas, three.pieces[0].place, three.pieces[0].tag)).collect();
+    let whole = read.iter().filter(|read| **read == Ok(alloc::vec![1; 1400])).count();
+    let lost = read.iter().filter(|read| read.is_err()).count();
+    assert!(whole > 25 && whole + lost == 50, "{read:?}");
+    assert_eq!(areas.under_way(), (0, 0));
 }
 
 #[test]

@@ -301,10 +301,10 @@ impl Kernel for Live {
         }
         let mut line = Line::default();
         let _ = fmt::write(&mut line, why);
-        self.slot.say(line.as_str());
-        self.slot.state.store(memcg::State::Stopped as u32, Release);
+        CONTROL.order().memcg.lost.say(line.as_str());
         self.uffd.wake(at..at + PAGE);
         if poisoned.is_err() {
+            self.slot.state.store(memcg::State::Stopped as u32, Release);
             let _ = sys::kill(self.pid, SIGBUS);
         }
         true

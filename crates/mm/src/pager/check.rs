@@ -69,6 +69,10 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         }
         let (_, reads) = self.objects.swapped().under_way();
         ensure!(reads > 0 || !self.faults.has_reading(), "a thread waits for a read, and none is under way");
+        ensure!(
+            self.shortage.is_on() || !self.faults.is_starving(),
+            "a thread waits for memory that the pool has"
+        );
         self.check_objects(&counts)
     }
 

@@ -36,6 +36,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         loop {
             self.settle();
             self.collect();
+            self.faults.may_have_memory();
             let (mut at, mut home) = (0, true);
             while let Some((page, entry)) = self.map.next_used(at, 1 << 47) {
                 (at, home) = (page + PAGE, false);
@@ -45,7 +46,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 self.serve_now(fault);
             }
             // A result that came meanwhile may have put pages away again; look once more.
-            if self.inactive.in_flight() == 0 && home && !self.regions.has_displaced() && !self.has_io() {
+            let is_done = self.inactive.in_flight() == 0 && !self.has_io() && !self.faults.is_starving();
+            if is_done && home && !self.regions.has_displaced() {
                 return;
             }
         }
@@ -101,6 +103,10 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             match outcome {
                 Outcome::Again => self.wait_for_events(&mut pauses),
                 Outcome::Reading => self.await_workers(),
+                Outcome::Starving => {
+                    self.await_workers();
+                    self.end_rest_of_reads();
+                }
                 Outcome::Served | Outcome::Wait => {}
             }
             entry = self.map.get(at);

@@ -9,7 +9,7 @@ use base::PageMask;
 use vmscan::heat::Heat;
 use vmscan::readahead::Extent;
 use vmscan::{PAGE, WINDOW};
-use zswap::objects::Body;
+use zswap::objects::READ_TRIES;
 
 /// Where pages lie that were loaded, on their way to the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -218,18 +218,25 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// An object cannot be restored: the program is told, never given anything else.
     pub(super) fn lose(&mut self, at: usize, entry: Entry, damaged: Damaged) -> Outcome {
         let object = self.objects.get(entry.id());
-        let age_ms = object.age_ms(self.kernel.now_ms());
-        let bytes = match object.body {
-            Body::Blob { bytes, .. } => bytes,
-            _ => 0,
-        };
-        let lost = self.kernel.lose(
-            at,
-            format_args!(
-                "the page at {at:#x} cannot be restored: {damaged} (page {} of an object of {bytes} bytes, stored {age_ms} ms ago)",
-                entry.offset(),
+        let (age_ms, page) = (object.age_ms(self.kernel.now_ms()), entry.offset());
+        let bytes = object.body.bytes();
+        let lost = match self.objects.where_in_area(entry.id()) {
+            Some((area, offset, bytes)) => self.kernel.lose(
+                at,
+                format_args!(
+                    "the page at {at:#x} cannot be restored: {damaged}, after {READ_TRIES} tries (page {page} of {bytes} bytes \
+                     in area {} of --backing, at byte {offset}, stored {age_ms} ms ago)",
+                    area + 1,
+                ),
             ),
-        );
+            None => self.kernel.lose(
+                at,
+                format_args!(
+                    "the page at {at:#x} cannot be restored: {damaged} (page {page} of an object of {bytes} bytes, \
+                     stored {age_ms} ms ago)",
+                ),
+            ),
+        };
         if !lost {
             return Outcome::Again;
         }

@@ -25,6 +25,8 @@ pub(super) enum Outcome {
     Wait,
     /// What is wanted is being read from an area.
     Reading,
+    /// It is in an area, and the pool has no memory for it.
+    Starving,
 }
 
 impl<K: Kernel, S: Store> Pager<'_, K, S> {
@@ -61,6 +63,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 Outcome::Served => break,
                 Outcome::Wait => return self.faults.wait(fault),
                 Outcome::Reading => return self.faults.await_read(fault),
+                Outcome::Starving => return self.faults.starve(fault),
                 Outcome::Again => {
                     self.wait_for_events(&mut pauses);
                     if pauses % STUCK == 0 && self.fill_grown(fault.at) {

@@ -13,6 +13,7 @@ use crate::kernel::{Kernel, Store};
 use crate::pager::Pager;
 use crate::pager::serve::Outcome;
 use crate::swap_map::{Entry, Kind};
+use core::sync::atomic::Ordering::Relaxed;
 use swap::Row;
 use swap::slots::Slots;
 use vmscan::readahead::Extent;
@@ -90,7 +91,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         let (pool, mut gone, mut any) = (self.objects.pool_bytes(), 0, false);
         // What goes leaves holes, which the pool does not give back at once: it is counted by its bytes.
         while self.pool_limit.wants(pool.saturating_sub(gone)) {
-            match self.objects.write_back() {
+            match self.write_batch() {
                 WriteBack::Begun { bytes } | WriteBack::Freed { bytes } => gone += bytes,
                 WriteBack::Full | WriteBack::None => break,
             }
@@ -115,7 +116,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         let due = shrinker.due(want, resident, Pool { bytes, stored }, BATCH_BYTES);
         let (mut gone, mut any) = (0, false);
         while gone < due {
-            match self.objects.write_back() {
+            match self.write_batch() {
                 WriteBack::Begun { bytes } | WriteBack::Freed { bytes } => gone += bytes.max(1),
                 WriteBack::Full | WriteBack::None => break,
             }
@@ -128,7 +129,13 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// as many batches are under way as may be, or where nothing is to be written.
     pub(super) fn write_some(&mut self) -> bool {
         !self.pool_limit.is_kept()
-            && matches!(self.objects.write_back(), WriteBack::Begun { .. } | WriteBack::Freed { .. })
+            && matches!(self.write_batch(), WriteBack::Begun { .. } | WriteBack::Freed { .. })
+    }
+
+    fn write_batch(&mut self) -> WriteBack {
+        let came_to = self.objects.write_back();
+        self.stat.area_full.fetch_add((came_to == WriteBack::Full) as u64, Relaxed);
+        came_to
     }
 
     /// A batch was written, or could not be: then its objects stay where they are.
@@ -141,6 +148,11 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         if let (Some(shrinker), Came::Here(body)) = (self.pool_limit.shrinker_mut(), came) {
             shrinker.came_back(body.bytes());
         }
+        match came {
+            Came::Not => self.shortage.refused(self.kernel.now_ns()),
+            Came::Here(_) if self.shortage.has_ended() => self.faults.may_have_memory(),
+            Came::Here(_) | Came::Lost(_) => {}
+        }
         self.objects.came_back(id, came);
         self.faults.have_read();
     }
@@ -149,6 +161,9 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     pub(super) fn read_back(&mut self, at: usize, entry: Entry, extent: Extent) -> Outcome {
         if let Io::Lost(damaged) = self.objects.get(entry.id()).io() {
             return self.lose(at, entry, damaged);
+        }
+        if self.objects.get(entry.id()).io() == Io::None && self.rests_from_reads() {
+            return Outcome::Starving;
         }
         self.objects.read_back(entry.id());
         if extent != Extent::Page {
@@ -165,8 +180,27 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
 
     /// Has an object read that is in an area, and for which nobody waits yet.
     pub(super) fn read_ahead(&mut self, id: u32) {
-        if self.objects.swapped().under_way().1 < READS_AHEAD {
+        if self.objects.swapped().under_way().1 < READS_AHEAD && !self.rests_from_reads() {
             self.objects.read_back(id);
+        }
+    }
+
+    /// True while nothing is read, since the pool had no memory for what was.
+    fn rests_from_reads(&mut self) -> bool {
+        self.shortage.is_on() && self.shortage.rests(self.kernel.now_ns())
+    }
+
+    /// Has those who wait for memory of the pool look again when it is time.
+    pub(super) fn end_rest_of_reads(&mut self) {
+        let has_freed = self.objects.take_freed();
+        if !self.shortage.is_on() {
+            return;
+        }
+        if has_freed {
+            self.shortage.freed();
+        }
+        if !self.rests_from_reads() {
+            self.faults.may_have_memory();
         }
     }
 

@@ -70,6 +70,10 @@ impl Areas for Shelves {
         let (start, end) = (slots.start as u64 * 4096, slots.end as u64 * 4096);
         self.disk.retain(|at, (old_end, ..)| *at >= end || *old_end <= start);
     }
+
+    fn find(&self, slot: u32) -> Option<(usize, u64)> {
+        Some((0, slot as u64 * 4096))
+    }
 }
 
 /// A world with an area, and what each object must hold.

@@ -38,6 +38,9 @@ const PASSED_MOST: usize = 256;
 /// How many batches may be under way at a time.
 pub const BATCHES: usize = 4;
 
+/// How often an object is read before it is lost.
+pub const READ_TRIES: u32 = 3;
+
 /// Which place, by number; one more than where it is listed.
 pub type PlaceId = NonZeroU32;
 
@@ -412,6 +415,12 @@ impl Entries {
         self.swapped.reads.push(id);
         let Copied { place, fingerprint, tag, is_raw } = self.swapped.copied(place);
         Some(Read { id, place, fingerprint, tag, is_raw })
+    }
+
+    /// Where an object lies that is in an area.
+    pub(super) fn place_of(&self, id: u32) -> Option<Place> {
+        let object = self.get(id);
+        object.place.filter(|_| object.is_swapped()).map(|place| self.swapped.copied(place).place)
     }
 
     /// Who has waited for what has come back was served: it may go again.

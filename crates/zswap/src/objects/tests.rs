@@ -104,6 +104,10 @@ impl Areas for Written {
     fn read(&mut self, _: Read) {}
 
     fn discard(&mut self, _: Range<u32>) {}
+
+    fn find(&self, _: u32) -> Option<(usize, u64)> {
+        None
+    }
 }
 
 /// With hashes and header beside their pages a window took 17 slots, of which one fits into a batch of 32.

@@ -34,7 +34,17 @@ impl Scene {
 
     /// One with so many pages.
     pub fn of(pages: usize) -> Scene {
+        Scene::with(pages, None)
+    }
+
+    /// One whose objects all go to a swap area that does not fail.
+    pub fn with_area() -> Scene {
+        Scene::with(128, Some(0))
+    }
+
+    fn with(pages: usize, area: Option<usize>) -> Scene {
         let plan = Plan {
+            area,
             threads: 0,
             pages,
             habit: Habit::None,
@@ -66,6 +76,7 @@ impl Scene {
             for worker in (0..WORKERS).cycle().take(20) {
                 self.world.borrow_mut().step_worker(worker);
             }
+            self.world.borrow_mut().step_area();
         }
     }
 

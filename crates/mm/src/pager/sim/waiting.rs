@@ -1,12 +1,15 @@
 //! Scripted scenes of threads that wait: for room, for their turn, for an answer, or for an event to be read.
 
+use super::TICKS_PER_MS;
 use super::memory::{Access, Content};
 use super::program::BASE;
 use super::run::DOORBELL;
 use super::scene::{SOMEBODY, Scene, pages};
+use super::store::Object;
 use crate::kernel::{Kernel, Message, WINDOW_PAGES};
 use crate::swap_map::Kind;
 use vmscan::PAGE;
+use zswap::objects::Body;
 
 #[test]
 fn who_waited_for_room_where_nothing_is_any_more_is_not_hungry_later() {
@@ -202,4 +205,72 @@ fn what_is_not_registered_yet_is_protected_too() {
     scene.pager.share();
     let world = scene.world.borrow();
     assert!(pages(0..32).step_by(PAGE).all(|at| world.memory.page(at).is_some_and(|page| page.protected)));
+}
+
+/// A page of an area is wanted, for whose object the pool has no memory: how often it has been read.
+fn reads(scene: &Scene) -> usize {
+    scene.world.borrow().shelves.area.as_ref().expect("there is an area").read
+}
+
+/// A scene in which somebody waits for a page that is in an area, while the pool has no memory.
+fn short_of_memory() -> Scene {
+    let mut scene = Scene::with_area();
+    scene.write(pages(0..16));
+    scene.go_on();
+    scene.go_on();
+    assert_eq!(scene.world.borrow().shelves.objects(), 0, "the pool of no size has something");
+    scene.world.borrow_mut().shelves.fill_up(u64::MAX);
+    let access = scene.world.borrow_mut().memory.access(SOMEBODY, BASE, None);
+    assert_eq!(access, Access::Fault);
+    scene
+}
+
+/// So many milliseconds pass, with a turn in each; and what was asked of the area is done in it.
+fn pass(scene: &mut Scene, ms: usize) {
+    for _ in 0..ms {
+        scene.world.borrow_mut().clock += TICKS_PER_MS;
+        scene.turn();
+        scene.world.borrow_mut().step_area();
+    }
+}
+
+#[test]
+fn what_the_pool_has_no_memory_for_is_read_again_after_rests_that_double() {
+    let mut scene = short_of_memory();
+    pass(&mut scene, 4000);
+    // Six rests up to 32 ms, and those of 64 ms, each of which is found to be over a turn or two later.
+    let read = reads(&scene);
+    assert!((6 + 4000 / 70..6 + 4000 / 60).contains(&read), "read {read} times in four seconds");
+    assert!(scene.world.borrow().memory.blocked.contains(&SOMEBODY));
+    let now = scene.pager.kernel.now_ns();
+    assert!(
+        scene.pager.waiting_since_ns().is_some_and(|since| now - since > 3_900_000_000),
+        "nobody is told"
+    );
+    assert!(scene.pager.hungry_ns(now) > 3_900_000_000, "it is stopped too late, or never");
+    // There is memory from now on, and the next try finds that out.
+    scene.world.borrow_mut().shelves.fill_up(0);
+    pass(&mut scene, 80);
+    assert!(!scene.world.borrow().memory.blocked.contains(&SOMEBODY), "it was not tried again");
+    scene.turn();
+    assert_eq!((scene.pager.waiting_since_ns(), scene.pager.hungry_ns(now)), (None, 0));
+}
+
+#[test]
+fn what_the_pool_has_no_memory_for_is_read_again_when_something_was_freed() {
+    let mut scene = short_of_memory();
+    pass(&mut scene, 1000);
+    let read = reads(&scene);
+    let handle = {
+        let shelves = &mut scene.world.borrow_mut().shelves;
+        shelves.fill_up(0);
+        shelves.take_in(Object { pages: Vec::from([1]), damaged: false }, 0).unwrap()
+    };
+    let body = Body::Blob { handle, fingerprint: 1, bytes: 1024 };
+    let id = scene.pager.objects.insert(body, 1, 0);
+    scene.pager.objects.retain(id, true);
+    scene.pager.objects.release(id, true);
+    pass(&mut scene, 4);
+    assert_eq!(reads(&scene), read + 1);
+    assert!(!scene.world.borrow().memory.blocked.contains(&SOMEBODY), "it waits for a rest to end");
 }

@@ -1,0 +1,39 @@
+//! Help that lists what there is, from the tables that have it.
+
+use acomp::Compressor;
+use memcg::Counter;
+use zswap::Choice;
+
+/// The help text of `--compressor`: the names, and if it is `long` what each is good for.
+pub fn compressors(long: bool) -> String {
+    let names: Vec<&str> = Compressor::ALL.iter().map(|algorithm| algorithm.name).collect();
+    let (last, others) = names.split_last().expect("there is one");
+    let mut text = format!(
+        "Compress with this: {} or {last}, if you like with a level; or auto, lz4 and zstd",
+        others.join(", ")
+    );
+    if long {
+        text += "\n";
+        for algorithm in Compressor::ALL {
+            text += &format!("\n{algorithm}:\n    {}", algorithm.description);
+        }
+        text += &format!("\n{}:\n    {}", Choice::FORM, Choice::DESCRIPTION);
+        text += &format!(
+            "\n\ndict=FILE: a dictionary, at most {} KiB: any bytes, or what `zstd --train` writes.",
+            acomp::FILE_MAX_BYTES >> 10
+        );
+        text += "\n\ng_comp_wqs_per_iaa=N: the last N queues of each accelerator compress, its others decompress; 0: all do both. distribute_comps=0, \
+                 distribute_decomps=0: a CPU's own accelerator instead of all of its package in turn. verify_compress=1: what an accelerator has written it \
+                 reads back, and what is wrong is done again. timeout_ms=N: what takes an accelerator longer the CPU does (100).";
+    }
+    text
+}
+
+/// The help of --json.
+pub fn counters() -> String {
+    let mut text = "Write the figures of the run to FILE as JSON when CMD has ended\n\nIts counters, all processes together:".to_string();
+    for Counter { name, unit, text: what } in memcg::COUNTERS {
+        text += &format!("\n  {name}: {} {what}", unit.name());
+    }
+    text
+}
