@@ -45,6 +45,12 @@ miri: ## what holds raw memory, under the interpreter that finds undefined behav
 bench: build ## against the kernel's own zswap, in one run
 	bench/run
 
+bench-build: build ## a build with 4 to 16 jobs over swap areas, against zswap and the kernel's swap file
+	bench/build
+
+bench-swapped: build ## real programs in parts of their memory over a swap area, against the kernel's swap file
+	bench/swapped
+
 deny: ## licences and sources of the dependencies (needs cargo-deny)
 	$(CARGO) deny --all-features check
 
@@ -54,4 +60,4 @@ fmt: ## formats the Rust code
 clean: ## removes what was built
 	$(CARGO) clean
 
-.PHONY: help demo test build install programs torture kernels suites soak fuzz miri bench deny fmt clean
+.PHONY: help demo test build install programs torture kernels suites soak fuzz miri bench bench-build bench-swapped deny fmt clean

@@ -88,6 +88,20 @@ class Cgroup:
         lines = u.read(f"{self.memory}/{name}").splitlines()
         return next(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
 
+    def major_faults(self):
+        """Faults for which a page was read from a disk, or taken from zswap."""
+        return self.stat("total_pgmajfault", "pgmajfault")
+
+    def anonymous_bytes(self):
+        """Memory of no file that is there now."""
+        return self.stat("total_rss", "anon")
+
+    def stat(self, *names):
+        """A field of memory.stat, by its names in versions 1 and 2."""
+        name = names[self.version - 1]
+        return next(int(line.split()[1]) for line in u.read(f"{self.memory}/memory.stat").splitlines()
+                    if line.split()[0] == name)
+
     def kill(self):
         u.kill_group(self.memory)
 

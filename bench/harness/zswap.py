@@ -19,8 +19,9 @@ class Unavailable(Exception):
     """Why the kernel cannot be compared with; the sentence is for the user."""
 
 
-def set_up(undo, swap_bytes, compressor):
-    """Turns zswap on, large enough that nothing is written to disk, over a swap file of its own."""
+def set_up(undo, swap_bytes, compressor, pool_percent=None):
+    """Turns zswap on over a swap file of its own: with a pool of `pool_percent` of the machine, or one so large that
+    nothing is written to disk."""
     if not os.path.isdir(PARAMETERS):
         raise Unavailable("this kernel has no zswap (CONFIG_ZSWAP)")
     try:
@@ -28,13 +29,30 @@ def set_up(undo, swap_bytes, compressor):
         if u.read(f"{PARAMETERS}/compressor") != compressor:
             raise Unavailable(f"this kernel's zswap has no {compressor}")
         need = 100 * swap_bytes // (os.sysconf("SC_PHYS_PAGES") * PAGE) + 1
-        if int(u.read(f"{PARAMETERS}/max_pool_percent")) < need:
+        if pool_percent is not None:
+            undo.set(f"{PARAMETERS}/max_pool_percent", pool_percent)
+        elif int(u.read(f"{PARAMETERS}/max_pool_percent")) < need:
             undo.set(f"{PARAMETERS}/max_pool_percent", min(need, 100))
         undo.set(f"{PARAMETERS}/enabled", "Y")
         if os.path.exists(f"{PARAMETERS}/shrinker_enabled"):
             undo.set(f"{PARAMETERS}/shrinker_enabled", "N")
     except OSError as error:
         raise Unavailable(f"zswap's parameters may not be set: {error}") from error
+    return swap_file(undo, swap_bytes)
+
+
+def set_up_without(undo, swap_bytes):
+    """Turns a swap file on, with zswap off."""
+    try:
+        if os.path.isdir(PARAMETERS):
+            undo.set(f"{PARAMETERS}/enabled", "N")
+    except OSError as error:
+        raise Unavailable(f"zswap's parameters may not be set: {error}") from error
+    return swap_file(undo, swap_bytes)
+
+
+def swap_file(undo, swap_bytes):
+    """Turns a new swap file on; returns its path."""
     reasons = []
     for folder in SWAP_FOLDERS:
         try:
