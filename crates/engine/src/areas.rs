@@ -255,8 +255,9 @@ impl SwapAreas {
         Key::new(&mut { *self.key }).subkey(row)
     }
 
-    /// Seals a batch, and has it written; `copy` puts what is written of a piece into the room that it is given.
-    pub fn write(&mut self, number: usize, batch: &mut Batch, copy: impl Fn(&Piece, &mut [u8])) {
+    /// Seals a batch, and has it written; `copy` puts what is written of a piece into the room that it is given, and says
+    /// whether it could.
+    pub fn write(&mut self, number: usize, batch: &mut Batch, copy: impl Fn(&Piece, &mut [u8]) -> bool) {
         let (key, bytes) = (self.subkey(self.row.number()), batch.bytes().next_multiple_of(SLOT));
         let buffer = self.io.outgoing(number, bytes);
         let (begin, mut end) = (batch.at(), 0);
@@ -265,7 +266,7 @@ impl SwapAreas {
             buffer[end..at].fill(0);
             end = at + piece.place.bytes as usize;
             let object = &mut buffer[at..end];
-            copy(piece, object);
+            piece.is_damaged = !copy(piece, object);
             piece.tag = seal::seal(&key, &piece.place, object);
         }
         buffer[end..].fill(0);

@@ -240,7 +240,7 @@ struct Cause<'a>(&'a Engine, &'a Stuck);
 impl fmt::Display for Cause<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Cause(pager, stuck) = *self;
-        let (stored, pool) = (pager.stored_bytes(), pager.store().pool_bytes());
+        let (stored, pool) = (pager.pooled_bytes(), pager.store().pool_bytes());
         let (kind, bytes) = stuck.largest();
         if pool > stored / SHRINKS[1] * SHRINKS[0] && pool > bytes.max(MUCH_BYTES) {
             write!(f, "{} MiB of it hardly shrink; what helps: more memory{}", stored >> 20, Backing(pager))
@@ -258,10 +258,10 @@ pub struct Backing<'a>(pub &'a Engine);
 impl fmt::Display for Backing<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let &Backing(pager) = self;
-        match (pager.has_areas(), pager.area_room()) {
+        match (pager.has_areas(), pager.has_room()) {
             (false, _) => f.write_str(", or a swap area (--backing)"),
-            (true, 0) => f.write_str(", or more room in swap areas (--backing)"),
-            (true, _) => Ok(()),
+            (true, false) => f.write_str(", or more room in swap areas (--backing)"),
+            (true, true) => Ok(()),
         }
     }
 }

@@ -81,10 +81,10 @@ fn make_room(watch: &Watch, pager: &mut Engine) {
     let (own, pool) = (pager.usage().footprint, pager.store().pool_bytes());
     let missing = (own / FREE_PART).saturating_sub(memcg.division.pot_bytes() as usize);
     // What is in the pool stays, but for what may go to an area.
-    let goes = missing.min(pager.may_go_bytes() as usize);
+    let goes = missing.min(pager.may_go_bytes(pager.area_room()) as usize);
     let kept = pool - goes;
     let target = (own - missing).max(kept + kept / 2);
-    if target >= own || memcg.settings.evict_all != 0 {
+    if target >= own || memcg.settings.evict_all != 0 || !memcg.lets_out() {
         return;
     }
     let given = (own - target) as u64;

@@ -6,18 +6,24 @@ use control::line::Line;
 use core::fmt::Write;
 use core::sync::atomic::Ordering::*;
 use memcg::tunables::NO_MAX;
-use memcg::{Memcg, Slot};
+use memcg::{Memcg, Slot, State};
 use zswap::objects::Contents;
 
 /// How often clusters of swap areas of which nothing is needed are given back. Each is a system call, which a program
 /// that is about to write there again would wait for in vain.
 const DISCARD_NS: u64 = 1_000_000_000;
 
+/// How often what the areas have room for is counted, which looks at all of their table.
+const COUNT_NS: u64 = 100_000_000;
+
 /// What is kept from one look to the next.
 #[derive(Default)]
 pub struct Tending {
     /// When slots were given back last.
     discarded_ns: u64,
+    /// What the areas have room for, in bytes, and when that was counted.
+    room: u64,
+    counted_ns: u64,
     /// While nothing new may go into the pool: the least that it has come to since, in bytes.
     least: Option<u64>,
 }
@@ -50,21 +56,31 @@ impl Tending {
         let most = self.most(limit, pool, memcg, slot);
         let accept_threshold_percent = memcg.tunables.accept_threshold_percent.load(Relaxed);
         pager.set_pool_limit(most as usize, accept_threshold_percent.min(100) as u8);
+        if now - self.counted_ns > COUNT_NS {
+            // As if all wanted it.
+            let processes = memcg.used().iter().filter(|slot| slot.state() == State::Awake).count() as u64;
+            (self.room, self.counted_ns) = (pager.area_room() / processes.max(1), now);
+        }
+        slot.share.goes_bytes.store(pager.may_go_bytes(self.room), Relaxed);
         if now - self.discarded_ns > DISCARD_NS {
             self.discarded_ns = now;
             pager.give_back_slots();
         }
     }
 
-    /// How large the pool of a process may be that may hold `limit` bytes, and has `pool` in it. Where nothing new may
-    /// go in, what does on its way to an area makes as much else go.
+    /// How large the pool of a process may be that may hold `limit` bytes, and has `pool` in it. The percentage is the
+    /// run's: what the pools of others leave of it this one may take, up to half of its process's limit. Where nothing
+    /// new may go in, what does on its way to an area makes as much else go.
     fn most(&mut self, limit: u64, pool: u64, memcg: &Memcg, slot: &Slot) -> u64 {
         let percent = u64::from(memcg.tunables.max_pool_percent.load(Relaxed).min(100));
+        let part = |bytes: u64| bytes / 100 * percent + bytes % 100 * percent / 100;
         let own = match memcg.zswap_max_bytes(slot) {
             NO_MAX => usize::MAX as u64,
             bytes => bytes,
         };
-        let most = (limit / 100 * percent + limit % 100 * percent / 100).min(own);
+        let left = part(memcg.max_bytes.load(Relaxed)).saturating_sub(memcg.current.pool());
+        let shared = if left > 0 { (pool + left).min(limit / 2) } else { 0 };
+        let most = part(limit).max(shared).min(own);
         if memcg.is_enabled() {
             self.least = None;
             return most;
@@ -97,9 +113,18 @@ mod tests {
         let mut memcg: Box<Memcg> = unsafe { Box::new_zeroed().assume_init() };
         memcg.init(1000, Settings::default());
         let slot = memcg.claim(1).unwrap();
+        memcg.publish(slot, 0, 0, 0, 7);
         let mut tending = Tending::default();
         let mut most = |pool| tending.most(1000, pool, &memcg, slot);
         assert_eq!(most(7), 200, "a fifth");
+        memcg.publish(memcg.claim(2).unwrap(), 0, 0, 0, 143);
+        let mut of_a_part = |pool| tending.most(100, pool, &memcg, slot);
+        assert_eq!([0, 7].map(&mut of_a_part), [50, 50], "half, of what is left of the run's fifth");
+        memcg.publish(memcg.claim(3).unwrap(), 0, 0, 0, 40);
+        assert_eq!([0, 7, 30].map(&mut of_a_part), [20, 20, 40], "of which 10 are left");
+        memcg.publish(memcg.claim(4).unwrap(), 0, 0, 0, 10);
+        assert_eq!([0, 7, 30].map(&mut of_a_part), [20; 3], "nothing is left");
+        let mut most = |pool| tending.most(1000, pool, &memcg, slot);
         memcg.tunables.max_pool_percent.store(35, Relaxed);
         assert_eq!(most(7), 350);
         slot.tunables.set_zswap_max(Some(40));

@@ -376,7 +376,6 @@ fn publish(watch: &mut Watch, pager: &Engine, own: usize, excess: usize) {
     let (pool, footprint) = (pager.store().pool_bytes(), own + excess);
     let stored = pager.stored_bytes().saturating_sub(pager.borrowed_bytes());
     let wanted = (footprint + stored).saturating_sub(pool + pager.usage().stock);
-    share.goes_bytes.store(pager.may_go_bytes(), Relaxed);
     watch.publish(footprint, wanted, stored, pool + log);
 }
 
@@ -394,7 +393,7 @@ fn full(watch: &Watch, pager: &Engine, waited_ns: u64, gets_nowhere: bool, crawl
         line,
         "the limit of {} MiB is full and nothing more can go out: {} MiB are squeezed into {} MiB; process {} was stopped",
         memcg.max_bytes.load(Relaxed) >> 20,
-        pager.stored_bytes() >> 20,
+        pager.pooled_bytes() >> 20,
         pager.store().pool_bytes() >> 20,
         watch.order.pid
     );

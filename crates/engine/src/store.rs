@@ -18,7 +18,7 @@ use mm::kernel::{Damaged, Done, Fetch, Job, Prior, Spare, Store, Stored, WINDOW_
 use uffd::sys;
 use vmscan::PAGE;
 use zsmalloc::Handle;
-use zswap::layout::{Format, View, plain_bytes};
+use zswap::layout::plain_bytes;
 use zswap::objects::{Areas, Batch, Body, Came, Contents, Piece, Read};
 use zswap::{Cache, Chooser, Chosen, Codec, New, Origin, Packed, PageMask, Priors, Purse, Way};
 
@@ -286,13 +286,11 @@ fn take_back(cache: &Cache<PoolMemory>, codec: &Codec, raw: &mut Vec<u8>, read: 
     cache.store(object).map_or(Came::Not, |handle| Came::Here(blob(handle)))
 }
 
-/// What is written of an object to an area.
-fn written<'a>(object: &'a [u8], piece: &Piece) -> &'a [u8] {
-    if !piece.is_raw {
-        return object;
-    }
-    let pages = View::read(object).filter(|view| view.format == Format::Plain);
-    pages.expect("a raw object holds its pages as they are").payload
+/// Copies what is written of an object to an area; false where that is damaged.
+fn copy_out(codec: &Codec, object: &[u8], piece: &Piece, room: &mut [u8]) -> bool {
+    let bytes = if piece.is_raw { codec.plain_pages(object) } else { Some(object) };
+    let bytes = bytes.filter(|bytes| bytes.len() == room.len());
+    bytes.inspect(|bytes| room.copy_from_slice(bytes)).is_some()
 }
 
 fn way_of(chosen: Option<Chosen>) -> Way {
@@ -419,13 +417,11 @@ impl Contents for PageStore {
 
 impl Areas for PageStore {
     fn write(&mut self, number: usize, batch: &mut Batch) {
-        let (areas, cache) = (self.areas.as_mut().expect("asked before"), &self.cache);
-        areas.write(number, batch, |piece, room| {
-            if let Body::Blob { handle, .. } = piece.body
-                && let Some(handle) = Handle::from_raw(handle)
-            {
-                room.copy_from_slice(written(&cache.pool().read(handle), piece));
-            }
+        let PageStore { areas, cache, codec, .. } = self;
+        areas.as_mut().expect("asked before").write(number, batch, |piece, room| match piece.body {
+            Body::Blob { handle, .. } => Handle::from_raw(handle)
+                .is_some_and(|handle| copy_out(codec, &cache.pool().read(handle), piece, room)),
+            _ => false,
         });
     }
 

@@ -75,11 +75,6 @@ impl PoolLimit {
         self.shrinker.as_mut()
     }
 
-    /// True while objects are to go, as far as was seen last.
-    pub fn is_over(&self) -> bool {
-        self.is_over
-    }
-
     /// What does not hold, in words.
     pub fn check(&self) -> Result<(), String> {
         if self.accept_threshold_percent > 100 {

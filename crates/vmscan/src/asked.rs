@@ -16,6 +16,9 @@ use crate::watermark::{Actions, EVICT_STEP, QUANTUM, Usage, Watermarks};
 /// densest, or a write to a slow area, takes a tenth of it.
 const GIVE_UP_NS: u64 = 1_000_000_000;
 
+/// From one look to the next no more time than this counts: who looks so seldom did nothing meanwhile.
+const LOOK_NS: u64 = 50_000_000;
+
 /// Less is no progress, in bytes.
 const STEP: usize = 4 * crate::PAGE;
 
@@ -25,7 +28,9 @@ pub struct Asked {
     began: usize,
     target: usize,
     lowest: usize,
-    lowest_ns: u64,
+    /// For how long it has been no lower.
+    stuck_ns: u64,
+    looked_ns: u64,
 }
 
 /// What becomes of a request.
@@ -43,7 +48,7 @@ impl Asked {
     /// A process of this footprint is to have so many bytes less.
     pub fn begin(footprint: usize, bytes: usize, now_ns: u64) -> Asked {
         let target = footprint.saturating_sub(bytes);
-        Asked { began: footprint, target, lowest: footprint, lowest_ns: now_ns }
+        Asked { began: footprint, target, lowest: footprint, stuck_ns: 0, looked_ns: now_ns }
     }
 
     /// What the footprint is to come down to.
@@ -58,12 +63,14 @@ impl Asked {
 
     /// The footprint is so large now.
     pub fn look(&mut self, footprint: usize, now_ns: u64) -> Progress {
+        self.stuck_ns += now_ns.saturating_sub(self.looked_ns).min(LOOK_NS);
+        self.looked_ns = now_ns;
         if footprint.saturating_add(STEP) <= self.lowest {
-            (self.lowest, self.lowest_ns) = (footprint, now_ns);
+            (self.lowest, self.stuck_ns) = (footprint, 0);
         }
         match footprint {
             footprint if footprint <= self.target => Progress::Reached,
-            _ if now_ns.saturating_sub(self.lowest_ns) >= GIVE_UP_NS => Progress::GivenUp,
+            _ if self.stuck_ns >= GIVE_UP_NS => Progress::GivenUp,
             _ => Progress::GoesOn,
         }
     }
@@ -107,14 +114,19 @@ mod tests {
     fn a_request_ends_when_it_is_reached_or_the_footprint_falls_no_more() {
         let mut asked = Asked::begin(100 * MIB, 60 * MIB, 0);
         assert_eq!((asked.target(), asked.got(70 * MIB), asked.got(110 * MIB)), (40 * MIB, 30 * MIB, 0));
-        assert_eq!(asked.look(100 * MIB, 900 * MS), Progress::GoesOn);
+        for ms in (0..950).step_by(10) {
+            assert_eq!(asked.look(100 * MIB, ms * MS), Progress::GoesOn, "{ms}");
+        }
         assert_eq!(asked.look(70 * MIB, 950 * MS), Progress::GoesOn);
         // Up and down again is no progress.
-        for ms in (1000..1950).step_by(10) {
+        for ms in (960..1950).step_by(10) {
             assert_eq!(asked.look(71 * MIB - (ms as usize % 20) * 1024, ms * MS), Progress::GoesOn, "{ms}");
         }
         assert_eq!(asked.look(70 * MIB, 1950 * MS), Progress::GivenUp);
         assert_eq!(asked.look(40 * MIB, 1950 * MS), Progress::Reached);
+        let mut starved = Asked::begin(100 * MIB, 60 * MIB, 0);
+        let looks = (1..=20).map(|second| starved.look(100 * MIB, second * 1000 * MS));
+        assert_eq!(looks.filter(|progress| *progress == Progress::GoesOn).count(), 19, "of 50 ms each");
         assert_eq!(Asked::begin(MIB, 5 * MIB, 0).target(), 0, "more than there is");
     }
 

@@ -2,6 +2,7 @@
 
 use crate::control_socket::request::{ANSWER_BYTES, Answer, Request, Task};
 use crate::descendants;
+use crate::lines::printable;
 use crate::runs::Run;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with, sockopt};
 use std::io::{self, ErrorKind, Read, Write};
@@ -57,12 +58,12 @@ fn exchange(run: &Run, line: &str, time: Duration) -> io::Result<Vec<u8>> {
 
 /// Shows an answer: lines on standard output, what is wrong on standard error. The exit status.
 pub fn show(answer: &Answer) -> u8 {
-    let text: String = answer.lines.iter().map(|line| format!("{line}\n")).collect();
+    let text: String = answer.lines.iter().map(|line| format!("{}\n", printable(line))).collect();
     let mut stdout = io::stdout();
     // Who has closed the pipe has seen enough.
     let _ = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
     if let Some(error) = &answer.error {
-        let _ = writeln!(io::stderr(), "zfolio: {error}");
+        let _ = writeln!(io::stderr(), "zfolio: {}", printable(error));
     }
     answer.status
 }

@@ -149,12 +149,12 @@ impl Watch<'_> {
             notice.show(|line| {
                 self.clear();
                 let path = self.areas.as_ref().map(|areas| areas.path(number)).unwrap_or_default();
-                say(format_args!("warning: --backing {path}: {line}"));
+                say(format_args!("warning: --backing {path}: {}", printable(line)));
             });
         }
         memcg.areas_full.show(|line| {
             self.clear();
-            say(format_args!("warning: {line}"));
+            say(format_args!("warning: {}", printable(line)));
         });
         memcg.lost.show(|line| {
             self.clear();

@@ -131,8 +131,7 @@ fn run_right(test: &str, options: &[&str], what: [&str; 2]) -> (serde_json::Valu
 fn a_full_area_is_told_once_and_what_does_not_fit_stays_in_the_pool() {
     let scratch = Scratch::new("full");
     let (json, area) = (scratch.path.join("json"), format!("{},size=16M", scratch.path()));
-    let options =
-        ["--memory", "64M", "--max-pool-percent", "5", "--full-timeout-ms", "2000", "--backing", &area];
+    let options = ["--memory", "64M", "--max-pool-percent", "5", "--backing", &area];
     // What is out fits into the area and the pool.
     let output = zfolio(&json, &options, &["python3", "-c", FILLS, "88", "half"]).output().unwrap();
     let said = text(&output.stderr);
@@ -141,7 +140,8 @@ fn a_full_area_is_told_once_and_what_does_not_fit_stays_in_the_pool() {
     let all = figures(&json);
     assert!(count(&all, "area_full") > 0 && count(&all, "pswpout") > 8 << 8, "{all}");
     assert_eq!((count(&all, "area_refused"), count(&all, "area_lost")), (0, 0));
-    // This does not.
+    // This does not. On a busy machine a page finds room now and then: then it crawls, and is stopped for that.
+    let options = [&["--full-timeout-ms", "2000", "--stop-when-slow", "50"], &options[..]].concat();
     let output = zfolio(&json, &options, &["python3", "-c", FILLS, "120", "noise"]).output().unwrap();
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(128 + 9), "{said}");
@@ -165,7 +165,7 @@ fn an_area_that_fails_each_time_takes_no_more_and_the_program_goes_on() {
 #[test]
 fn an_area_that_fails_now_and_then_is_used_all_the_same() {
     let faults =
-        "write_errors=10,short_writes=10,full=10,read_errors=300,short_reads=300,wrong_reads=300,slow=10";
+        "write_errors=30,short_writes=40,full=50,read_errors=900,short_reads=900,wrong_reads=900,slow=10";
     let (all, said) = run_right("now-and-then", &["--seed", "7", "--area-faults", faults], ["96", "noise"]);
     assert!(count(&all, "area_refused") > 0 && count(&all, "pswpin") > 8 << 8, "seed 7: {all}");
     assert_eq!(count(&all, "area_lost"), 0, "seed 7: of three reads one is right; {said}");

@@ -189,6 +189,7 @@ fn expected() -> String {
 #[test]
 fn a_lower_limit_shrinks_a_program_that_runs_and_a_higher_one_lets_it_grow() {
     let mut run = Run::start(&["--memory", "1G"]);
+    run.settle();
     let before = run.memory("footprint_bytes");
     assert!(before > 90 * MIB, "{before}");
     assert_eq!(run.set(&["memory=60M"]), "memory=60M\n");

@@ -209,6 +209,13 @@ fn pages_that_are_kept_as_they_are_make_the_object_that_they_were() {
         let mut again = vec![0xaa; object.len()];
         assert_eq!(codec.pack_plain(view.payload, &mut again), fingerprint);
         assert!(again == object, "{pages} pages");
+        assert_eq!(codec.plain_pages(&again), Some(&window[..pages * PAGE]));
+        // A bit of the header, a hash, or a page.
+        for at in [0, 9, object.len() - 1] {
+            again[at] ^= 1;
+            assert_eq!(codec.plain_pages(&again), None, "byte {at}");
+            again[at] ^= 1;
+        }
     }
 }
 

@@ -95,7 +95,7 @@ fn batch(slots: &mut Slots, bytes: &[usize]) -> Batch {
         let (key, serial) = (slots.row().number(), slots.serials().next().unwrap());
         let place = Place { slot, offset, key, bytes: *len as u32, serial };
         let (body, tag) = (body(n as u32 + 1), [0; TAG]);
-        batch.pieces.push(Piece { id: n as u32, body, place, is_raw: false, tag });
+        batch.pieces.push(Piece { id: n as u32, body, place, is_raw: false, tag, is_damaged: false });
     }
     batch
 }
@@ -104,6 +104,7 @@ fn write(areas: &mut SwapAreas, batch: &mut Batch) -> bool {
     areas.write(2, batch, |piece, room| {
         let Body::Blob { handle, .. } = piece.body else { panic!("{piece:?}") };
         room.fill(handle as u8);
+        true
     });
     let Done::Written { number: 2, is_written } = wait(areas, |_| Came::Not) else { panic!("another") };
     is_written

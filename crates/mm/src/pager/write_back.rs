@@ -19,7 +19,7 @@ use swap::slots::Slots;
 use vmscan::readahead::Extent;
 use vmscan::shrinker::Pool;
 use vmscan::{PAGE, WINDOW};
-use zswap::objects::{BATCH_BYTES, Came, Io, WriteBack};
+use zswap::objects::{BATCH_BYTES, BATCHES, Came, Io, WriteBack};
 
 /// How many reads nobody waits for may be under way at a time.
 const READS_AHEAD: usize = 16;
@@ -67,15 +67,26 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         self.objects.swapped().slots().map_or(0, Slots::free_slots) * PAGE as u64
     }
 
-    /// How much of the pool may go to areas, in bytes.
-    pub fn may_go_bytes(&self) -> u64 {
-        if self.pool_limit.is_kept() { 0 } else { self.area_room().min(self.objects.pool_bytes() as u64) }
+    /// How much of the pool may go to areas that have room for so many bytes.
+    pub fn may_go_bytes(&self, room: u64) -> u64 {
+        if self.pool_limit.is_kept() { 0 } else { room.min(self.objects.pool_bytes() as u64) }
     }
 
     /// Whether areas take what goes into the pool as fast as it comes; `None` where none has room.
     pub(super) fn areas_take(&self) -> Option<bool> {
         let has_room = self.objects.swapped().has_room() && !self.pool_limit.is_kept();
-        has_room.then(|| !self.pool_limit.is_over())
+        has_room.then(|| self.objects.swapped().under_way().0 < BATCHES)
+    }
+
+    /// False where there are areas, and none has room.
+    pub fn has_room(&self) -> bool {
+        self.objects.swapped().has_room()
+    }
+
+    /// Bytes of the program that are in the pool, uncompressed.
+    pub fn pooled_bytes(&self) -> usize {
+        // What is on its way depends on objects, too.
+        self.stored_bytes().saturating_sub(self.objects.swapped_pages() * PAGE)
     }
 
     /// Gives clusters back of which this process needs nothing.
@@ -108,8 +119,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// The pool's part of `want` bytes that must go, where it shrinks early. True when some of it goes.
     pub(super) fn shrink(&mut self, want: usize) -> bool {
         let (bytes, resident) = (self.objects.pool_bytes(), self.resident_pages() * PAGE);
-        // What is on its way depends on objects, too.
-        let stored = self.stored_bytes().saturating_sub(self.objects.swapped_pages() * PAGE);
+        let stored = self.pooled_bytes().saturating_sub(self.borrowed_bytes());
         let (false, Some(shrinker)) = (self.pool_limit.is_kept(), self.pool_limit.shrinker_mut()) else {
             return false;
         };

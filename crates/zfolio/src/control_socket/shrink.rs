@@ -9,6 +9,7 @@
 
 use super::request::Answer;
 use super::subject::{Subject, has_engine};
+use super::tunables::MOST;
 use crate::size::Bytes;
 use memcg::{Memcg, Slot};
 use std::sync::atomic::Ordering::*;
@@ -90,7 +91,7 @@ impl Shrink {
     /// Looks how far it is. The answer when it is at its end.
     pub fn look(&mut self, now: Instant) -> Option<Answer> {
         for asked in self.asked.iter_mut().filter(|asked| asked.brought.is_none()) {
-            let (bytes, is_done) = asked.slot.reclaim.answer(asked.number);
+            let (bytes, is_done) = answered(asked);
             let lives = asked.slot.pid.load(Acquire) == asked.pid && has_engine(asked.slot);
             if is_done || !lives {
                 asked.brought = Some(if lives { bytes } else { 0 });
@@ -100,9 +101,8 @@ impl Shrink {
         if !is_late && self.asked.iter().any(|asked| asked.brought.is_none()) {
             return None;
         }
-        let brought =
-            |asked: &Asked| asked.brought.unwrap_or_else(|| asked.slot.reclaim.answer(asked.number).0);
-        self.got += self.asked.iter().map(brought).sum::<u64>();
+        let brought = |asked: &Asked| asked.brought.unwrap_or_else(|| answered(asked).0);
+        self.got = self.asked.iter().map(brought).fold(self.got, u64::saturating_add);
         let has_more = |asked: &&Asked| asked.brought.is_some_and(|bytes| bytes >= asked.bytes);
         let more: Vec<&'static Slot> = self.asked.iter().filter(has_more).map(|asked| asked.slot).collect();
         self.withdraw();
@@ -139,6 +139,12 @@ impl Drop for Shrink {
 fn weight(slot: &Slot) -> u64 {
     let (footprint, pool) = (slot.footprint_bytes.load(Relaxed), slot.pool_bytes.load(Relaxed));
     footprint.saturating_sub(pool).clamp(1, 1 << 47)
+}
+
+/// What an engine has brought, and whether that is all. Any process of the run can write it: what cannot be is cut off.
+fn answered(asked: &Asked) -> (u64, bool) {
+    let (bytes, is_done) = asked.slot.reclaim.answer(asked.number);
+    (bytes.min(MOST), is_done)
 }
 
 #[cfg(test)]

@@ -269,7 +269,7 @@ impl Run<'_> {
 }
 
 /// No run holds more, in bytes: all of an address space.
-const MOST: u64 = 1 << 47;
+pub const MOST: u64 = 1 << 47;
 
 /// What an engine needs at least, in bytes.
 const ENGINE_BYTES: u64 = 2 << 20;

@@ -95,6 +95,16 @@ impl Codec {
         self.finish(&view, first, to)
     }
 
+    /// The pages of an object that are kept as they are, each with data; `None` where it is no such object, or a page is
+    /// not what was stored.
+    pub fn plain_pages<'a>(&self, object: &'a [u8]) -> Option<&'a [u8]> {
+        let view = View::read(object).filter(|view| view.format == Format::Plain)?;
+        let mut pages = view.payload.chunks_exact(PAGE).enumerate();
+        let is_sound = view.data_pages() == view.pages
+            && pages.all(|(index, page)| page::hash(page, self.seed) == view.hash(index));
+        is_sound.then_some(view.payload)
+    }
+
     /// Brings pages `first..` of an object to their places, of which the data is at the beginning of `to`, and checks
     /// that they are those that were stored.
     fn finish(&self, view: &View<'_>, first: usize, to: &mut [u8]) -> Result<(), Damaged> {

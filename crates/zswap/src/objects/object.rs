@@ -52,6 +52,8 @@ pub enum Io {
     In,
     /// It was read just now: who waits for it is to find it.
     Back,
+    /// It is damaged in the pool, and does not go from there.
+    Stays,
     /// It was read in vain: what it holds is lost.
     Lost(Damaged),
 }

@@ -67,6 +67,8 @@ pub struct Piece {
     pub is_raw: bool,
     /// What it was sealed with, once it is.
     pub tag: [u8; TAG],
+    /// It is not what was stored: it stays in the pool, where whoever loads it hears of that.
+    pub is_damaged: bool,
 }
 
 /// Objects that are written at once.
@@ -369,7 +371,7 @@ impl Entries {
             bytes: bytes as u32,
             serial,
         };
-        batch.pieces.push(Piece { id, body, place, is_raw, tag: [0; TAG] });
+        batch.pieces.push(Piece { id, body, place, is_raw, tag: [0; TAG], is_damaged: false });
         true
     }
 
@@ -380,7 +382,7 @@ impl Entries {
         // What nobody depends on any more is not kept; what has been given up meanwhile even less.
         let is_kept = |entries: &Entries, piece: &Piece| {
             let o = entries.get(piece.id);
-            is_written && o.stored > 0 && o.body == piece.body
+            is_written && !piece.is_damaged && o.stored > 0 && o.body == piece.body
         };
         if let Some(mut slots) = self.swapped.slots.take() {
             let kept = batch.pieces.iter().filter(|piece| is_kept(self, piece));
@@ -391,7 +393,7 @@ impl Entries {
         for piece in &batch.pieces {
             let is_kept = is_kept(self, piece);
             let o = &mut self.table[piece.id as usize];
-            o.io = Io::None;
+            o.io = if piece.is_damaged { Io::Stays } else { Io::None };
             if is_kept && let Body::Blob { fingerprint, .. } = piece.body {
                 let &Piece { place, tag, is_raw, .. } = piece;
                 o.place = Some(self.swapped.keep(Copied { place, fingerprint, tag, is_raw }));

@@ -76,12 +76,19 @@ fn what_is_frozen_is_no_copy_to_give_up_until_it_is_thawed() {
     assert_eq!((&objects.store().0, objects.clean_bytes()), (&Vec::from([3, 2]), 0));
 }
 
-/// Notes what is written, and nothing else.
+/// Notes what is written and freed.
 #[derive(Default)]
-struct Written(Vec<Batch>);
+struct Written {
+    batches: Vec<Batch>,
+    freed: usize,
+    /// Finds all damaged.
+    is_damaged: bool,
+}
 
 impl Contents for Written {
-    fn free(&mut self, _: Body) {}
+    fn free(&mut self, _: Body) {
+        self.freed += 1;
+    }
 
     fn freeze(&mut self) {}
 
@@ -98,7 +105,8 @@ impl Contents for Written {
 
 impl Areas for Written {
     fn write(&mut self, _: usize, batch: &mut Batch) {
-        self.0.push(batch.clone());
+        batch.pieces.iter_mut().for_each(|piece| piece.is_damaged = self.is_damaged);
+        self.batches.push(batch.clone());
     }
 
     fn read(&mut self, _: Read) {}
@@ -110,25 +118,45 @@ impl Areas for Written {
     }
 }
 
-/// With hashes and header beside their pages a window took 17 slots, of which one fits into a batch of 32.
-#[test]
-fn windows_that_did_not_shrink_fill_an_area_to_the_last_slot() {
+/// So many windows of noise, and an area of one cluster.
+fn noise(windows: u32) -> Objects<Written> {
     let words = (0..1).map(|_| Default::default()).collect();
     let shared = (0..Table::shared_len(1)).map(|_| Default::default()).collect();
     let table = Table::new(Vec::leak(words), Vec::leak(shared));
     let mut objects = Objects::new(Written::default());
     let row = table.take_row(1).expect("nobody has one");
     objects.swapped_mut().open(Slots::new(table, row, [(0..1, 0)]));
-    for handle in 1..=40 {
+    for handle in 1..=windows {
         let body = Body::Blob { handle, fingerprint: 0, bytes: plain_bytes(16) as u32 };
         let id = objects.insert(body, 16, 0);
         (0..16).for_each(|_| objects.retain(id, true));
     }
+    objects
+}
+
+#[test]
+fn what_is_damaged_stays_in_the_pool_and_is_not_tried_again() {
+    let mut objects = noise(2);
+    objects.store_mut().is_damaged = true;
+    assert!(matches!(objects.write_back(), WriteBack::Begun { .. }));
+    objects.written(0, true);
+    assert_eq!((objects.write_back(), objects.store().freed), (WriteBack::None, 0));
+    assert_eq!((objects.check(), objects.swapped_pages()), (Ok(()), 0));
+    let slots = objects.swapped().slots().unwrap();
+    assert_eq!(slots.used_slots(), 0);
+    (0..2).for_each(|id| (0..16).for_each(|_| objects.release(id, true)));
+    assert_eq!((objects.check(), objects.store().freed), (Ok(()), 2));
+}
+
+/// With hashes and header beside their pages a window took 17 slots, of which one fits into a batch of 32.
+#[test]
+fn windows_that_did_not_shrink_fill_an_area_to_the_last_slot() {
+    let mut objects = noise(40);
     while let WriteBack::Begun { bytes } = objects.write_back() {
         assert_eq!(bytes, BATCH_BYTES);
         objects.written(0, true);
     }
-    let places: Vec<_> = objects.store().0.iter().flat_map(|batch| &batch.pieces).collect();
+    let places: Vec<_> = objects.store().batches.iter().flat_map(|batch| &batch.pieces).collect();
     assert_eq!(places.len(), swap::CLUSTER as usize / 16);
     assert!(places.iter().all(|piece| piece.is_raw && piece.place.slots().len() == 16));
     assert_eq!(objects.check(), Ok(()));
