@@ -255,8 +255,8 @@ impl SwapAreas {
         Key::new(&mut { *self.key }).subkey(row)
     }
 
-    /// Seals a batch, and has it written; `copy` puts what is written of a piece into the room that it is given, and says
-    /// whether it could.
+    /// Seals a batch, and has it written; `copy` puts what is written of a piece into the room that it is given, and
+    /// says whether it could.
     pub fn write(&mut self, number: usize, batch: &mut Batch, copy: impl Fn(&Piece, &mut [u8]) -> bool) {
         let (key, bytes) = (self.subkey(self.row.number()), batch.bytes().next_multiple_of(SLOT));
         let buffer = self.io.outgoing(number, bytes);

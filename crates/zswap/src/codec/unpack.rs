@@ -95,8 +95,8 @@ impl Codec {
         self.finish(&view, first, to)
     }
 
-    /// The pages of an object that are kept as they are, each with data; `None` where it is no such object, or a page is
-    /// not what was stored.
+    /// The pages of an object that are kept as they are, each with data; `None` where it is no such object, or a page
+    /// is not what was stored.
     pub fn plain_pages<'a>(&self, object: &'a [u8]) -> Option<&'a [u8]> {
         let view = View::read(object).filter(|view| view.format == Format::Plain)?;
         let mut pages = view.payload.chunks_exact(PAGE).enumerate();
