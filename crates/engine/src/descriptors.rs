@@ -4,6 +4,7 @@
 use crate::pool::Mover;
 use control::handover::{Areas, NEED_NS, Opener};
 use control::run;
+use memcg::Memcg;
 use uffd::maps::Maps;
 use uffd::pagemap::Pagemap;
 use uffd::sys::{self, Errno, Fd, Result, consts::O_RDONLY};
@@ -33,7 +34,7 @@ impl Descriptors {
     /// Opens what can be had.
     pub fn open() -> Descriptors {
         let mut opener = Opener::new(NEED_NS);
-        let has_areas = run::memcg().is_some_and(|memcg| memcg.settings.areas[0].bytes > 0);
+        let has_areas = run::memcg().is_some_and(Memcg::has_areas);
         let events = opener.userfault(Features::Events);
         let quiet = opener.userfault(Features::Quiet);
         let pool = opener.userfault(Features::Quiet);

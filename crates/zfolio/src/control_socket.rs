@@ -12,10 +12,11 @@
 //! The thread writes nothing but atomics of the run page: coordinator and engines read them at their next look, and
 //! none of them waits for it. It takes no lock, and blocks all signals, as it inherits them.
 //!
-//! Nobody but the owner changes a run. This is safe because
+//! Nobody but the owner and root changes what is the run's. This is safe because
 //! 1. the socket is the owner's, and the kernel lets nobody else connect who may not write to it (mode 0600);
 //! 2. the kernel says which user has connected (SO_PEERCRED), also where the mode was changed;
-//! 3. tunables of the run lie in the part of the page that its processes cannot write.
+//! 3. tunables of the run lie in the part of the page that its processes cannot write. What is one process's lies in
+//!    its slot, which any process of the run can write: it bounds memory, and is no right.
 
 pub mod request;
 mod server;

@@ -157,9 +157,6 @@ impl Object {
 
     /// What would be freed with it.
     pub(super) fn bytes(&self) -> usize {
-        match self.body {
-            Body::Blob { bytes, .. } if !self.frozen => bytes as usize,
-            _ => 0,
-        }
+        if self.frozen { 0 } else { self.body.bytes() }
     }
 }
