@@ -212,11 +212,7 @@ impl PageStore {
     }
 
     fn prior(&self, prior: Prior) -> Option<u128> {
-        match prior.body {
-            Body::Blob { handle, .. } => self.cache.hash(Handle::from_raw(handle)?, prior.page),
-            Body::Common { log, at, .. } => zswap::hash_in(shared_store::object(log, at)?, prior.page),
-            _ => None,
-        }
+        prior.hash.or_else(|| self.hash(prior.body, prior.page))
     }
 
     /// Takes new objects into the pool.
@@ -408,6 +404,14 @@ impl Contents for PageStore {
 
     fn pool_bytes(&self) -> usize {
         self.cache.pool().pool_bytes()
+    }
+
+    fn hash(&self, body: Body, page: usize) -> Option<u128> {
+        match body {
+            Body::Blob { handle, .. } => self.cache.hash(Handle::from_raw(handle)?, page),
+            Body::Common { log, at, .. } => zswap::hash_in(shared_store::object(log, at)?, page),
+            Body::Same(_) | Body::Swapped | Body::Dropped => None,
+        }
     }
 
     fn areas(&mut self) -> Option<&mut dyn Areas> {

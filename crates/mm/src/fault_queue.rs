@@ -17,6 +17,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::ops::Range;
 use vmscan::hunger::Hunger;
+use vmscan::readahead::Extent;
 
 /// How long after a fault was served the next one is waited for, before anything else is done: a thread that misses
 /// here and there comes back at once.
@@ -33,6 +34,8 @@ pub struct Fault {
     pub protected: bool,
     /// When the message was read, in nanoseconds.
     pub since_ns: u64,
+    /// How much is to come in with it, once that was decided: a fault that is looked at again is no second one.
+    pub extent: Option<Extent>,
 }
 
 /// All of them.
@@ -262,7 +265,7 @@ mod tests {
     fn queue(pages: &[usize]) -> FaultQueue {
         let mut queue = FaultQueue::new(Bells::new(0));
         for &at in pages {
-            queue.push(Fault { at, write: false, protected: false, since_ns: at as u64 });
+            queue.push(Fault { at, write: false, protected: false, since_ns: at as u64, extent: None });
         }
         queue
     }
@@ -321,7 +324,7 @@ mod tests {
         assert!(!queue.forget(&(5..9)));
         assert!(queue.forget(&(1..3)));
         assert_eq!((queue.has_waiting(), left(&mut queue)), (false, Vec::from([3, 4])));
-        queue.push(Fault { at: 7, write: false, protected: false, since_ns: 0 });
+        queue.push(Fault { at: 7, write: false, protected: false, since_ns: 0, extent: None });
         queue.park(true, 0);
         queue.hold_back();
         assert!(queue.forget(&(7..8)));

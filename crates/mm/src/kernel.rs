@@ -173,6 +173,8 @@ pub struct Prior {
     pub body: Body,
     /// Page within the object.
     pub page: usize,
+    /// Its hash, where that is kept since the object lies in an area alone.
+    pub hash: Option<u128>,
 }
 
 /// A slot of the inactive list to be stored.

@@ -9,11 +9,13 @@
 mod entries;
 mod lru;
 mod object;
+mod swap_cache;
 mod swapped;
 
 use core::ops::{Deref, DerefMut, Range};
 pub use entries::Entries;
 pub use object::{Body, Io, Object};
+use swap_cache::Left;
 use swapped::Chosen;
 pub use swapped::{BATCH_BYTES, BATCHES, Batch, Came, Piece, READ_TRIES, Read, Swapped};
 
@@ -28,6 +30,8 @@ pub trait Contents {
     fn thaw(&mut self);
     /// Bytes that the pool holds.
     fn pool_bytes(&self) -> usize;
+    /// The hash of a page of an object in the pool; `None` where it is damaged.
+    fn hash(&self, body: Body, page: usize) -> Option<u128>;
     /// What writes to swap areas and reads from them, where there are any.
     fn areas(&mut self) -> Option<&mut dyn Areas> {
         None
@@ -148,6 +152,26 @@ impl<S: Contents> Objects<S> {
         }
     }
 
+    /// Frees what has left the pool. Where pages in the program name it their hashes are kept before.
+    fn leave(&mut self, left: impl IntoIterator<Item = Left>) {
+        for Left { id, body } in left {
+            if self.entries.wants_hashes(id) {
+                let pages = 0..self.entries.get(id).pages.into();
+                let hashes = pages.map(|page| self.store.hash(body, page)).collect();
+                self.entries.keep_hashes(id, hashes);
+            }
+            self.free([body]);
+        }
+    }
+
+    /// The only page of an object was loaded: where that is in an area too the pool need not have it any more. False
+    /// where it is not so, and nothing has happened.
+    pub fn leave_to_area(&mut self, id: u32) -> bool {
+        let left = self.entries.leave_to_area(id);
+        self.leave(left);
+        left.is_some()
+    }
+
     /// Another process has copies of all that there are.
     pub fn freeze(&mut self) {
         self.entries.freeze();
@@ -162,9 +186,9 @@ impl<S: Contents> Objects<S> {
 
     /// Gives up a clean copy, as [`Entries`] say which. False when there is none.
     pub fn drop_clean(&mut self, due: usize) -> bool {
-        let freed = self.entries.drop_clean(due);
-        self.free(freed);
-        freed.is_some()
+        let left = self.entries.drop_clean(due);
+        self.leave(left);
+        left.is_some()
     }
 
     /// An object was split: what depends on it no more need not be kept for those that only name it.
@@ -182,9 +206,9 @@ impl<S: Contents> Objects<S> {
     /// before. What it came to.
     pub fn write_back(&mut self) -> WriteBack {
         let Chosen { batch, freed, is_full } = self.entries.choose();
-        let bytes = freed.iter().map(Body::bytes).sum();
+        let bytes = freed.iter().map(|left| left.body.bytes()).sum();
         let is_freed = !freed.is_empty();
-        self.free(freed);
+        self.leave(freed);
         let Some(number) = batch else {
             return match (is_freed, is_full) {
                 (true, _) => WriteBack::Freed { bytes },
@@ -207,8 +231,8 @@ impl<S: Contents> Objects<S> {
 
     /// A batch was written, or could not be.
     pub fn written(&mut self, number: usize, is_written: bool) {
-        let freed = self.entries.written(number, is_written);
-        self.free(freed);
+        let left = self.entries.written(number, is_written);
+        self.leave(left);
     }
 
     /// Gives clusters back of which this process needs nothing.

@@ -31,7 +31,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 if !s.is_single {
                     fewest = fewest.max(object.wanting());
                 }
-                Some(Prior { body: object.body, page: prior.offset() })
+                let hash = objects.hash_in_area(prior.id(), prior.offset());
+                Some(Prior { body: object.body, page: prior.offset(), hash })
             });
             let lent = (0..WINDOW_PAGES).filter(|p| priors[*p].is_some()).map(|p| s.prior[p].id());
             let lent: Vec<u32> = lent.collect();

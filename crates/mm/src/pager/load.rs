@@ -167,13 +167,15 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             let entry = self.map.get(page);
             debug_assert_eq!(entry.kind(), Kind::Stored);
             let heat = heat.unwrap_or_else(|| self.refault(entry, 1));
-            let object = self.objects.get(entry.id());
-            if object.pages == 1 && !object.is_shared() {
-                self.objects.release(entry.id(), true);
-                self.map.set(page, Entry::NONE.with_heat(heat));
-                continue;
+            if !self.objects.leave_to_area(entry.id()) {
+                let object = self.objects.get(entry.id());
+                if object.pages == 1 && !object.is_shared() {
+                    self.objects.release(entry.id(), true);
+                    self.map.set(page, Entry::NONE.with_heat(heat));
+                    continue;
+                }
+                self.objects.clean(entry.id());
             }
-            self.objects.clean(entry.id());
             self.map.set(page, entry.with_kind(Kind::Clean).with_heat(heat));
         }
         if bytes > 0 {

@@ -40,7 +40,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         self.try_serve(fault, false);
     }
 
-    fn try_serve(&mut self, fault: Fault, gate: bool) {
+    fn try_serve(&mut self, mut fault: Fault, gate: bool) {
         if fault.protected {
             if !self.try_unprotect(fault, gate) {
                 self.faults.wait(fault);
@@ -48,7 +48,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             return;
         }
         let (began, mut pauses) = (self.map.get(fault.at).kind(), 0);
-        let extent = self.ahead.fault(fault.at);
+        let extent = *fault.extent.get_or_insert_with(|| self.ahead.fault(fault.at));
         if self.cow.is_shared() && began == Kind::Stored && !fault.write && self.is_common(fault.at) {
             self.stat.common_read.fetch_add(1, Relaxed);
         }

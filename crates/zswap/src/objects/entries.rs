@@ -6,7 +6,8 @@
 //!   or back, that name the object
 //! - `stored` = entries of kind Stored and fetches under way; `stored <= refs`
 //! - a `Dropped` object has `stored == 0`: nobody's contents depend on it
-//! - a `Swapped` object has a place in an area, and `stored > 0` unless it is being read
+//! - a `Swapped` object has a place in an area, and `stored > 0` unless it is being read or `is_hashed`: then pages
+//!   that are in the program may be found to be still as they are there
 //! - `clean` says that somebody names the object and nobody depends on it; `clean_bytes` is the pool's memory of
 //!   all of those that are not frozen
 //! - an object whose `queued` is set is in the list of clean copies, once
@@ -17,6 +18,7 @@
 
 use crate::objects::lru::Lru;
 use crate::objects::object::{Body, Io, Object};
+use crate::objects::swap_cache::Left;
 use crate::objects::swapped::Swapped;
 use alloc::collections::VecDeque;
 use alloc::format;
@@ -31,11 +33,13 @@ pub struct Entries {
     /// Objects that nobody depended on when they were put here, and since when, oldest first; looked at again when
     /// taken.
     queue: VecDeque<(u32, u32)>,
-    clean_bytes: usize,
+    pub(super) clean_bytes: usize,
     borrowed_pages: usize,
     swapped_pages: usize,
     /// How many pages have gone out; it begins anew after 16 TiB.
     clock: u32,
+    /// Which object was looked at last for what areas keep in vain.
+    pub(super) hand: usize,
     /// Which go to an area first.
     pub(super) lru: Lru,
     /// What lies in areas.
@@ -46,9 +50,9 @@ impl Entries {
     /// A copy for a child, where memory is not copied by a clone.
     pub fn copy_for_child(&mut self) -> Entries {
         let (table, free, queue) = (self.table.clone(), self.free.clone(), self.queue.clone());
-        let &mut Entries { clean_bytes, borrowed_pages, swapped_pages, clock, .. } = self;
+        let &mut Entries { clean_bytes, borrowed_pages, swapped_pages, clock, hand, .. } = self;
         let (lru, swapped) = (self.lru.clone(), self.swapped.copy_for_child());
-        Entries { table, free, queue, clean_bytes, borrowed_pages, swapped_pages, clock, lru, swapped }
+        Entries { table, free, queue, clean_bytes, borrowed_pages, swapped_pages, clock, hand, lru, swapped }
     }
 
     /// Enters a new object that nobody names yet; `retain` follows.
@@ -69,6 +73,7 @@ impl Entries {
             is_hot: false,
             io: Io::None,
             place: None,
+            is_hashed: false,
             clean_since: 0,
             born_ms,
         };
@@ -121,6 +126,10 @@ impl Entries {
         let o = &mut self.table[id as usize];
         self.swapped_pages += o.stored as usize;
         o.frozen = false;
+        if o.io == Io::Back {
+            // Who waited for it has it, or it is read once more.
+            o.io = Io::None;
+        }
         core::mem::replace(&mut o.body, Body::Swapped)
     }
 
@@ -128,7 +137,8 @@ impl Entries {
     pub(super) fn enter_pool(&mut self, id: u32, body: Body) {
         let o = &mut self.table[id as usize];
         self.swapped_pages -= o.stored as usize;
-        (o.body, o.is_hot) = (body, true);
+        (o.body, o.is_hot, o.frozen) = (body, true, false);
+        self.forget_hashes(id);
     }
 
     /// What lies in areas.
@@ -216,7 +226,8 @@ impl Entries {
                 && (!o.is_copy() || o.queued)
                 && queued[id as usize] == o.queued as usize
                 && self.lru.contains(id) == o.may_go()
-                && (!o.is_swapped() || o.place.is_some() && (o.stored > 0 || o.io == Io::In));
+                && (!o.is_swapped() || o.place.is_some() && (o.stored > 0 || o.io == Io::In || o.is_hashed))
+                && o.is_hashed == o.place.is_some_and(|place| self.swapped.hashes(place).is_some());
             if !is_right {
                 let times = queued[id as usize];
                 return Err(format!("object {id} is among clean copies {times} times: {o:?}"));
@@ -272,19 +283,21 @@ impl Entries {
         self.age(id);
     }
 
-    /// Gives up an object in an area on which nobody depends. One that is being read stays until it was: its slots
-    /// would be another's.
+    /// Gives up an object in an area on which nobody depends, unless its hashes are kept. One that is being read stays
+    /// until it was: its slots would be another's.
     pub(super) fn drop_swapped(&mut self, id: u32) {
         let o = &mut self.table[id as usize];
-        if o.is_swapped() && o.stored == 0 && o.io != Io::In {
+        if o.is_swapped() && o.stored == 0 && o.io != Io::In && !o.is_hashed {
             o.body = Body::Dropped;
             self.leave_area(id);
         }
     }
 
     /// Its copy in an area, if it has one, is of no use any more.
-    fn leave_area(&mut self, id: u32) {
-        if let Some(place) = self.table[id as usize].place.take() {
+    pub(super) fn leave_area(&mut self, id: u32) {
+        let o = &mut self.table[id as usize];
+        o.is_hashed = false;
+        if let Some(place) = o.place.take() {
             self.swapped.release(place);
         }
     }
@@ -330,7 +343,7 @@ impl Entries {
     /// others did, and goes first. Else it is the newest: the page of an older one will be wanted again sooner, and
     /// were the oldest given up, a program that goes round in more memory than there is room for copies would find
     /// none at all.
-    pub(super) fn drop_clean(&mut self, due: usize) -> Option<Body> {
+    pub(super) fn drop_clean(&mut self, due: usize) -> Option<Left> {
         while let Some(&(id, since)) = self.queue.front() {
             let o = &mut self.table[id as usize];
             if o.is_copy() && o.clean_since == since {
@@ -358,13 +371,9 @@ impl Entries {
     }
 
     /// Gives up a clean copy that is no longer in the queue.
-    fn forget(&mut self, id: u32) -> Body {
-        let o = &mut self.table[id as usize];
-        o.queued = false;
-        self.clean_bytes -= o.bytes();
-        let body = core::mem::replace(&mut o.body, Body::Dropped);
-        self.leave_area(id);
-        body
+    fn forget(&mut self, id: u32) -> Left {
+        self.table[id as usize].queued = false;
+        self.leave_copy(id)
     }
 
     /// An object was split: what depends on it no more need not be kept for those that only name it, one page in a

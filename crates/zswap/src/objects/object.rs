@@ -27,7 +27,7 @@ pub enum Body {
     },
     /// Pages filled with one repeated word; nothing in the pool.
     Same(u64),
-    /// Nothing in the pool any more: sealed in an area.
+    /// Nothing in the pool: sealed in an area.
     Swapped,
     /// A clean copy that was given up: nothing can be loaded from it.
     Dropped,
@@ -88,6 +88,8 @@ pub struct Object {
     pub(super) io: Io,
     /// Where that is, if there is one.
     pub(super) place: Option<PlaceId>,
+    /// The hashes of its pages are kept beside that, while it is not in the pool.
+    pub(super) is_hashed: bool,
     /// When nobody depended on it any more, by `Entries::clock`.
     pub(super) clean_since: u32,
     /// When it was stored, in milliseconds of the kernel's clock, which begins anew every 49 days.
@@ -102,7 +104,12 @@ impl Object {
 
     /// True when a page may be found to be still as it is here, and depend on it again.
     pub fn is_sound(&self) -> bool {
-        !matches!(self.body, Body::Dropped | Body::Swapped) && !self.split
+        let has_hashes = match self.body {
+            Body::Dropped => false,
+            Body::Swapped => self.is_hashed,
+            Body::Blob { .. } | Body::Common { .. } | Body::Same(_) => true,
+        };
+        has_hashes && !self.split
     }
 
     /// True where it must be read from an area before anything can be loaded.

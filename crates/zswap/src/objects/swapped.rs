@@ -14,7 +14,9 @@
 
 use crate::objects::entries::Entries;
 use crate::objects::object::{Body, Io, Object};
+use crate::objects::swap_cache::Left;
 use crate::{Damaged, PAGE};
+use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -45,13 +47,15 @@ pub const READ_TRIES: u32 = 3;
 pub type PlaceId = NonZeroU32;
 
 /// A copy in an area.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Copied {
     place: Place,
     /// Of the contents.
     fingerprint: u32,
     tag: [u8; TAG],
     is_raw: bool,
+    /// Of its pages, while some of them are in the program and the object is not in the pool.
+    hashes: Option<Box<[u128]>>,
 }
 
 /// An object of a batch.
@@ -135,6 +139,8 @@ pub struct Swapped {
     back: Vec<u32>,
     /// There was no room for one of the last objects that were to go.
     is_full: bool,
+    /// Less than half of what there is was free.
+    is_scarce: bool,
 }
 
 /// What a look for objects to be written has come to.
@@ -143,7 +149,7 @@ pub struct Chosen {
     /// A batch to be written.
     pub batch: Option<usize>,
     /// What lies in an area already, and is to be freed.
-    pub freed: Vec<Body>,
+    pub freed: Vec<Left>,
     /// There is no room in any area.
     pub is_full: bool,
 }
@@ -166,7 +172,7 @@ impl Swapped {
     /// What the child takes over as a copy, where memory is not copied by a clone.
     pub(super) fn copy_for_child(&mut self) -> Swapped {
         let (childs, copies, free) = (self.childs.take(), self.copies.clone(), self.free.clone());
-        Swapped { childs, copies, free, ..Swapped::default() }
+        Swapped { childs, copies, free, back: self.back.clone(), ..Swapped::default() }
     }
 
     /// What the next child has.
@@ -243,8 +249,27 @@ impl Swapped {
         id
     }
 
-    fn copied(&self, id: PlaceId) -> Copied {
-        self.copies[id.get() as usize - 1].expect("an object's copy is kept")
+    fn copied(&self, id: PlaceId) -> &Copied {
+        self.copies[id.get() as usize - 1].as_ref().expect("an object's copy is kept")
+    }
+
+    fn copied_mut(&mut self, id: PlaceId) -> &mut Copied {
+        self.copies[id.get() as usize - 1].as_mut().expect("an object's copy is kept")
+    }
+
+    /// True while places are kept of pages that are in the program.
+    pub(super) fn keeps(&self) -> bool {
+        !self.is_scarce
+    }
+
+    /// Its pages' hashes from now on, or none.
+    pub(super) fn set_hashes(&mut self, id: PlaceId, hashes: Option<Box<[u128]>>) {
+        self.copied_mut(id).hashes = hashes;
+    }
+
+    /// The hashes that are kept of an object.
+    pub(super) fn hashes(&self, id: PlaceId) -> Option<&[u128]> {
+        self.copied(id).hashes.as_deref()
     }
 
     /// What does not hold, in words; `objects` are all that somebody names.
@@ -287,10 +312,14 @@ impl Entries {
         let chosen = self.choose_into(number, &mut slots);
         self.swapped.slots = Some(slots);
         self.swapped.is_full = chosen.is_full;
+        if chosen.is_full {
+            self.drop_hashed();
+        }
         chosen
     }
 
     fn choose_into(&mut self, number: usize, slots: &mut Slots) -> Chosen {
+        self.swapped.is_scarce = slots.free_slots() < slots.used_slots();
         let (mut chosen, mut batch, mut passed) = (Chosen::default(), None, Vec::new());
         // One that is hot gets a second chance, once.
         let mut looks = 2 * self.lru.len();
@@ -307,7 +336,7 @@ impl Entries {
                 continue;
             }
             if o.place.is_some() {
-                chosen.freed.push(self.leave_pool(id));
+                chosen.freed.push(Left { id, body: self.leave_pool(id) });
                 if chosen.freed.len() >= FREED_MOST {
                     break;
                 }
@@ -376,7 +405,7 @@ impl Entries {
     }
 
     /// A batch was written, or could not be: what is to be freed.
-    pub(super) fn written(&mut self, number: usize, is_written: bool) -> Vec<Body> {
+    pub(super) fn written(&mut self, number: usize, is_written: bool) -> Vec<Left> {
         let batch = self.swapped.batches[number].take().expect("a batch ends once");
         let mut freed = Vec::new();
         // What nobody depends on any more is not kept; what has been given up meanwhile even less.
@@ -396,14 +425,14 @@ impl Entries {
             o.io = if piece.is_damaged { Io::Stays } else { Io::None };
             if is_kept && let Body::Blob { fingerprint, .. } = piece.body {
                 let &Piece { place, tag, is_raw, .. } = piece;
-                o.place = Some(self.swapped.keep(Copied { place, fingerprint, tag, is_raw }));
+                o.place = Some(self.swapped.keep(Copied { place, fingerprint, tag, is_raw, hashes: None }));
                 // A worker may be reading it: then it goes another time.
                 if o.pins == 0 {
-                    freed.push(self.leave_pool(piece.id));
+                    freed.push(Left { id: piece.id, body: self.leave_pool(piece.id) });
                 }
             }
             self.age(piece.id);
-            freed.extend(self.release(piece.id, false));
+            freed.extend(self.release(piece.id, false).map(|body| Left { id: piece.id, body }));
         }
         freed
     }
@@ -415,7 +444,7 @@ impl Entries {
         o.io = Io::In;
         self.retain(id, false);
         self.swapped.reads.push(id);
-        let Copied { place, fingerprint, tag, is_raw } = self.swapped.copied(place);
+        let &Copied { place, fingerprint, tag, is_raw, .. } = self.swapped.copied(place);
         Some(Read { id, place, fingerprint, tag, is_raw })
     }
 
@@ -452,7 +481,8 @@ impl Entries {
             }
             Came::Here(body) => freed.push(body),
             Came::Lost(damaged) if o.stored > 0 => o.io = Io::Lost(damaged),
-            Came::Lost(_) | Came::Not => {}
+            Came::Lost(_) => self.forget_hashes(id),
+            Came::Not => {}
         }
         self.drop_swapped(id);
         self.age(id);

@@ -98,6 +98,9 @@ impl Shelves {
     }
 
     fn prior(&self, prior: Prior) -> Content {
+        if let Some(hash) = prior.hash {
+            return hash as Content;
+        }
         match prior.body {
             Body::Blob { handle, .. } => self.object(handle).pages[prior.page],
             Body::Same(word) => word,
@@ -370,6 +373,13 @@ impl Store for SimStore {
 }
 
 impl Contents for SimStore {
+    fn hash(&self, body: Body, page: usize) -> Option<u128> {
+        let world = self.0.borrow();
+        let Body::Blob { handle, .. } = body else { panic!("{body:?} has no hashes that leave the pool") };
+        let object = world.shelves.object(handle);
+        (!object.damaged).then(|| object.pages[page] as u128)
+    }
+
     fn free(&mut self, body: Body) {
         let mut world = self.0.borrow_mut();
         world.enter();

@@ -23,6 +23,7 @@ fn who_waited_for_room_where_nothing_is_any_more_is_not_hungry_later() {
             write: true,
             protected: false,
             since_ns: 0,
+            extent: None,
         });
         scene.pager.turn(2 * limit);
         assert!(scene.pager.faults.has_waiting(), "there is room");

@@ -1,0 +1,94 @@
+//! Places in areas that are kept for pages which are in the program: the kernel's swap cache.
+//!
+//! A page that was read from an area, and goes out again unchanged, need not be compressed nor written. So its place is
+//! kept, and the hash of what is there, which the pool had. On the way out the hash decides, as for any clean copy.
+//!
+//! Once less is free in the areas than this process has there no more places are kept. Those that are kept are given up
+//! when no room is left.
+
+use crate::objects::entries::Entries;
+use crate::objects::object::{Body, Io};
+use alloc::boxed::Box;
+
+/// How many objects are looked at, at a time, for what areas keep in vain.
+const DROPPED_MOST: usize = 4096;
+
+/// An object has left the pool.
+#[derive(Clone, Copy, Debug)]
+pub struct Left {
+    /// Which.
+    pub id: u32,
+    /// What it held there.
+    pub body: Body,
+}
+
+impl Entries {
+    /// The pool's clean copy goes; that in an area stays where there is one, and room.
+    pub(super) fn leave_copy(&mut self, id: u32) -> Left {
+        let o = &mut self.table[id as usize];
+        self.clean_bytes -= o.bytes();
+        if o.place.is_some() && !o.split && self.swapped.keeps() {
+            return Left { id, body: self.leave_pool(id) };
+        }
+        let body = core::mem::replace(&mut o.body, Body::Dropped);
+        self.leave_area(id);
+        Left { id, body }
+    }
+
+    /// The only page of an object was loaded. Where that is in an area too the pool need not have it any more: what it
+    /// held there. `None` where it is not so, and nothing has happened.
+    pub(super) fn leave_to_area(&mut self, id: u32) -> Option<Left> {
+        let o = &mut self.table[id as usize];
+        let is_copied = o.place.is_some() && o.pages == 1 && !o.split && o.pins == 0;
+        if !is_copied || o.is_shared() || !self.swapped.keeps() {
+            return None;
+        }
+        self.clean(id);
+        Some(self.leave_copy(id))
+    }
+
+    /// True where pages in the program may be found to be still as they are in an object that has left the pool, once
+    /// its hashes are kept.
+    pub(super) fn wants_hashes(&self, id: u32) -> bool {
+        let o = self.get(id);
+        o.is_swapped() && o.refs > o.stored && !o.is_hashed
+    }
+
+    /// Its pages' hashes, which the pool had; without them it is given up where nobody depends on it.
+    pub(super) fn keep_hashes(&mut self, id: u32, hashes: Option<Box<[u128]>>) {
+        let o = &mut self.table[id as usize];
+        if let (Some(place), Some(hashes)) = (o.place, hashes) {
+            o.is_hashed = true;
+            self.swapped.set_hashes(place, Some(hashes));
+        }
+        self.drop_swapped(id);
+    }
+
+    /// The hash of a page of an object that lies in an area alone, where it is kept.
+    pub fn hash_in_area(&self, id: u32, page: usize) -> Option<u128> {
+        let o = self.get(id);
+        o.place.and_then(|place| self.swapped.hashes(place)?.get(page).copied())
+    }
+
+    /// The hashes of its pages are of no use any more.
+    pub(super) fn forget_hashes(&mut self, id: u32) {
+        let o = &mut self.table[id as usize];
+        if core::mem::take(&mut o.is_hashed)
+            && let Some(place) = o.place
+        {
+            self.swapped.set_hashes(place, None);
+        }
+    }
+
+    /// Areas are full: some of what lies there for the sake of pages that are in the program is given up.
+    pub(super) fn drop_hashed(&mut self) {
+        for _ in 0..self.table.len().min(DROPPED_MOST) {
+            self.hand = (self.hand + 1) % self.table.len();
+            let o = &mut self.table[self.hand];
+            if o.is_hashed && o.stored == 0 && o.io != Io::In {
+                o.body = Body::Dropped;
+                self.leave_area(self.hand as u32);
+            }
+        }
+    }
+}
