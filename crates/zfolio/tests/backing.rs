@@ -333,6 +333,73 @@ fn relatives_that_wait_leave_their_memory_to_an_area() {
     assert!(count(&counters, "faults") < 50_000, "{counters}");
 }
 
+/// Holds so many MiB of hexadecimal digits, which shrink to a half, or of noise, and reads all of it so many times once
+/// it is told to.
+const READ_OFTEN: &str = "
+import hashlib, random, sys
+r, h, is_hex = random.Random(5), hashlib.sha256(), sys.argv[2] == 'hex'
+piece = lambda: r.randbytes(1 << 19).hex().encode() if is_hex else r.randbytes(1 << 20)
+pieces = [piece() for _ in range(int(sys.argv[1]))]
+print('ready', flush=True)
+sys.stdin.readline()
+for _ in range(int(sys.argv[3])):
+    for p in pieces:
+        h.update(p)
+print(h.hexdigest())
+";
+
+/// Runs it with an area and 64 MiB, and with these tunables once it has its memory: the run's counters, and what it
+/// has said.
+fn read_often(arguments: [&str; 3], options: &[&str], tunables: &[&str]) -> (serde_json::Value, String) {
+    let scratch = Scratch::new(&format!("often-{}-{}", arguments[1], tunables.len()));
+    let json = scratch.0.join("json");
+    let mut child = Command::new(ZFOLIO)
+        .args(["run", "--quiet", "--memory", "64M", "--backing", scratch.path(), "--json"])
+        .arg(&json)
+        .args(options)
+        .args(["--", "python3", "-c", READ_OFTEN])
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdout = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    stdout.read_line(&mut line).unwrap();
+    assert_eq!(line, "ready\n");
+    for tunable in tunables {
+        let set = Command::new(ZFOLIO).args(["set", &child.id().to_string(), tunable]).output().unwrap();
+        assert_eq!(set.status.code(), Some(0), "{set:?}");
+    }
+    child.stdin.take().unwrap().write_all(b"\n").unwrap();
+    let mut said = String::new();
+    stdout.read_to_string(&mut said).unwrap();
+    assert!(child.wait().unwrap().success());
+    let figures: serde_json::Value = serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
+    (figures["counters"].clone(), said)
+}
+
+/// A swap file takes such a page once: the kernel's swap cache.
+#[test]
+fn what_is_read_and_not_changed_is_written_once() {
+    let (counters, _) = read_often(["96", "noise", "5"], &[], &[]);
+    let mib = |name| count(&counters, name) >> 8;
+    // 96 MiB, and what the engine took for the oldest by mistake.
+    assert!((30..130).contains(&mib("pswpout")), "{counters}");
+    assert!(mib("pswpin") > 150 && mib("clean_reused") > 100, "{counters}");
+}
+
+#[test]
+fn the_shrinker_writes_before_the_pool_is_at_its_limit() {
+    let run = |tunables: &[&str]| read_often(["64", "hex", "4"], &["--max-pool-percent", "50"], tunables);
+    let (without, expected) = run(&[]);
+    let (with, said) = run(&["shrinker_enabled=Y"]);
+    assert_eq!(said, expected);
+    let written = [&without, &with].map(|counters| count(counters, "pswpout") >> 8);
+    // Some goes without it too, while all of the memory is made at once.
+    assert!(written[0] < 20 && written[1] > written[0] + 10, "{written:?} MiB: {without} {with}");
+}
+
 /// Holds noise, is told when what is in the file is no longer that, and reads.
 const READS: &str = "
 import random, sys

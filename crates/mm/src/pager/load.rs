@@ -163,11 +163,13 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// Pages that were `Stored` are in the program now, and their object is a clean copy. Without a heat each has
     /// that of its own refault.
     pub(super) fn loaded(&mut self, to: usize, bytes: usize, heat: Option<Heat>) {
+        // Where everything goes out all the time it is wanted again at once.
+        let is_resident = !self.limit.evicts_all();
         for page in (to..to + bytes).step_by(PAGE) {
             let entry = self.map.get(page);
             debug_assert_eq!(entry.kind(), Kind::Stored);
             let heat = heat.unwrap_or_else(|| self.refault(entry, 1));
-            if !self.objects.leave_to_area(entry.id()) {
+            if !(is_resident && self.objects.leave_to_area(entry.id())) {
                 let object = self.objects.get(entry.id());
                 if object.pages == 1 && !object.is_shared() {
                     self.objects.release(entry.id(), true);
