@@ -51,6 +51,11 @@ impl Compressor {
         Ok(Compressor { algorithm, level, has_dictionary, device })
     }
 
+    /// At a level that the algorithm has; a device is used as usual.
+    pub(crate) fn new(algorithm: &'static Algorithm, level: i32, has_dictionary: bool) -> Compressor {
+        Compressor { algorithm, level, has_dictionary, device: Device::DEFAULT }
+    }
+
     /// The file that a text names of which [`Compressor::parse`] says that it has one.
     pub fn dictionary_file(text: &str) -> Option<&str> {
         split(text, ',').1?.strip_prefix(DICTIONARY)

@@ -32,6 +32,7 @@
 //!
 //! - [`mod@compressor`]: a name, a level and whether there is a dictionary, parsed and printed
 //! - [`mod@context`]: a worker's context
+//! - [`mod@kind`]: whose objects a context reads
 //! - [`mod@request`]: a unit of work in a batch, its outcome, errors
 //! - [`mod@pending`]: a batch under way
 //! - `algorithm`: what is known of one; `registry`: the list of them
@@ -54,6 +55,7 @@ pub mod context;
 mod deflate;
 mod deflate_iaa;
 pub mod device;
+pub mod kind;
 mod lz4;
 mod lz4hc;
 mod lzo;
@@ -71,6 +73,7 @@ pub use context::Context;
 pub use deflate_iaa::open_device;
 pub use device::{Device, QUEUES_MAX};
 pub use iaa::doors;
+pub use kind::Kind;
 pub use pending::Pending;
 pub use registry::ALGORITHMS;
 pub use request::{Batch, CompressRequest, DecompressRequest, Error, Outcome};

@@ -64,7 +64,7 @@ use division::Division;
 use tunables::Tunables;
 
 /// "zfolio" and the version of this layout; both sides refuse any other.
-pub const MAGIC: u64 = 0x7a66_6f6c_696f_000b;
+pub const MAGIC: u64 = 0x7a66_6f6c_696f_000c;
 
 /// How many processes of a run can be managed at the same time. There is room in the file for all of them before the
 /// first begins, so that none can find none later.

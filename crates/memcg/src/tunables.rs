@@ -28,6 +28,11 @@ pub struct Tunables {
     pub writeback: AtomicU32,
     /// 1: where memory must go some of it comes from the pool, whose oldest objects are written before it is full.
     pub shrinker_enabled: AtomicU32,
+    /// What makes new objects, in one word as zswap writes it; 0: what the settings say.
+    pub compressor: AtomicU64,
+    /// Bits of all that has ever made objects in the run, by zswap's numbers, but for what the settings say. They are
+    /// set before `compressor` is.
+    pub compressors: AtomicU64,
     /// How large the pool of a process may be that has no word of its own, in bytes; [`NO_MAX`]: no limit.
     pub zswap_max_bytes: AtomicU64,
     /// The highest limit that the run has had, in bytes.
@@ -47,6 +52,8 @@ impl Tunables {
         ] {
             cell.store(value, Relaxed);
         }
+        self.compressor.store(0, Relaxed);
+        self.compressors.store(0, Relaxed);
         self.zswap_max_bytes.store(NO_MAX, Relaxed);
         self.max_peak_bytes.store(max_bytes, Relaxed);
     }

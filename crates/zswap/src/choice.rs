@@ -1,6 +1,6 @@
 //! What the user has pages compressed with: one compressor, or two of which each object is made by one (chooser.rs).
 
-use acomp::{Compressor, ParseError};
+use acomp::{Compressor, Kind, ParseError};
 use core::fmt;
 
 /// One compressor, or `auto`: a fast one and a dense one.
@@ -31,6 +31,10 @@ const BUDGET: &str = "cpu=";
 /// The budget of who gives none: some 150 MB a second may go through the dense one.
 const DEFAULT_PERCENT: u32 = 25;
 
+/// What stands in a word for it, where other numbers stand for kinds.
+const AUTO: u8 = 255;
+const _: () = assert!(Kind::END < AUTO);
+
 /// More than this can never be spent: there are at most four workers.
 const PERCENT_MAX: u32 = 400;
 
@@ -53,9 +57,49 @@ impl Choice {
         let percent = match rest.strip_prefix(',').and_then(|parameter| parameter.strip_prefix(BUDGET)) {
             None if rest.is_empty() => Some(DEFAULT_PERCENT),
             None => None,
-            Some(number) => number.parse().ok().filter(|percent| *percent <= PERCENT_MAX),
+            Some(number) => number.parse().ok(),
         };
-        let percent = percent.ok_or(ChoiceError::Auto)?;
+        Choice::auto(percent.ok_or(ChoiceError::Auto)?)
+    }
+
+    /// In one word, for who reads it while another writes it: never 0. `None` where it is for a device, whose
+    /// parameters have no room in it.
+    pub fn word(&self) -> Option<u64> {
+        let Choice { compressor, auto } = self;
+        let (made_by, number) = match auto {
+            Some(auto) => (AUTO, auto.percent),
+            None => (1 + compressor.kind().number(), compressor.level() as u32),
+        };
+        (!compressor.is_for_device()).then_some(u64::from(number) << 32 | u64::from(made_by))
+    }
+
+    /// That of a word; `None` where it is none.
+    pub fn of_word(word: u64) -> Option<Choice> {
+        let (made_by, number) = (word as u32, (word >> 32) as u32);
+        if made_by == AUTO.into() {
+            return Choice::auto(number).ok();
+        }
+        let kind = Kind::of(u8::try_from(made_by).ok()?.checked_sub(1)?)?;
+        Some(kind.at_level(number as i32)?.into()).filter(|choice: &Choice| choice.word() == Some(word))
+    }
+
+    /// What makes new objects in a run that has begun with `first`, as [`Choice::parse`] reads it, and where this word
+    /// was set since: 0 is none.
+    pub fn now(first: &str, word: u64) -> Option<Choice> {
+        Choice::of_word(word).or_else(|| Choice::parse(first).ok())
+    }
+
+    /// What makes objects by this choice.
+    pub fn kinds(&self) -> impl Iterator<Item = Kind> {
+        let fast = self.auto.map(|auto| auto.fast.kind());
+        core::iter::once(self.compressor.kind()).chain(fast)
+    }
+
+    /// `auto` with this budget.
+    fn auto(percent: u32) -> Result<Choice, ChoiceError> {
+        if percent > PERCENT_MAX {
+            return Err(ChoiceError::Auto);
+        }
         let compressor = |name| Compressor::parse(name).map_err(ChoiceError::Compressor);
         Ok(Choice { compressor: compressor(DENSE)?, auto: Some(Auto { fast: compressor(FAST)?, percent }) })
     }
@@ -125,6 +169,51 @@ mod tests {
             (compressor.to_string(), auto.fast.to_string(), auto.percent),
             ("zstd:1".into(), "lz4:1".into(), 5)
         );
+    }
+
+    #[test]
+    fn every_choice_but_for_devices_has_a_word_and_no_other_word_is_one() {
+        let mut words = alloc::vec::Vec::new();
+        for text in [
+            "auto",
+            "auto,cpu=0",
+            "auto,cpu=400",
+            "lz4",
+            "lz4:65537",
+            "lz4hc:12",
+            "zstd:-7",
+            "zstd:22",
+            "zstd,dict=x",
+            "zstd:-1,dict=x",
+            "deflate:9",
+            "lzo",
+            "lzo-rle",
+            "842",
+        ] {
+            let choice = Choice::parse(text).unwrap();
+            let word = choice.word().unwrap();
+            assert!(word != 0 && !words.contains(&word), "{text}");
+            assert_eq!(
+                (Choice::of_word(word), Choice::now("lz4", word)),
+                (Some(choice), Some(choice)),
+                "{text}"
+            );
+            words.push(word);
+        }
+        for text in ["deflate-iaa", "deflate-iaa:fixed,verify_compress=1"] {
+            let choice = Choice::parse(text).unwrap();
+            assert_eq!((choice.word(), Choice::now(text, 0)), (None, Some(choice)));
+        }
+        let device = Choice::parse("deflate-iaa").unwrap().compressor;
+        let device = u64::from(1 + device.kind().number());
+        for word in
+            [0, device, 17, 18, 254, 255 | 401 << 32, 256, 1 << 8 | 1, 65538 << 32 | 1, 1 << 32 | 7, u64::MAX]
+        {
+            assert_eq!(Choice::of_word(word), None, "{word:#x}");
+        }
+        let kinds =
+            |text| Choice::parse(text).unwrap().kinds().map(Kind::name).collect::<alloc::vec::Vec<_>>();
+        assert_eq!((kinds("auto"), kinds("zstd:9")), (alloc::vec!["zstd", "lz4"], alloc::vec!["zstd"]));
     }
 
     #[test]

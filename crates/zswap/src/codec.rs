@@ -6,10 +6,12 @@ use crate::layout::prefix;
 use crate::noise::{Guesses, Trust};
 use crate::page::Hash;
 use crate::{PAGE, PageMask, WINDOW_PAGES};
-use acomp::Context;
+use acomp::{Context, Kind};
 use alloc::vec;
 use alloc::vec::Vec;
+use contexts::Contexts;
 
+mod contexts;
 mod pack;
 mod unpack;
 
@@ -22,11 +24,9 @@ pub const BATCH_MAX: usize = 8;
 /// The most bytes that the objects of one window can have: each page kept as it is, in an object of its own.
 pub const PARCEL_MAX_BYTES: usize = WINDOW_PAGES * (PAGE + prefix(1, 0));
 
-/// A compressor's context and a buffer, made before the first page goes out; for one thread.
+/// Compressors' contexts and a buffer, made before the first page goes out; for one thread.
 pub struct Codec {
-    context: Context,
-    /// The fast one's of two compressors: the other is the dense one's then.
-    fast: Option<Context>,
+    contexts: Contexts,
     /// By which it is told what each of them takes.
     clock: fn() -> u64,
     seed: u64,
@@ -111,24 +111,47 @@ impl Packed {
 }
 
 impl Codec {
-    /// A codec for one compressor or two; allocates all that it will ever need. `seed` keys the hashes: objects are
-    /// read by codecs of the same seed. `file` is the dictionary of a compressor that has one from a file.
-    pub fn new(choice: impl Into<Choice>, seed: u64, file: &[u8]) -> Result<Codec, acomp::Error> {
-        let window = WINDOW_PAGES * PAGE;
-        let Choice { compressor, auto } = choice.into();
-        let fast = auto.map(|auto| Context::new(auto.fast, window)).transpose()?;
-        let trust = (!compressor.gives_up_early()).then(Trust::default);
-        let context = Context::with_dictionary(compressor, window, file)?;
+    /// A codec for one compressor or two; allocates all that it will ever need, but for what [`Codec::make_by`] does.
+    /// `seed` keys the hashes: objects are read by codecs of the same seed. `file` is the dictionary of a compressor
+    /// that has one from a file.
+    ///
+    /// # Errors
+    ///
+    /// There is no memory for it, or `file` is no dictionary.
+    pub fn new(choice: impl Into<Choice>, seed: u64, file: &'static [u8]) -> Result<Codec, acomp::Error> {
+        let choice = choice.into();
         Ok(Codec {
-            context,
-            fast,
+            contexts: Contexts::new(choice, file)?,
             clock: || 0,
             seed,
-            plain: vec![0; window],
-            trust,
+            plain: vec![0; WINDOW_PAGES * PAGE],
+            trust: trust(choice),
             batch: 1,
             most_percent: 100,
         })
+    }
+
+    /// From now on objects are made by this. Those that there are already are read as before, whoever made them. Where
+    /// a device is attached to what made them, it reads on.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Codec::new`]; then nothing changes.
+    pub fn make_by(&mut self, choice: impl Into<Choice>) -> Result<(), acomp::Error> {
+        let choice = choice.into();
+        self.contexts.make_by(choice)?;
+        self.trust = trust(choice);
+        self.count_batch();
+        Ok(())
+    }
+
+    /// Makes what it takes to read objects of this kind, unless it is there: reading allocates nothing then.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Codec::new`].
+    pub fn prepare(&mut self, kind: Kind) -> Result<(), acomp::Error> {
+        self.contexts.reader(kind).map(|_| ())
     }
 
     /// Has it tell by this clock, in nanoseconds, what each of two compressors takes.
@@ -139,11 +162,17 @@ impl Codec {
     /// Has a device do the work that `attach` comes by ([`Context::attach`]); false if it does not. Only where the
     /// calling process has an address space of its own, which no child takes over: the device works in it.
     pub fn attach(&mut self, attach: impl FnOnce(&mut Context) -> bool) -> bool {
-        let attached = attach(&mut self.context);
+        let attached = attach(self.contexts.dense());
         if attached {
-            self.batch = self.context.batch_size().min(BATCH_MAX);
+            self.contexts.note_attached();
+            self.count_batch();
         }
         attached
+    }
+
+    fn count_batch(&mut self) {
+        let has_device = self.contexts.is_attached();
+        self.batch = if has_device { self.contexts.dense().batch_size().min(BATCH_MAX) } else { 1 };
     }
 
     /// From now on data that comes to more than so many percent of what it was is kept as it is. What saves less than a
@@ -154,12 +183,12 @@ impl Codec {
 
     /// For who has nothing urgent to do ([`Context::rest`]).
     pub fn rest(&mut self) {
-        self.context.rest();
+        self.contexts.each(Context::rest);
     }
 
     /// For who goes on at once ([`Context::look`]).
     pub fn look(&mut self) {
-        self.context.look();
+        self.contexts.each(Context::look);
     }
 
     /// How many windows are best packed together. One at a time where the CPU does the work: to have begun more than
@@ -167,4 +196,9 @@ impl Codec {
     pub fn batch_size(&self) -> usize {
         self.batch
     }
+}
+
+/// For what makes objects without giving up on noise by itself.
+fn trust(choice: Choice) -> Option<Trust> {
+    (!choice.compressor.gives_up_early()).then(Trust::default)
 }

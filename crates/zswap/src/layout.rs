@@ -6,23 +6,40 @@
 //! ```
 //!
 //! `n` is the number of pages, 1 to 16. `filled` has a bit for each page that one word fills, `f` of them: such a page
-//! has no data. The payload is of the others; format 0 is their bytes as they are, 1 the compressor's output, or the
-//! dense one's of two, and 2 the fast one's.
+//! has no data. The payload is of the others; format 0 is their bytes as they are, and any other a compressor's output:
+//! one more than the number of its [`Kind`]. So an object is read by what it says, whatever makes new ones.
 
 use crate::page::{self, Hash};
 use crate::{PAGE, PageMask, WINDOW_PAGES};
+use acomp::Kind;
 use core::ops::Range;
 
 /// How the payload is to be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// The pages as they are: they did not shrink.
-    Plain = 0,
-    /// The compressor's output; of two the dense one's.
-    Compressed = 1,
-    /// The fast one's of two.
-    Fast = 2,
+    Plain,
+    /// The output of a compressor of this kind.
+    Of(Kind),
 }
+
+impl Format {
+    fn byte(self) -> u8 {
+        match self {
+            Format::Plain => 0,
+            Format::Of(kind) => 1 + kind.number(),
+        }
+    }
+
+    fn read(byte: u8) -> Option<Format> {
+        match byte.checked_sub(1) {
+            None => Some(Format::Plain),
+            Some(number) => Kind::of(number).map(Format::Of),
+        }
+    }
+}
+
+const _: () = assert!(Kind::END < u8::MAX);
 
 const HEADER: usize = 8;
 const FILLED: Range<usize> = 2..4;
@@ -51,7 +68,7 @@ pub fn write(object: &mut [u8], format: Format, pages: impl ExactSizeIterator<It
             words.next().expect("the prefix has a place for each").copy_from_slice(&word.to_le_bytes());
         }
     }
-    (head[0], head[1]) = (count as u8, format as u8);
+    (head[0], head[1]) = (count as u8, format.byte());
     head[FILLED].copy_from_slice(&filled.to_u16().to_le_bytes());
     head[ZEROS].fill(0);
 }
@@ -80,12 +97,7 @@ impl<'a> View<'a> {
     /// Reads the header; `None` when it is not one.
     pub fn read(object: &'a [u8]) -> Option<View<'a>> {
         let pages = *object.first()? as usize;
-        let format = match object.get(1)? {
-            0 => Format::Plain,
-            1 => Format::Compressed,
-            2 => Format::Fast,
-            _ => return None,
-        };
+        let format = Format::read(*object.get(1)?)?;
         let filled: [u8; 2] = object.get(FILLED)?.try_into().ok()?;
         let filled = PageMask::from(u16::from_le_bytes(filled));
         let (hashes, words) = (prefix(pages, 0), prefix(pages, filled.count()));
@@ -160,19 +172,24 @@ mod tests {
     fn what_is_written_is_read_and_nonsense_is_refused() {
         let hashes = |hashes: [Hash; 3]| hashes.into_iter().map(|hash| (hash, None));
         let mut object = vec![0xaa; prefix(3, 0) + 100];
-        write(&mut object, Format::Compressed, hashes([1, 2, Hash::MAX]));
+        let first = Format::Of(Kind::of(0).unwrap());
+        write(&mut object, first, hashes([1, 2, Hash::MAX]));
         let view = View::read(&object).unwrap();
-        assert_eq!((view.format, view.pages, view.payload.len()), (Format::Compressed, 3, 100));
+        assert_eq!((view.format, view.pages, view.payload.len()), (first, 3, 100));
         assert_eq!([view.hash(0), view.hash(1), view.hash(2)], [1, 2, Hash::MAX]);
         assert_eq!(view.fingerprint(), fingerprint([1, 2, Hash::MAX].into_iter()));
         assert_ne!(view.fingerprint(), fingerprint([2, 1, Hash::MAX].into_iter()), "their order counts");
-        for (byte, value) in [(0, 0), (0, 17), (1, 3), (2, 8), (3, 1), (4, 1), (7, 1), (1, 0)] {
+        for (byte, value) in
+            [(0, 0), (0, 17), (1, 1 + Kind::END), (1, 255), (2, 8), (3, 1), (4, 1), (7, 1), (1, 0)]
+        {
             let mut bad = object.clone();
             bad[byte] = value;
             assert!(View::read(&bad).is_none(), "byte {byte} = {value}");
         }
-        write(&mut object, Format::Fast, hashes([1, 2, 3]));
-        assert_eq!(View::read(&object).unwrap().format, Format::Fast);
+        for kind in (0..Kind::END).filter_map(Kind::of) {
+            write(&mut object, Format::Of(kind), hashes([1, 2, 3]));
+            assert_eq!(View::read(&object).unwrap().format, Format::Of(kind));
+        }
         assert!(View::read(&object[..prefix(3, 0) - 1]).is_none());
         assert!((0..4).all(|len| View::read(&object[..len]).is_none()));
     }

@@ -6,6 +6,7 @@ use zswap::{Codec, New, PAGE, PARCEL_MAX_BYTES, Packed, Priors, WINDOW_PAGES, Wa
 const WINDOW: usize = WINDOW_PAGES * PAGE;
 
 fn codec(text: &str, file: &[u8]) -> Codec {
+    let file = Vec::leak(file.to_vec());
     Codec::new(acomp::Compressor::parse(text).unwrap(), 7, file).unwrap()
 }
 

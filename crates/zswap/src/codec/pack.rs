@@ -202,12 +202,15 @@ impl Codec {
         way: Way,
         between: &mut dyn FnMut(),
     ) {
-        let Codec { context, fast, trust, most_percent, .. } = self;
+        let Codec { contexts, trust, most_percent, .. } = self;
+        let is_fast = way == Way::Fast && contexts.fast().is_some();
         // A fast one gives up on noise by itself.
-        let (context, mut trust, shrunk_format) = match fast {
-            Some(fast) if way == Way::Fast => (fast, None, Format::Fast),
-            _ => (context, trust.as_mut(), Format::Compressed),
+        let mut trust = trust.as_mut().filter(|_| !is_fast);
+        let context = match contexts.fast() {
+            Some(fast) if is_fast => fast,
+            _ => contexts.dense(),
         };
+        let shrunk_format = Format::Of(context.compressor().kind());
         let mut plans = [[Plan::default(); WINDOW_PAGES]; N];
         let mut requests: [[CompressRequest<'_>; WINDOW_PAGES]; N] =
             core::array::from_fn(|_| core::array::from_fn(|_| CompressRequest::new(&[], &mut [])));

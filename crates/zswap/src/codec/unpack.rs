@@ -28,23 +28,22 @@ impl Codec {
             core::array::from_fn(|_| DecompressRequest::new(&[], &mut []));
         let mut views = [const { None }; BATCH_MAX];
         let mut wanted = 0;
+        let together = Format::Of(self.contexts.dense().compressor().kind());
         for (load, kept) in loads.iter_mut().zip(&mut views) {
             let Load { object, fingerprint, first, ref mut to, .. } = *load;
             let pages = to.len() / PAGE;
             match look(object, fingerprint, first + pages) {
-                Ok(view)
-                    if view.format == Format::Compressed && view.pages == pages && view.data_pages() > 0 =>
-                {
+                Ok(view) if view.format == together && view.pages == pages && view.data_pages() > 0 => {
                     let data = &mut to[..view.data_pages() * PAGE];
                     requests[wanted] = DecompressRequest::new(view.payload, data);
                     *kept = Some((view, wanted));
                     wanted += 1;
                 }
-                // A part of it, or it is no work, or damaged: here.
+                // A part of it, or another compressor's, or it is no work, or damaged: here.
                 _ => load.result = self.unpack(object, fingerprint, first, to),
             }
         }
-        self.context.submit(Batch::Decompress(&mut requests[..wanted])).wait_with(between);
+        self.contexts.dense().submit(Batch::Decompress(&mut requests[..wanted])).wait_with(between);
         let results = requests.map(|request| request.result);
         for (load, kept) in loads.iter_mut().zip(&views) {
             if let Some((view, request)) = kept {
@@ -71,9 +70,8 @@ impl Codec {
         let data = &mut to[..end - start];
         let context = match view.format {
             Format::Plain => None,
-            Format::Compressed => Some(&mut self.context),
-            // Of one compressor alone nothing is the fast one's.
-            Format::Fast => Some(self.fast.as_mut().ok_or(Damaged::Stream)?),
+            Format::Of(_) if data.is_empty() => None,
+            Format::Of(kind) => Some(self.contexts.reader(kind).map_err(|_| Damaged::Stream)?),
         };
         match context {
             _ if data.is_empty() => {}
