@@ -23,6 +23,16 @@ impl Kind {
         is_one.then_some(Kind(number))
     }
 
+    /// Those whose bits are set: a bit's place is a kind's number.
+    pub fn all_of(bits: u64) -> impl Iterator<Item = Kind> {
+        (0..Kind::END).filter(move |number| bits >> number & 1 != 0).filter_map(Kind::of)
+    }
+
+    /// Its bit for [`Kind::all_of`].
+    pub fn bit(self) -> u64 {
+        1 << self.0
+    }
+
     /// The number, which [`Kind::of`] takes.
     pub fn number(self) -> u8 {
         self.0
@@ -84,6 +94,9 @@ mod tests {
         numbers.sort_unstable();
         assert_eq!(all, numbers);
         assert!(all.iter().all(|number| *number < Kind::END));
+        let bits = Kind::all_of(u64::MAX).map(|kind| kind.bit()).fold(0, |bits, bit| bits | bit);
+        assert_eq!(Kind::all_of(bits).map(Kind::number).collect::<Vec<_>>(), all);
+        assert_eq!(Kind::all_of(0).count(), 0);
         let [one, other] = ["zstd:3", "zstd:-7"].map(|text| Compressor::parse(text).unwrap().kind());
         assert_eq!(one, other);
     }

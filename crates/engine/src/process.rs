@@ -10,6 +10,7 @@ use crate::filter::Phase;
 use crate::fork;
 use crate::heap;
 use crate::live::{self, Live};
+use crate::maker::Maker;
 use crate::pager::Engine;
 use crate::pool::Mover;
 use crate::rounds::{self, AHEAD_LEAST};
@@ -33,7 +34,6 @@ use uffd::sys::{self, Errno};
 use uffd::{Fd, PAGE};
 use vmscan::WINDOW;
 use vmscan::watermark::{UNKNOWN, Watermarks};
-use zswap::Choice;
 
 /// How many descriptors engine and workers may have: more than they ever do, with each worker's queues of a device.
 const DESCRIPTORS: u64 = 64 + (WORKERS_MAX * acomp::QUEUES_MAX) as u64;
@@ -206,8 +206,7 @@ impl Parts {
     fn open(watch: &mut Watch, seed: u64) -> Result<Parts, (&'static str, Errno)> {
         let (memcg, slot, pid) = (watch.order.memcg, watch.order.slot, watch.order.pid);
         let no_memory = ("mmap", Errno::ENOMEM);
-        let choice = Choice::parse(memcg.settings.compressor.as_str())
-            .map_err(|_| ("the compressor", Errno::EINVAL))?;
+        let maker = Maker::of_worker(memcg).ok_or(("the compressor", Errno::EINVAL))?;
         let mut opened = watch.descriptors();
         let mover = core::mem::replace(&mut opened.pool, Err(Errno::EBADF)).ok();
         let areas = opened.areas.take().transpose().map_err(|errno| ("what swap areas take", errno))?;
@@ -223,7 +222,7 @@ impl Parts {
         let board = Board::map(inactive.1 / WINDOW, bell).ok_or(no_memory)?;
         let (file, engine) = (memcg.dictionary(), watch.own_pid);
         let evict_all = memcg.settings.evict_all != 0;
-        let workers = Workers { memcg, board, choice, seed, file, slot, engine, program: pid };
+        let workers = Workers { memcg, board, maker, seed, file, slot, engine, program: pid };
         let config = Config { inactive, bounce, fresh: (fresh, FRESH_BYTES), doorbell, evict_all };
         Ok(Parts { live, config, mover, board, workers, limit, areas })
     }

@@ -4,9 +4,11 @@
 
 use crate::areas::SwapAreas;
 use crate::board::{Answer, Board, Work};
+use crate::maker::Maker;
 use crate::pool::{Mover, PoolMemory};
 use crate::workers::Workers;
 use crate::{shared_store, workers};
+use acomp::Kind;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use control::messages;
@@ -20,7 +22,7 @@ use vmscan::PAGE;
 use zsmalloc::Handle;
 use zswap::layout::plain_bytes;
 use zswap::objects::{Areas, Batch, Body, Came, Contents, Piece, Read};
-use zswap::{Cache, Chooser, Chosen, Codec, New, Origin, Packed, PageMask, Priors, Purse, Way};
+use zswap::{Cache, Choice, Chooser, Chosen, Codec, New, Origin, Packed, PageMask, Priors, Purse, Way};
 
 /// How much compaction moves at a time, in bytes: somebody may fault meanwhile.
 const COMPACT_BYTES: usize = 64 << 10;
@@ -44,6 +46,9 @@ pub struct PageStore {
     cache: Cache<PoolMemory>,
     /// For what the pager loads itself.
     codec: Codec,
+    memcg: &'static Memcg,
+    /// What makes new objects: [`Maker::word`].
+    made_by: u64,
     /// Where there are two compressors.
     chooser: Option<Chooser<'static>>,
     stat: &'static Stat,
@@ -70,17 +75,19 @@ impl PageStore {
         memcg: &'static Memcg,
         areas: Option<SwapAreas>,
     ) -> Option<PageStore> {
-        let &Workers { board, choice, seed, file, .. } = workers;
-        let purse = choice.auto.map(|auto| Purse { paid_ns: &memcg.paid_ns, percent: auto.percent });
-        let chooser = match purse {
-            Some(purse) => Some(Chooser::new(purse)?),
-            None => None,
-        };
+        let &Workers { board, seed, file, .. } = workers;
+        let Maker { word, choice } = Maker::now(memcg)?;
+        let mut codec = Codec::new(choice, seed, file).ok()?.timed_by(sys::process_cpu_ns);
+        // What relatives have made before.
+        let mut others = Kind::all_of(memcg.tunables.compressors.load(Relaxed));
+        others.try_for_each(|kind| codec.prepare(kind)).ok()?;
         Some(PageStore {
             board,
             cache: Cache::new(PoolMemory::new(mover)),
-            codec: Codec::new(choice, seed, file).ok()?.timed_by(sys::process_cpu_ns),
-            chooser,
+            codec,
+            memcg,
+            made_by: word,
+            chooser: chooser(memcg, choice).ok()?,
             stat: &workers.slot.stat,
             given: VecDeque::new(),
             in_vain: 0,
@@ -105,8 +112,17 @@ impl PageStore {
         areas: Option<SwapAreas>,
     ) -> PageStore {
         // SAFETY: the caller's contract; the copy's own fields are never dropped.
-        let PageStore { cache, codec, chooser, damage_every, stored, areas: parents_areas, .. } =
-            unsafe { parents.read() };
+        let PageStore {
+            cache,
+            codec,
+            memcg,
+            made_by,
+            chooser,
+            damage_every,
+            stored,
+            areas: parents_areas,
+            ..
+        } = unsafe { parents.read() };
         // Its descriptors are of other files here, and its rings are not mapped.
         mem::forget(parents_areas);
         cache.pool().backing().reopen(mover);
@@ -115,6 +131,8 @@ impl PageStore {
             board,
             cache,
             codec,
+            memcg,
+            made_by,
             chooser,
             stat,
             given,
@@ -178,8 +196,23 @@ impl PageStore {
         }
     }
 
+    /// Has new objects made by what the user wants now. Where there is no memory for that, it is tried again with the
+    /// next job. What workers have been given goes on as it was.
+    fn follow(&mut self) {
+        if self.memcg.tunables.compressor.load(Relaxed) == self.made_by {
+            return;
+        }
+        if let Some(Maker { word, choice }) = Maker::now(self.memcg)
+            && let Ok(chooser) = chooser(self.memcg, choice)
+            && self.codec.make_by(choice).is_ok()
+        {
+            (self.made_by, self.chooser) = (word, chooser);
+        }
+    }
+
     /// By which of two compressors objects are made, where there are two.
     fn choose(&mut self, origin: Origin, is_awaited: bool) -> Option<Chosen> {
+        self.follow();
         let chooser = self.chooser.as_mut()?;
         Some(chooser.choose(sys::now_ns(), origin, is_awaited))
     }
@@ -289,6 +322,13 @@ fn copy_out(codec: &Codec, object: &[u8], piece: &Piece, room: &mut [u8]) -> boo
     bytes.inspect(|bytes| room.copy_from_slice(bytes)).is_some()
 }
 
+/// What chooses between two compressors, where there are two. The error is that there is no memory for it.
+fn chooser(memcg: &'static Memcg, choice: Choice) -> Result<Option<Chooser<'static>>, ()> {
+    let Some(auto) = choice.auto else { return Ok(None) };
+    let purse = Purse { paid_ns: &memcg.paid_ns, percent: auto.percent };
+    Chooser::new(purse).map(Some).ok_or(())
+}
+
 fn way_of(chosen: Option<Chosen>) -> Way {
     chosen.map_or(Way::Only, |chosen| chosen.way)
 }
@@ -306,7 +346,8 @@ impl Store for PageStore {
         let origin = Origin { at: from, pages: pages.count(), is_single: unit == 1 };
         let chosen = self.choose(origin, is_awaited);
         let given = Given { slot, chosen, loads: None };
-        self.put_up(given, Work::Pack { at, pages, unit, priors, way: way_of(chosen) });
+        let (made_by, way) = (self.made_by, way_of(chosen));
+        self.put_up(given, Work::Pack { at, pages, unit, priors, made_by, way });
     }
 
     fn fetch(&mut self, fetch: Fetch) {

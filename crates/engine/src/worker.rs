@@ -14,6 +14,7 @@ use crate::board::{Board, Hand, Reply, Task, Work};
 use crate::creds;
 use crate::filter::{self, Company, Phase};
 use crate::follow::Follower;
+use crate::maker::Maker;
 use crate::meter::Meter;
 use crate::processes::Kept;
 use alloc::vec;
@@ -25,9 +26,7 @@ use memcg::{Memcg, Slot};
 use uffd::sys::{self, CpuSet, consts::*};
 use uffd::{Fd, Memory};
 use vmscan::{PAGE, WINDOW};
-use zswap::{
-    BATCH_MAX, Choice, Codec, Damaged, Load, PARCEL_MAX_BYTES, Packed, PageMask, Priors, Way, Window,
-};
+use zswap::{BATCH_MAX, Codec, Damaged, Load, PARCEL_MAX_BYTES, Packed, PageMask, Priors, Way, Window};
 
 /// What a worker is started with.
 pub struct WorkerStart {
@@ -41,8 +40,8 @@ pub struct WorkerStart {
     pub kept: Option<Kept>,
     /// The program's and engine's memory.
     pub memory: Memory,
-    /// How objects are made.
-    pub choice: Choice,
+    /// What makes objects as it begins.
+    pub maker: Maker,
     /// What keys their hashes.
     pub seed: u64,
     /// The user's dictionary.
@@ -169,14 +168,27 @@ impl<'a> WorkerWatch<'a> {
 /// What a worker works with.
 struct Bench {
     codec: Codec,
+    /// What makes objects: [`Maker::word`].
+    made_by: u64,
     /// As many windows as are packed together, or objects as are unpacked.
     bytes: Vec<u8>,
 }
 
 impl Bench {
-    fn new(codec: Codec) -> Bench {
+    fn new(codec: Codec, maker: Maker) -> Bench {
         let bytes = vec![0; PARCEL_MAX_BYTES.max(WINDOW) * codec.batch_size()];
-        Bench { codec, bytes }
+        Bench { codec, made_by: maker.word, bytes }
+    }
+
+    /// Has objects made by what this word says. False where that cannot be had: then they are made as before.
+    fn follow(&mut self, memcg: &Memcg, word: u64) -> bool {
+        if word != self.made_by
+            && let Some(maker) = Maker::of(memcg, word)
+            && self.codec.make_by(maker.choice).is_ok()
+        {
+            self.made_by = word;
+        }
+        word == self.made_by
     }
 
     /// Does what a worker has taken, and calls `between` meanwhile.
@@ -206,13 +218,21 @@ impl Bench {
             parcel: &mut [],
             packed: Packed::default(),
         });
+        let wants = tasks.iter().flatten().find_map(|task| match task.work {
+            Work::Pack { made_by, .. } => Some(*made_by),
+            Work::Unpack { .. } => None,
+        });
+        let Some(wants) = wants else { return };
+        let follows = self.follow(watch.start.memcg, wants);
         let mut count = 0;
         let places = self.bytes.chunks_exact_mut(WINDOW);
         let mut replies = [const { None }; BATCH_MAX];
         for (Task { work, parcel, reply, .. }, bytes) in tasks.iter_mut().flatten().zip(places) {
-            let Work::Pack { at, pages, unit, priors, way } = work else { continue };
+            let Work::Pack { at, pages, unit, priors, way, .. } = work else { continue };
             copy(watch, *at, *pages, bytes);
-            let (pages, unit, way, packed) = (*pages, *unit, *way, Packed::default());
+            // Of two that are not these.
+            let way = if follows { *way } else { Way::Only };
+            let (pages, unit, packed) = (*pages, *unit, Packed::default());
             windows[count] = Window { bytes, pages, unit, priors, way, parcel, packed };
             replies[count] = Some(reply);
             count += 1;
@@ -286,7 +306,7 @@ fn copy(watch: &mut WorkerWatch<'_>, at: usize, pages: PageMask, window: &mut [u
 /// Here and not in the engine: a device works in the address space of whoever opened it, which is to be neither the
 /// program's nor one that a child of fork takes over. What the engine reads back itself it reads in software.
 fn attach_device(start: &WorkerStart, codec: &mut Codec) -> Option<Meter> {
-    if !start.choice.compressor.is_for_device() {
+    if !start.maker.choice.compressor.is_for_device() {
         return None;
     }
     let mut driver = None;
@@ -325,8 +345,8 @@ pub extern "C" fn main(start: usize) -> ! {
     let _ = sys::set_name(c"zfolio-worker");
     // SAFETY: this process was made apart, and uses nothing of the engine's but what is kept.
     let is_alone = start.kept.as_ref().is_none_or(|kept| unsafe { kept.leave_the_rest() });
-    let codec =
-        Codec::new(start.choice, start.seed, start.file).map(|codec| codec.timed_by(sys::process_cpu_ns));
+    let codec = Codec::new(start.maker.choice, start.seed, start.file)
+        .map(|codec| codec.timed_by(sys::process_cpu_ns));
     let watched = (sys::pidfd_open(start.engine), sys::pidfd_open(start.program));
     let (true, Ok(mut codec), (Ok(engine), Ok(program))) = (is_alone, codec, watched) else { sys::exit(1) };
     if start.kept.is_some() {
@@ -337,11 +357,11 @@ pub extern "C" fn main(start: usize) -> ! {
     let meter = attach_device(start, &mut codec);
     // While anything may be opened still: by these names it opens queues that come later.
     let doors = meter.as_ref().and_then(|_| acomp::doors::seal(start.memcg.settings.iaa_root.as_str()));
-    let mut bench = Bench::new(codec);
+    let mut bench = Bench::new(codec, start.maker);
     // Without a device, for loads that come while a device works: they do not wait for it.
     let most = bench.codec.batch_size();
-    let aside = if most > 1 { Codec::new(start.choice, start.seed, start.file).ok() } else { None };
-    let mut aside = aside.map(Bench::new);
+    let aside = if most > 1 { Codec::new(start.maker.choice, start.seed, start.file).ok() } else { None };
+    let mut aside = aside.map(|codec| Bench::new(codec, start.maker));
     let mut watch = WorkerWatch::new(start, engine, program, meter);
     let (board, head) = (start.board, start.board.head());
     let mut hand = Hand::new(most);
@@ -356,6 +376,7 @@ pub extern "C" fn main(start: usize) -> ! {
         };
         if board.serve(&mut hand, |tasks| bench.act(&mut watch, tasks, &mut serve_loads)) {
             bench.codec.look();
+            hand.take_up_to(bench.codec.batch_size());
             continue;
         }
         bench.codec.rest();

@@ -1,13 +1,13 @@
 //! The workers: how they are started, and whether they live.
 
 use crate::board::{Board, WORKERS_MAX};
+use crate::maker::Maker;
 use crate::processes::{self, Kept, WorkerPlace};
 use crate::worker::{self, Lookout, WorkerStart};
 use alloc::vec::Vec;
 use memcg::{Memcg, Slot};
 use uffd::sys::{self, CpuSet, Errno, consts::*};
 use uffd::{Fd, Memory};
-use zswap::Choice;
 
 /// What all workers are started with.
 pub struct Workers {
@@ -15,8 +15,8 @@ pub struct Workers {
     pub memcg: &'static Memcg,
     /// Where jobs are.
     pub board: Board,
-    /// How objects are made.
-    pub choice: Choice,
+    /// What makes objects as they begin.
+    pub maker: Maker,
     /// What keys their hashes.
     pub seed: u64,
     /// The user's dictionary.
@@ -58,7 +58,7 @@ impl Workers {
         number: usize,
         place: WorkerPlace,
     ) -> Result<u32, (&'static str, Errno)> {
-        let &Workers { memcg, board, choice, seed, file, slot, engine, program } = self;
+        let &Workers { memcg, board, maker, seed, file, slot, engine, program } = self;
         // One is enough to look out.
         let lookout = (number == 0).then(Lookout::open).and_then(Result::ok);
         let start = WorkerStart {
@@ -67,7 +67,7 @@ impl Workers {
             number,
             kept: (place == WorkerPlace::Apart).then(|| Kept::new(board.range().start, memcg, slot)),
             memory: memory.share(),
-            choice,
+            maker,
             seed,
             file,
             slot,

@@ -30,8 +30,8 @@ pub struct Tunables {
     pub shrinker_enabled: AtomicU32,
     /// What makes new objects, in one word as zswap writes it; 0: what the settings say.
     pub compressor: AtomicU64,
-    /// Bits of all that has ever made objects in the run, by zswap's numbers, but for what the settings say. They are
-    /// set before `compressor` is.
+    /// Bits of all that has made objects in the run or will have soon, by the compressors' own numbers: set before
+    /// `compressor` is, and 0 until that is set for the first time.
     pub compressors: AtomicU64,
     /// How large the pool of a process may be that has no word of its own, in bytes; [`NO_MAX`]: no limit.
     pub zswap_max_bytes: AtomicU64,

@@ -12,7 +12,7 @@
 //! - [`probe`], [`doctor`], by [`check`]: what the kernel allows, and what to do about what it does not; [`kernels`]:
 //!   what is known of it by its version; [`swap`]: the machine's
 //! - [`program`], [`elf`]: CMD, found and looked at before it runs; [`glibc`]: the machine's libc
-//! - [`mod@dictionary`]: the one that the user has in a file
+//! - [`mod@dictionary`]: the one that the user has in a file; [`compressor`]: what makes objects, and has before
 //! - [`rundir`]: the directory with the library and the shared page; [`blank`]: a library of nothing, for 32-bit
 //!   descendants
 //! - [`visible`]: the library that tells programs how much memory they are to see; [`askers`]: which programs go by
@@ -49,6 +49,7 @@ mod causes;
 mod cgroup;
 mod check;
 mod client;
+mod compressor;
 mod control_socket;
 mod coordinator;
 mod descendants;

@@ -4,6 +4,7 @@
 //! other.
 
 use crate::accelerator::Usage;
+use crate::compressor::Compressors;
 use memcg::hist::Histogram;
 use memcg::{Counts, GAUGES, Memcg, ORDERS, Process, Slot, Stat, State};
 use serde_json::{Map, Value, json};
@@ -62,8 +63,8 @@ pub type Amount = (&'static str, &'static str, u64);
 pub struct Snapshot {
     /// When they were read, in nanoseconds of CLOCK_MONOTONIC.
     pub at_ns: u64,
-    /// The compressor in the notation of the command line.
-    pub compressor: String,
+    /// What made objects.
+    pub compressors: Compressors,
     /// What the run holds and may hold.
     pub memory: Vec<Amount>,
     /// Processes that an engine was ever started for, and those for which it could not do anything.
@@ -99,7 +100,7 @@ impl Snapshot {
         let memory = OF_RUN.iter().map(|reading| (reading.name, reading.text, (reading.read)(memcg)));
         Snapshot {
             at_ns,
-            compressor: memcg.settings.compressor.as_str().to_string(),
+            compressors: Compressors::read(memcg),
             memory: memory.chain(gauges.map(|(gauge, value)| (gauge.name, gauge.text, value))).collect(),
             managed: memcg.managed.load(Relaxed),
             unmanaged: memcg.unmanaged.load(Relaxed),
@@ -132,7 +133,8 @@ impl Snapshot {
         let counts = Counts::from(&self.stat);
         let all = json!({
             "at_ns": self.at_ns,
-            "compressor": self.compressor,
+            "compressor": self.compressors.now,
+            "compressors_before": self.compressors.before,
             "memory": memory,
             "tree": { "living": self.processes.len(), "managed": self.managed, "unmanaged": self.unmanaged },
             "counters": counters_json(&counts),

@@ -4,6 +4,7 @@ mod text;
 
 use crate::accelerator::Usage;
 use crate::causes::Cause;
+use crate::compressor::Compressors;
 use crate::roster::Entry;
 use crate::snapshot::{counters_json, folios_json};
 use crate::told::Group;
@@ -28,8 +29,8 @@ pub struct Figures {
     pub began_ns: u64,
     /// From CMD's start to its end.
     pub elapsed_ns: u64,
-    /// The compressor in the notation of the command line.
-    pub compressor: String,
+    /// What made objects.
+    pub compressors: Compressors,
     /// The limit, the highest one where it was changed.
     pub max_bytes: u64,
     /// Highest footprint: each physical page once, pool, inactive list and engine included.
@@ -84,7 +85,7 @@ impl Figures {
         let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Relaxed);
         let latency: &Histogram = &stat.fault_ns;
         let mut figures = Figures {
-            compressor: memcg.settings.compressor.as_str().to_string(),
+            compressors: Compressors::read(memcg),
             max_bytes: load(&memcg.tunables.max_peak_bytes),
             peak_bytes: load(&memcg.peak_bytes),
             wanted_peak_bytes: load(&memcg.wanted_peak_bytes),
@@ -113,7 +114,7 @@ impl Figures {
 
     /// The two compressors, if there were two.
     fn auto(&self) -> Option<(Choice, Auto)> {
-        let choice = Choice::parse(&self.compressor).ok()?;
+        let choice = Choice::parse(&self.compressors.now).ok()?;
         Some((choice, choice.auto?))
     }
 
@@ -130,7 +131,8 @@ impl Figures {
             "command": self.command,
             "exit_status": self.exit_status,
             "elapsed_ns": self.elapsed_ns,
-            "compressor": self.compressor,
+            "compressor": self.compressors.now,
+            "compressors_before": self.compressors.before,
             "memory": {
                 "max_bytes": self.max_bytes,
                 "visible_bytes": self.visible_bytes,
@@ -170,7 +172,7 @@ mod tests {
 
     fn figures() -> Figures {
         Figures {
-            compressor: "zstd:1".into(),
+            compressors: Compressors { now: "zstd:1".into(), before: Vec::new() },
             elapsed_ns: 12_345_678_901,
             max_bytes: 256 << 20,
             peak_bytes: 255 << 20,
@@ -306,7 +308,7 @@ zfolio: ran in 255 MiB instead of 1.21 GiB (21 %)
     fn figures_of_ended_and_living_processes_are_added() {
         // SAFETY: every field is an integer or an atomic, for which all zeros is a value.
         let mut memcg: Box<Memcg> = unsafe { Box::new_zeroed().assume_init() };
-        let compressor = memcg::Text::new("lz4").unwrap();
+        let compressor = memcg::Text::new("lz4:1").unwrap();
         memcg.init(1 << 30, Settings { compressor, ..Settings::default() });
         let ended = memcg.claim(7).unwrap();
         ended.stat.faults.fetch_add(3, Relaxed);
@@ -326,7 +328,7 @@ zfolio: ran in 255 MiB instead of 1.21 GiB (21 %)
         assert_eq!((figures.peak_bytes, figures.wanted_peak_bytes, figures.unmanaged), (100, 300, 1));
         assert_eq!((figures.processes.len(), figures.last_words().as_str()), (2, ""));
         assert_eq!(figures.unmanaged_warnings(), "zfolio: warning: sh ran without a limit: no right\n");
-        assert_eq!((figures.compressor.as_str(), figures.max_bytes), ("lz4", 1 << 30));
+        assert_eq!((figures.compressors.now.as_str(), figures.max_bytes), ("lz4:1", 1 << 30));
     }
 
     #[test]

@@ -219,7 +219,20 @@ fn what_is_wrong_is_said_in_one_line_and_changes_nothing() {
         (&["enabled=maybe"], 2, "enabled=maybe: expected Y or N"),
         (&["enabled=N", "enabled=Y"], 2, "enabled is set twice"),
         (&["memroy=64M"], 2, "there is no tunable \"memroy\"; memory is meant?"),
-        (&["compressor=lz4"], 2, "there is no tunable \"compressor\", only memory, "),
+        (&["swappiness=60"], 2, "there is no tunable \"swappiness\", only memory, compressor, "),
+        (&["compressor=gzip"], 2, "compressor=gzip: no such compressor: accepted are lz4[:ACCELERATION]"),
+        (
+            &["max_compression_ratio=50", "compressor=lz4:0"],
+            2,
+            "compressor=lz4:0: no such ACCELERATION of lz4",
+        ),
+        (&["compressor=auto,cpu=500"], 2, "no such parameter of auto: accepted is auto[,cpu=PERCENT]"),
+        (&["compressor=zstd,dict=x"], 2, "a run has the dictionary that it begins with"),
+        (
+            &["compressor=deflate-iaa"],
+            2,
+            "a device is opened when the run begins, and this one began with zstd:1",
+        ),
         (&["memory"], 2, "memory: expected NAME=VALUE, such as memory=512M"),
         (&["max_pool_percent=30"], 2, "this run has no swap areas (zfolio run --backing)"),
         (&["writeback=N"], 2, "this run has no swap areas (zfolio run --backing)"),
@@ -230,7 +243,7 @@ fn what_is_wrong_is_said_in_one_line_and_changes_nothing() {
     assert_eq!(list(), before);
     assert!(before.starts_with(&format!("zfolio run {pid}: python3 -c ")), "{before}");
     assert!(before.lines().all(|line| line.chars().count() <= 80), "{before}");
-    for value in ["\nmemory=256M ", "\nenabled=Y ", "\nzswap.max=max "] {
+    for value in ["\nmemory=256M ", "\ncompressor=zstd:1 ", "\nenabled=Y ", "\nzswap.max=max "] {
         assert!(before.contains(value), "{before}");
     }
     for size in ["0", "50%", "-5M", "lots"] {

@@ -19,7 +19,9 @@ pub enum Work {
         unit: usize,
         /// What they were when they were loaded.
         priors: Priors,
-        /// By which of two compressors.
+        /// By what ([`Maker::word`](crate::maker::Maker)).
+        made_by: u64,
+        /// By which of two compressors, where it is two.
         way: Way,
     },
     /// To load pages of an object.
@@ -64,6 +66,11 @@ impl Hand {
     /// For up to `most` jobs at a time.
     pub fn new(most: usize) -> Hand {
         Hand { most: most.clamp(1, BATCH_MAX), parcel: None }
+    }
+
+    /// From now on it takes up to so many at a time.
+    pub fn take_up_to(&mut self, most: usize) {
+        self.most = most.clamp(1, BATCH_MAX);
     }
 }
 

@@ -13,7 +13,7 @@ fn work(number: usize) -> Work {
     match number % 2 {
         0 => {
             let (priors, way) = (Priors::default(), Way::Only);
-            Work::Pack { at: number, pages: PageMask::page(0), unit: 1, priors, way }
+            Work::Pack { at: number, pages: PageMask::page(0), unit: 1, priors, made_by: 0, way }
         }
         _ => Work::Unpack { object: number, bytes: 0, fingerprint: 0, first: 0, pages: 0, to: 0 },
     }

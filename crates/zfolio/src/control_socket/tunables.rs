@@ -5,10 +5,13 @@
 
 use super::subject::{Subject, has_engine};
 use crate::cgroup::Memory;
+use crate::compressor::{self, Compressors};
 use crate::size::{BadSize, LEAST_BYTES, Size};
+use acomp::Compressor;
 use memcg::Memcg;
 use memcg::tunables::NO_MAX;
 use std::sync::atomic::{AtomicU32, Ordering::*};
+use zswap::Choice;
 
 /// Whose it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +28,8 @@ enum Kind {
     Limit,
     /// A percentage from so many to 100.
     Percent { least: u32, cell: fn(&Memcg) -> &AtomicU32 },
+    /// What makes new objects.
+    Compressor,
     /// `Y` or `N`, of the run.
     Switch(fn(&Memcg) -> &AtomicU32),
     /// `Y` or `N`, of a process.
@@ -50,13 +55,20 @@ pub struct Tunable {
 pub const MEMORY: &str = "memory";
 
 /// The table.
-pub const TUNABLES: [Tunable; 8] = [
+pub const TUNABLES: [Tunable; 9] = [
     Tunable {
         name: MEMORY,
         scope: Scope::Run,
         needs_areas: false,
         text: "The limit of the run, as --memory has it; shares are divided anew.",
         kind: Kind::Limit,
+    },
+    Tunable {
+        name: "compressor",
+        scope: Scope::Run,
+        needs_areas: false,
+        text: "What makes new objects; those that are there stay until they are gone.",
+        kind: Kind::Compressor,
     },
     Tunable {
         name: "max_pool_percent",
@@ -180,6 +192,7 @@ impl Run<'_> {
             Kind::Limit => {
                 format!("{} to {}", size(self.least_limit()), size(self.memory.ram_bytes >> 20 << 20))
             }
+            Kind::Compressor => "as for zfolio run --compressor".into(),
             Kind::Percent { least, .. } => format!("{least} to 100"),
             Kind::Switch(_) | Kind::Writeback => "Y or N".into(),
             Kind::ZswapMax => "a size such as 64M, or max".into(),
@@ -193,6 +206,7 @@ impl Run<'_> {
         let slot = self.subject.slot();
         match tunable.kind {
             Kind::Limit => size(memcg.max_bytes.load(Relaxed)),
+            Kind::Compressor => Compressors::read(memcg).now,
             Kind::Percent { cell, .. } => cell(memcg).load(Relaxed).to_string(),
             Kind::Switch(cell) => yes(cell(memcg).load(Relaxed) != 0),
             Kind::Writeback => {
@@ -220,6 +234,10 @@ impl Run<'_> {
         let refused = || format!("{name}={text}: expected {}", self.range(tunable));
         let value = match tunable.kind {
             Kind::Limit => self.limit(text),
+            Kind::Compressor => match self.compressor(text) {
+                Err(why) => return Err(format!("{name}={text}: {why}")),
+                Ok(word) => Some(word),
+            },
             Kind::Percent { least, .. } => {
                 text.parse().ok().filter(|value| (u64::from(least)..=100).contains(value))
             }
@@ -243,6 +261,21 @@ impl Run<'_> {
         bytes.ok().filter(|bytes| *bytes >= self.least_limit())
     }
 
+    /// The word that stands for a compressor in the page. The error is one line on what can be had.
+    fn compressor(&self, text: &str) -> Result<u64, String> {
+        let choice = Choice::parse(text).map_err(|why| why.to_string())?;
+        let first = self.memcg.settings.compressor.as_str();
+        let is_named = Compressor::dictionary_file(text) == Some(DICTIONARY);
+        if choice.compressor.has_dictionary() && (self.memcg.dictionary().is_empty() || !is_named) {
+            return Err(format!(
+                "a run has the dictionary that it begins with, and dict={DICTIONARY} is that one"
+            ));
+        }
+        let is_first = || Choice::parse(first).is_ok_and(|first| first == choice);
+        let word = choice.word().or_else(|| is_first().then_some(0));
+        word.ok_or_else(|| format!("a device is opened when the run begins, and this one began with {first}"))
+    }
+
     /// Does it. What is the run's own is read by engines and coordinator at their next look.
     pub fn apply(&self, change: &Change) {
         let (memcg, tunables, value) = (self.memcg, &self.memcg.tunables, change.value);
@@ -252,6 +285,7 @@ impl Run<'_> {
                 tunables.max_peak_bytes.fetch_max(value, Relaxed);
                 memcg.max_bytes.store(value, Relaxed);
             }
+            (Kind::Compressor, _) => compressor::set(memcg, value),
             (Kind::Percent { cell, .. }, _) => cell(memcg).store(value as u32, Relaxed),
             (Kind::Switch(cell), _) => cell(memcg).store(value as u32, Relaxed),
             (Kind::Writeback, Some(slot)) => slot.tunables.set_writeback(Some(value != 0)),
@@ -267,6 +301,9 @@ impl Run<'_> {
         }
     }
 }
+
+/// What stands for the run's dictionary, as a compressor's name is printed.
+const DICTIONARY: &str = "FILE";
 
 /// No run holds more, in bytes: all of an address space.
 pub const MOST: u64 = 1 << 47;
@@ -339,6 +376,39 @@ mod tests {
     }
 
     #[test]
+    fn a_compressor_is_one_that_the_run_can_have() {
+        let device = "deflate-iaa:fixed,verify_compress=1";
+        for (first, dictionary) in [("zstd:1", &[][..]), ("zstd:1,dict=FILE", &[7; 99]), (device, &[])] {
+            let mut memcg = memcg(0);
+            memcg.settings.compressor = memcg::Text::new(first).unwrap();
+            memcg.set_dictionary(dictionary);
+            let run = Run { memcg: &memcg, memory: &MEMORY, subject: Subject::Run };
+            let value = || run.value(find("compressor").unwrap());
+            assert_eq!(value(), first);
+            for text in ["lz4:1", "auto,cpu=3", "zstd:-5", "842", "deflate:9"] {
+                run.apply(&run.check("compressor", text).unwrap());
+                assert_eq!(value(), text);
+            }
+            for (text, can_be_had, why) in [
+                ("zstd:3,dict=FILE", !dictionary.is_empty(), "a run has the dictionary that it begins with"),
+                ("zstd:3,dict=/etc/passwd", false, "a run has the dictionary that it begins with"),
+                (device, first == device, "a device is opened when the run begins, and this one began with"),
+                ("deflate-iaa", false, "a device is opened when the run begins, and this one began with"),
+                ("gzip", false, "no such compressor: accepted are lz4["),
+                ("zstd:23", false, "no such LEVEL of zstd: accepted is zstd["),
+                ("auto,cpu=401", false, "no such parameter of auto: accepted is auto["),
+            ] {
+                let before = value();
+                match run.check("compressor", text) {
+                    Ok(change) => run.apply(&change),
+                    Err(said) => assert!(said.starts_with(&format!("compressor={text}: {why}")), "{said}"),
+                }
+                assert_eq!(value(), if can_be_had { text } else { &before });
+            }
+        }
+    }
+
+    #[test]
     fn what_is_set_for_the_run_holds_for_every_process_and_what_is_set_for_one_for_it_alone() {
         let memcg = memcg(1 << 30);
         let [one, other] = [7, 8].map(|pid| memcg.claim(pid).unwrap());
@@ -395,7 +465,7 @@ mod tests {
                 format!("there is no tunable {name:?}; {nearest} is meant?")
             );
         }
-        let error = find("compressor").err().unwrap();
+        let error = find("swappiness").err().unwrap();
         assert!(TUNABLES.iter().all(|line| error.contains(line.name)), "{error}");
         assert_eq!((distance("", "abc"), distance("abc", "abc"), distance("abcd", "bce")), (3, 0, 2));
     }

@@ -55,7 +55,7 @@ fn write_run(out: &mut String, now: &Snapshot, labels: &Labels) -> fmt::Result {
     let info = format!(
         "version=\"{}\",compressor=\"{}\",command=\"{}\"",
         env!("CARGO_PKG_VERSION"),
-        escaped(&now.compressor),
+        escaped(&now.compressors.now),
         escaped(&labels.command)
     );
     write_gauge(out, "zfolio_run_info", "1, with what runs as labels", [(&*info, 1)].into_iter())?;

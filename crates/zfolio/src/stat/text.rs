@@ -72,7 +72,13 @@ impl View<'_> {
         let squeezed = |stored: u64, pool: u64| match stored {
             0 => "nothing".into(),
             _ => {
-                format!("{} in {}{} with {}", Bytes(stored), Bytes(pool), ratio(stored, pool), now.compressor)
+                format!(
+                    "{} in {}{} with {}",
+                    Bytes(stored),
+                    Bytes(pool),
+                    ratio(stored, pool),
+                    now.compressors
+                )
             }
         };
         let holds = |held: u64, peak: u64, wanted: u64| {

@@ -103,7 +103,7 @@ impl Figures {
             0 => ("", ratio(stored, pool)),
             _ => (" and swap areas", String::new()),
         };
-        let (stored, pool, with) = (Bytes(stored), Bytes(pool), &self.compressor);
+        let (stored, pool, with) = (Bytes(stored), Bytes(pool), &self.compressors);
         line!(out, "squeezed", "{stored} into {pool}{beside} at the peak{ratio} with {with}")?;
         if counts.pswpout > 0 {
             let [written, read] = [counts.pswpout, counts.pswpin].map(Bytes::of_pages);

@@ -1,0 +1,267 @@
+//! `zfolio set PID compressor=NAME`: what is out was made by one compressor, what goes out by another, and all of it
+//! is read.
+
+use serde_json::Value;
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const ZFOLIO: &str = env!("CARGO_BIN_EXE_zfolio");
+const MIB: u64 = 1 << 20;
+
+/// Keeps texts, and does what it is told: more of them, with this seed; the sum of all; a child that has more, and
+/// lives until it is told; another program that has. Words of ten letters from a few hundred come to half as much by zstd as
+/// by lz4.
+const PROGRAM: &str = "
+import hashlib, os, random, subprocess, sys
+def texts(seed):
+    r = random.Random(seed)
+    words = ['%010x ' % r.getrandbits(40) for _ in range(200)]
+    return [''.join(r.choices(words, k=90)) for _ in range(25000)]
+def total(of):
+    h = hashlib.md5()
+    for text in of:
+        for s in text:
+            h.update(s.encode())
+    return h.hexdigest()
+if len(sys.argv) > 2:
+    kept = [texts(int(sys.argv[2]))]
+    print(total(kept), flush=True)
+    sys.exit(sys.stdin.readline() == 'no')
+kept = [texts(1)]
+print('ready', flush=True)
+for line in sys.stdin:
+    what, seed = line.split()
+    if what == 'more':
+        kept.append(texts(int(seed)))
+        print('ok', flush=True)
+    elif what == 'sum':
+        print(total(kept), flush=True)
+    elif what == 'spawn':
+        other = subprocess.Popen([sys.executable, '-c', CODE, 'x', seed], stdin=subprocess.PIPE)
+        ends = other.stdin.close
+        pid = other.pid
+    elif what == 'fork':
+        held, end = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.close(end)
+            kept.append(texts(int(seed)))
+            print(total(kept), flush=True)
+            os.read(held, 1)
+            os._exit(0)
+        os.close(held)
+        ends = lambda: os.close(end)
+    elif what == 'pid':
+        print(pid, flush=True)
+    elif what == 'end':
+        ends()
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+";
+
+/// One that runs.
+struct Told {
+    child: Child,
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+}
+
+impl Told {
+    fn start(command: &[&str]) -> Told {
+        let code = format!("CODE = {}\n{PROGRAM}", "open('/proc/self/cmdline').read().split(chr(0))[2]");
+        let mut command = {
+            let mut all = Command::new(command[0]);
+            all.args(&command[1..]).args(["python3", "-c", &code]);
+            all
+        };
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let (input, output) = (child.stdin.take(), BufReader::new(child.stdout.take().unwrap()));
+        let mut told = Told { child, input, output };
+        assert_eq!(told.line(), "ready");
+        told
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.output.read_line(&mut line).unwrap();
+        line.trim_end().to_string()
+    }
+
+    /// Tells it to do something, and returns what it prints.
+    fn tell(&mut self, what: &str) -> String {
+        self.input.as_mut().unwrap().write_all(format!("{what}\n").as_bytes()).unwrap();
+        self.line()
+    }
+
+    /// The same for all of these.
+    fn tell_all(&mut self, all: &[&str]) -> Vec<String> {
+        all.iter().map(|what| self.tell(what)).collect()
+    }
+
+    fn zfolio(&self, act: &str, arguments: &[&str]) -> String {
+        let pid = self.child.id().to_string();
+        let output = Command::new(ZFOLIO).args([act, &pid]).args(arguments).output().unwrap();
+        assert_eq!((output.status.code(), &output.stderr[..]), (Some(0), &[][..]), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn set(&self, value: &str) -> String {
+        self.zfolio("set", &[value])
+    }
+
+    fn stat(&self) -> Value {
+        serde_json::from_str(&self.zfolio("stat", &["--json"])).unwrap()
+    }
+
+    fn counter(&self, name: &str) -> u64 {
+        self.stat()["counters"][name].as_u64().unwrap()
+    }
+
+    /// A counter of one process.
+    fn own_counter(&self, pid: &str, name: &str) -> Option<u64> {
+        let stat = self.stat();
+        let all = stat["processes"].as_array().unwrap();
+        let process = all.iter().find(|process| process["pid"].to_string() == pid)?;
+        process["counters"][name].as_u64()
+    }
+
+    /// Bytes of pages with data that have gone out in new objects, and of these.
+    fn squeezed(&self) -> [u64; 2] {
+        ["compressed_in_bytes", "compressed_out_bytes"].map(|name| self.counter(name))
+    }
+
+    /// Ends it; its exit status.
+    fn end(mut self) -> Option<i32> {
+        self.input = None;
+        self.child.wait().unwrap().code()
+    }
+}
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        self.input = None;
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A file of this process's, that goes with the test.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(test: &str) -> Scratch {
+        let path = std::env::temp_dir().join(format!("zfolio-set-compressor-{test}-{}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Scratch(path)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        fs::remove_dir_all(&self.0).unwrap();
+    }
+}
+
+fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + Duration::from_secs(120);
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "waited in vain until {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// How many times as large pages are as the objects that were made of them between these.
+fn density([plain, made]: [u64; 2], [plain_then, made_then]: [u64; 2]) -> f64 {
+    assert!(plain_then > plain + 4 * MIB, "something has gone out: {plain} {plain_then}");
+    (plain_then - plain) as f64 / (made_then - made) as f64
+}
+
+#[test]
+fn what_is_out_is_read_and_what_goes_out_is_made_by_another_one() {
+    let scratch = Scratch::new("changes");
+    let json = scratch.0.join("json");
+    let mut run = Told::start(&[
+        ZFOLIO,
+        "run",
+        "--quiet",
+        "--memory",
+        "48M",
+        "--compressor",
+        "zstd:3",
+        "--json",
+        json.to_str().unwrap(),
+        "--",
+    ]);
+    let mut alone = Told::start(&["env"]);
+    assert_eq!(run.tell("more 2"), alone.tell("more 2"));
+    let by_zstd = run.squeezed();
+    assert!(by_zstd[0] > 4 * MIB && run.zfolio("stat", &[]).contains(" with zstd:3\n"));
+    assert_eq!(run.set("compressor=lz4"), "compressor=lz4:1\n");
+    assert!(run.zfolio("set", &[]).contains("\ncompressor=lz4:1 "));
+    let began = run.squeezed();
+    assert_eq!(run.tell("more 3"), alone.tell("more 3"));
+    let by_lz4 = run.squeezed();
+    let (dense, fast) = (density([0; 2], by_zstd), density(began, by_lz4));
+    assert!(dense > 1.4 * fast, "{dense:.2} by zstd, {fast:.2} by lz4");
+    let said = run.zfolio("stat", &[]);
+    assert!(said.contains(" with lz4:1, before with zstd\n"), "{said}");
+    let stat = run.stat();
+    assert_eq!((&stat["compressor"], &stat["compressors_before"]), (&"lz4:1".into(), &vec!["zstd"].into()));
+    assert_eq!(run.tell_all(&["sum 0", "sum 0"]), alone.tell_all(&["sum 0", "sum 0"]));
+
+    run.set("memory=72M");
+    // Children have it too, and read what their parent has; and so have those that come later.
+    assert_eq!([run.counter("auto_fast_pages"), run.counter("auto_dense_pages")], [0, 0]);
+    assert_eq!(run.set("compressor=auto,cpu=400"), "compressor=auto,cpu=400\n");
+    for what in ["fork 4", "spawn 5"] {
+        assert_eq!(run.tell(what), alone.tell(what), "{what}");
+        let pid = run.tell("pid 0");
+        let made = ["auto_fast_pages", "auto_dense_pages"].map(|name| run.own_counter(&pid, name).unwrap());
+        assert!(made[0] + made[1] > 100, "{what}: {made:?}");
+        alone.tell("pid 0");
+        assert_eq!((run.tell("end 0"), alone.tell("end 0")), ("0".into(), "0".into()), "{what}");
+    }
+    assert_eq!(run.set("compressor=lzo-rle"), "compressor=lzo-rle\n");
+    let all = ["more 6", "sum 0", "fork 7", "end 0", "sum 0"];
+    assert_eq!(run.tell_all(&all), alone.tell_all(&all));
+    assert_eq!(run.end(), Some(0));
+    let figures: Value = serde_json::from_slice(&fs::read(json).unwrap()).unwrap();
+    assert_eq!(figures["compressor"], "lzo-rle");
+    assert_eq!(figures["compressors_before"], serde_json::json!(["lz4", "zstd"]));
+}
+
+#[test]
+fn what_lies_in_a_swap_area_is_read_whatever_has_made_it() {
+    let scratch = Scratch::new("area");
+    let backing = format!("{},size=256M", scratch.0.display());
+    let mut run = Told::start(&[
+        ZFOLIO,
+        "run",
+        "--quiet",
+        "--memory",
+        "48M",
+        "--max-pool-percent",
+        "10",
+        "--backing",
+        &backing,
+        "--",
+    ]);
+    let mut alone = Told::start(&["env"]);
+    for (compressor, seed) in [("lz4hc:3", 2), ("deflate", 3), ("842", 4)] {
+        let more = format!("more {seed}");
+        let written = run.counter("pswpout");
+        assert_eq!(run.tell(&more), alone.tell(&more));
+        assert!(run.counter("pswpout") > written + 100, "{compressor}");
+        run.set(&format!("compressor={compressor}"));
+    }
+    let read = run.counter("pswpin");
+    assert_eq!(run.tell_all(&["sum 0", "sum 0"]), alone.tell_all(&["sum 0", "sum 0"]));
+    assert!(run.counter("pswpin") > read + 1000);
+    assert_eq!(run.stat()["compressors_before"], serde_json::json!(["lz4hc", "zstd", "deflate"]));
+    assert_eq!(run.end(), Some(0));
+}
