@@ -1,7 +1,11 @@
 //! `zfolio set PID compressor=NAME`: what is out was made by one compressor, what goes out by another, and all of it
 //! is read.
 
+mod skip;
+
+use iaa_model::{DeviceConfig, Files, Model, Tree};
 use serde_json::Value;
+use skip::skip;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
@@ -214,13 +218,15 @@ fn what_is_out_is_read_and_what_goes_out_is_made_by_another_one() {
     assert_eq!((&stat["compressor"], &stat["compressors_before"]), (&"lz4:1".into(), &vec!["zstd"].into()));
     assert_eq!(run.tell_all(&["sum 0", "sum 0"]), alone.tell_all(&["sum 0", "sum 0"]));
 
-    run.set("memory=72M");
+    run.set("memory=120M");
     // Children have it too, and read what their parent has; and so have those that come later.
     assert_eq!([run.counter("auto_fast_pages"), run.counter("auto_dense_pages")], [0, 0]);
     assert_eq!(run.set("compressor=auto,cpu=400"), "compressor=auto,cpu=400\n");
     for what in ["fork 4", "spawn 5"] {
         assert_eq!(run.tell(what), alone.tell(what), "{what}");
         let pid = run.tell("pid 0");
+        let output = Command::new(ZFOLIO).args(["reclaim", &pid, "4M"]).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
         let made = ["auto_fast_pages", "auto_dense_pages"].map(|name| run.own_counter(&pid, name).unwrap());
         assert!(made[0] + made[1] > 100, "{what}: {made:?}");
         alone.tell("pid 0");
@@ -244,9 +250,9 @@ fn what_lies_in_a_swap_area_is_read_whatever_has_made_it() {
         "run",
         "--quiet",
         "--memory",
-        "48M",
+        "64M",
         "--max-pool-percent",
-        "10",
+        "3",
         "--backing",
         &backing,
         "--",
@@ -256,7 +262,7 @@ fn what_lies_in_a_swap_area_is_read_whatever_has_made_it() {
         let more = format!("more {seed}");
         let written = run.counter("pswpout");
         assert_eq!(run.tell(&more), alone.tell(&more));
-        assert!(run.counter("pswpout") > written + 100, "{compressor}");
+        until("the area has some of it", || (run.counter("pswpout") > written + 100).then_some(()));
         run.set(&format!("compressor={compressor}"));
     }
     let read = run.counter("pswpin");
@@ -264,4 +270,52 @@ fn what_lies_in_a_swap_area_is_read_whatever_has_made_it() {
     assert!(run.counter("pswpin") > read + 1000);
     assert_eq!(run.stat()["compressors_before"], serde_json::json!(["lz4hc", "zstd", "deflate"]));
     assert_eq!(run.end(), Some(0));
+}
+
+/// All of one name that devices did.
+fn device_calls(run: &Told, what: &str) -> u64 {
+    let stat = run.stat();
+    let devices = stat["accelerator"]["devices"].as_array().unwrap();
+    let queues = devices.iter().flat_map(|device| device["queues"].as_array().unwrap());
+    queues.map(|queue| queue[what].as_u64().unwrap()).sum()
+}
+
+/// Once nothing is under way.
+fn settled_calls(run: &Told) -> u64 {
+    until("the device rests", || {
+        let before = device_calls(run, "comp_calls");
+        std::thread::sleep(Duration::from_millis(500));
+        (device_calls(run, "comp_calls") == before).then_some(before)
+    })
+}
+
+#[test]
+fn a_run_that_has_begun_with_a_device_leaves_it_and_comes_back() {
+    let cpus = std::thread::available_parallelism().unwrap().get();
+    let model = Model::new([DeviceConfig { queues: vec![16, 16], ..DeviceConfig::default() }]);
+    let tree = Tree::new("set");
+    tree.package(0, 0..cpus, &[0]);
+    let files = match Files::new(&model, &tree) {
+        Ok(files) => files,
+        Err(why) => return skip(&format!("no file system in user space: {why}")),
+    };
+    let device = "deflate-iaa:fixed,timeout_ms=60000";
+    let options = ["--memory", "64M", "--iaa-root", tree.root(), "--compressor", device, "--"];
+    let mut run = Told::start(&[&[ZFOLIO, "run", "--quiet"], &options[..]].concat());
+    let mut alone = Told::start(&["env"]);
+    let all = ["more 2", "more 3"];
+    assert_eq!(run.tell_all(&all), alone.tell_all(&all));
+    let began = settled_calls(&run);
+    assert!(began > 0);
+    assert_eq!(run.set("compressor=lz4"), "compressor=lz4:1\n");
+    let (all, read) = (["sum 0", "more 4", "sum 0"], device_calls(&run, "decomp_calls"));
+    assert_eq!(run.tell_all(&all), alone.tell_all(&all));
+    assert_eq!(settled_calls(&run), began, "lz4 is the processor's work");
+    assert!(device_calls(&run, "decomp_calls") > read, "the device reads what it has made");
+    assert_eq!(run.set(&format!("compressor={device}")), format!("compressor={device}\n"));
+    let all = ["more 5", "fork 6", "end 0", "sum 0"];
+    assert_eq!(run.tell_all(&all), alone.tell_all(&all));
+    assert!(settled_calls(&run) > began);
+    assert_eq!(run.end(), Some(0));
+    drop(files);
 }
