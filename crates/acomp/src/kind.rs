@@ -43,7 +43,7 @@ impl Kind {
         self.algorithm().name
     }
 
-    /// The compressor of this kind at this level; `None` where there is no such level. How a device is used is as usual.
+    /// The compressor of this kind at this level; `None` where there is no such level. A device is used as usual.
     pub fn at_level(self, level: i32) -> Option<Compressor> {
         let algorithm = self.algorithm();
         let is_level = algorithm.parameter.as_ref().map_or(level == 0, |p| p.accepted.contains(&level));

@@ -16,8 +16,8 @@
 //! - [`robust_lists`]: what of the program's threads must stay; [`dontfork`]: what the program keeps out of children;
 //!   [`locked`]: locked memory; [`detach`]: how memory goes out that cannot be written to; [`smaps`]: the flags of
 //!   mappings
-//! - [`maker`]: what makes new objects; [`workers`]: the workers; [`worker`]: what one does; [`board`]: the jobs that they take; [`meter`]: what devices
-//!   have done for one; [`processes`]: how workers and helpers are made
+//! - [`maker`]: what makes new objects; [`workers`]: the workers; [`worker`]: what one does; [`board`]: the jobs that
+//!   they take; [`meter`]: what devices have done for one; [`processes`]: how workers and helpers are made
 //! - [`watch`]: the program as the engine sees it; [`share`]: what of the limit is the process's; [`crawl`]: whether
 //!   the program crawls; [`unhooked`]: copies of it that no hook saw; [`asked`]: what the user wants out now;
 //!   [`pool_bounds`]: how large the pool may be beside swap areas
