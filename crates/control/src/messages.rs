@@ -38,6 +38,7 @@ pub fn unmanaged(order: &Order, why: fmt::Arguments<'_>) {
     order.slot.state.store(memcg::State::Unmanaged as u32, Release);
     // From here on `zfolio run` counts it with those that have no engine.
     order.memcg.publish(order.slot, 0, 0, 0, 0);
+    order.memcg.publish_pages(order.slot, [0; 4]);
     order.memcg.managed.fetch_sub(1, Relaxed);
     order.memcg.unmanaged.fetch_add(1, Relaxed);
 }

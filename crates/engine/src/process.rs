@@ -138,7 +138,7 @@ fn asleep(watch: &mut Watch) -> bool {
         let mapped = CONTROL.mapped_bytes.load(Relaxed);
         let footprint = watch.footprint();
         watch.copies.follow(&watch.order, footprint);
-        watch.publish(footprint, footprint, 0, 0);
+        watch.publish(footprint, footprint, 0, 0, memcg::PagesOut::default());
         let own = footprint - watch.excess(footprint);
         let limit = watch.limit_asleep(own);
         let marks = if evict_all { Watermarks::evict_all() } else { Watermarks::new(limit, 1, UNKNOWN) };

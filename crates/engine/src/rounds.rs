@@ -311,7 +311,7 @@ impl Rounds {
             (self.faults, self.fault_ns) = (faults, now);
         }
         let (thread, switches) = pager.kernel().faulters();
-        let single = slot.stat.folios_in[0].load(Relaxed);
+        let single = slot.stat.folios_zswpin[0].load(Relaxed);
         if head.called.swap(0, AcqRel) != 0 {
             self.placement.leave(now);
         }
@@ -376,7 +376,7 @@ fn publish(watch: &mut Watch, pager: &Engine, own: usize, excess: usize) {
     let (pool, footprint) = (pager.store().pool_bytes(), own + excess);
     let stored = pager.stored_bytes().saturating_sub(pager.borrowed_bytes());
     let wanted = (footprint + stored).saturating_sub(pool + pager.usage().stock);
-    watch.publish(footprint, wanted, stored, pool + log);
+    watch.publish(footprint, wanted, stored, pool + log, pager.pages_out());
 }
 
 /// A thread has waited for room for a while: warns, and stops the program when it has got nowhere for long.

@@ -268,7 +268,12 @@ impl PageStore {
             };
         }
         self.learn(given.chosen, packed);
-        let Packed { reused, zero, in_objects, filled, guesses, .. } = *packed;
+        let Packed { reused, zero, in_objects, filled, guesses, failed, .. } = *packed;
+        let is_plain = |new: &&New| matches!(new, New::Blob { compressed: false, .. });
+        let plain = packed.objects.iter().flatten().filter(is_plain).count();
+        let poor = plain.saturating_sub(usize::from(guesses.believed) + usize::from(failed));
+        self.stat.reject_compress_poor.fetch_add(poor as u64, Relaxed);
+        self.stat.reject_compress_fail.fetch_add(failed.into(), Relaxed);
         self.stat.believed_noise.fetch_add(guesses.believed.into(), Relaxed);
         self.stat.tried_noise.fetch_add(guesses.tried.into(), Relaxed);
         self.stat.wrong_noise.fetch_add(guesses.wrong.into(), Relaxed);

@@ -11,6 +11,7 @@ use control::tasks;
 use control::{CONTROL, Order};
 use core::fmt::Write;
 use core::sync::atomic::Ordering::*;
+use memcg::PagesOut;
 use uffd::sys::{self, Errno, Fd, consts::*};
 
 /// A program that is watched.
@@ -199,12 +200,13 @@ impl Watch {
         share::limit_asleep(&self.order, own)
     }
 
-    /// Publishes what the process holds, would hold alone, has out, and has in the pool, in bytes; without what is
-    /// counted with its relatives.
-    pub fn publish(&mut self, footprint: usize, wanted: usize, stored: usize, pool: usize) {
+    /// Publishes what the process holds, would hold alone, has out, and has in the pool, in bytes; and what is out, in
+    /// pages. Without what is counted with its relatives.
+    pub fn publish(&mut self, footprint: usize, wanted: usize, stored: usize, pool: usize, pages: PagesOut) {
         let own = share::own_part(&self.order, footprint);
-        let [holds, wanted, stored, pool] = [footprint, wanted, stored, pool].map(own);
+        let [holds, wanted, stored, pool] = [footprint, wanted, stored, pool].map(&own);
         self.order.memcg.publish(self.order.slot, holds, wanted, stored, pool);
+        self.order.memcg.publish_pages(self.order.slot, pages.values().map(own));
         self.coordinator.watch(&self.order, &self.program);
     }
 

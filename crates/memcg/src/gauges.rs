@@ -11,28 +11,68 @@
 //! two of these steps leaves a sum that is not that of the slots. Its `turn` is odd then, and [`Memcg::audit`] puts it
 //! right.
 
-use crate::{Memcg, Slot, State};
+use crate::{Memcg, Slot, State, Unit};
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU64, Ordering::*};
 
-/// What processes hold, in bytes.
+/// What processes hold, in bytes or pages of 4 KiB.
 #[derive(Clone, Copy, Debug)]
 pub struct Gauge {
-    /// Its name in structure and JSON.
+    /// Its name in structure and JSON, which ends with its unit: the kernel's where the kernel says the same.
     pub name: &'static str,
+    /// What it is in.
+    pub unit: Unit,
     /// What it says, in one sentence without its end.
     pub text: &'static str,
 }
 
 /// The gauges, in the order of [`Gauges`].
-pub const GAUGES: [Gauge; 4] = [
-    Gauge { name: "footprint_bytes", text: "held now, pool, inactive list and engine included" },
-    Gauge { name: "wanted_bytes", text: "that would be held without zfolio" },
-    Gauge { name: "stored_bytes", text: "of pages that are in the pool now" },
-    Gauge { name: "pool_bytes", text: "of the pool's memory for them" },
+pub const GAUGES: [Gauge; 8] = [
+    bytes_of("footprint_bytes", "held now, pool, inactive list and engine included"),
+    bytes_of("wanted_bytes", "that would be held without zfolio"),
+    bytes_of("stored_bytes", "of pages that are out now, in the pool or in swap areas"),
+    bytes_of("pool_bytes", "of the pool's memory"),
+    pages_of("stored_pages", "that are in the pool now, those that one word fills included"),
+    pages_of("same_filled_pages", "that are out now, and that one word fills"),
+    pages_of(
+        "stored_incompressible_pages",
+        "that are in the pool now as they were, since they did not shrink",
+    ),
+    pages_of("swapped_pages", "that are in swap areas now, and not in the pool"),
 ];
 
-/// Sums over all processes, in bytes; the names are those of a [`Slot`].
+/// Where in [`GAUGES`] those in pages begin.
+const PAGES: usize = 4;
+
+const fn bytes_of(name: &'static str, text: &'static str) -> Gauge {
+    Gauge { name, unit: Unit::Bytes, text }
+}
+
+const fn pages_of(name: &'static str, text: &'static str) -> Gauge {
+    Gauge { name, unit: Unit::Pages, text }
+}
+
+/// What of a process is out now, in pages of 4 KiB.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PagesOut {
+    /// In the pool, those that one word fills included.
+    pub stored: usize,
+    /// Filled by one word, wherever they are.
+    pub same_filled: usize,
+    /// In the pool as they were, since they did not shrink.
+    pub incompressible: usize,
+    /// In swap areas, and not in the pool.
+    pub swapped: usize,
+}
+
+impl PagesOut {
+    /// In the order of [`GAUGES`].
+    pub fn values(&self) -> [usize; GAUGES.len() - PAGES] {
+        [self.stored, self.same_filled, self.incompressible, self.swapped]
+    }
+}
+
+/// Sums over all processes, in bytes and pages; the names are those of a [`Slot`].
 #[repr(C, align(64))]
 #[derive(Default)]
 pub struct Gauges {
@@ -40,11 +80,13 @@ pub struct Gauges {
     wanted_bytes: AtomicU64,
     stored_bytes: AtomicU64,
     pool_bytes: AtomicU64,
+    pages: [AtomicU64; GAUGES.len() - PAGES],
 }
 
 impl Gauges {
-    fn all(&self) -> [&AtomicU64; 4] {
-        [&self.footprint_bytes, &self.wanted_bytes, &self.stored_bytes, &self.pool_bytes]
+    fn all(&self) -> [&AtomicU64; GAUGES.len()] {
+        let bytes = [&self.footprint_bytes, &self.wanted_bytes, &self.stored_bytes, &self.pool_bytes];
+        all(bytes, &self.pages)
     }
 
     /// Makes a sum wrong, as an engine's death can.
@@ -54,7 +96,7 @@ impl Gauges {
     }
 
     /// What all managed processes hold, in the order of [`GAUGES`].
-    pub fn values(&self) -> [u64; 4] {
+    pub fn values(&self) -> [u64; GAUGES.len()] {
         self.all().map(|sum| bytes(sum.load(Acquire)))
     }
 
@@ -80,8 +122,13 @@ fn bytes(sum: u64) -> u64 {
 }
 
 /// The same of one process.
-fn of(slot: &Slot) -> [&AtomicU64; 4] {
-    [&slot.footprint_bytes, &slot.wanted_bytes, &slot.stored_bytes, &slot.pool_bytes]
+fn of(slot: &Slot) -> [&AtomicU64; GAUGES.len()] {
+    let bytes = [&slot.footprint_bytes, &slot.wanted_bytes, &slot.stored_bytes, &slot.pool_bytes];
+    all(bytes, &slot.pages)
+}
+
+fn all<'a>(bytes: [&'a AtomicU64; PAGES], pages: &'a [AtomicU64]) -> [&'a AtomicU64; GAUGES.len()] {
+    core::array::from_fn(|n| if n < PAGES { bytes[n] } else { &pages[n - PAGES] })
 }
 
 /// Raises a peak; true when it was lower. Most of the time it is not, and then nothing is written.
@@ -94,7 +141,7 @@ const AUDITS: usize = 16;
 
 impl Slot {
     /// What the process holds, in the order of [`GAUGES`].
-    pub fn gauges(&self) -> [u64; 4] {
+    pub fn gauges(&self) -> [u64; GAUGES.len()] {
         of(self).map(|part| part.load(Acquire))
     }
 
@@ -123,7 +170,7 @@ impl Memcg {
         if raise(&slot.stored_peak_bytes, stored) {
             slot.pool_at_peak_bytes.store(pool, Relaxed);
         }
-        let [current, wanted, stored, pool] = self.hold(slot, [footprint, wanted, stored, pool]);
+        let [current, wanted, stored, pool] = self.hold(slot, 0, [footprint, wanted, stored, pool]);
         raise(&self.peak_bytes, current);
         raise(&self.wanted_peak_bytes, wanted);
         if raise(&self.stored_peak_bytes, stored) {
@@ -132,10 +179,16 @@ impl Memcg {
         current
     }
 
-    /// Sets a slot's gauges, in the order of [`Gauges`], and adds to the sums what that changes. Returns the sums.
-    pub(crate) fn hold(&self, slot: &Slot, values: [u64; 4]) -> [u64; 4] {
+    /// Publishes what of a process is out, in pages, in the order of [`PagesOut::values`].
+    pub fn publish_pages(&self, slot: &Slot, pages: [u64; GAUGES.len() - PAGES]) {
+        self.hold(slot, PAGES, pages);
+    }
+
+    /// Sets a slot's gauges from the `first` on, in the order of [`GAUGES`], and adds to the sums what that changes.
+    /// Returns the sums.
+    pub(crate) fn hold<const N: usize>(&self, slot: &Slot, first: usize, values: [u64; N]) -> [u64; N] {
         slot.turn.fetch_add(1, SeqCst);
-        let (parts, sums) = (of(slot), self.current.all());
+        let (parts, sums) = (&of(slot)[first..], &self.current.all()[first..]);
         let now = core::array::from_fn(|n| {
             let change = values[n].wrapping_sub(parts[n].swap(values[n], SeqCst));
             let sum = if change == 0 { sums[n].load(SeqCst) } else { sums[n].fetch_add(change, SeqCst) };
@@ -154,7 +207,7 @@ impl Memcg {
     fn audit_once(&self) -> Option<()> {
         let before = self.turns()?;
         let sums = self.current.all();
-        let changes: [u64; 4] = core::array::from_fn(|n| {
+        let changes: [u64; GAUGES.len()] = core::array::from_fn(|n| {
             let parts = self.used().iter().map(|slot| of(slot)[n].load(SeqCst));
             parts.fold(0, u64::wrapping_add).wrapping_sub(sums[n].load(SeqCst))
         });

@@ -48,11 +48,11 @@ pub mod stat;
 mod text;
 pub mod tunables;
 
-pub use gauges::{GAUGES, Gauge, Gauges};
+pub use gauges::{GAUGES, Gauge, Gauges, PagesOut};
 pub use process::Process;
 pub use settings::{AREAS_MAX, AreaSetting, CLUSTER_BYTES, Settings};
 pub use slot::{Slot, State};
-pub use stat::{COUNTERS, Counter, Counts, Stat, Unit};
+pub use stat::{COUNTERS, Counter, Counts, FOLIOS, Stat, Unit};
 pub use text::Text;
 
 use accelerator::Accelerator;
@@ -358,7 +358,7 @@ impl Memcg {
 
     /// `held` bytes are there until the engine is gone.
     fn end(&self, slot: &Slot, ended_as: u32, held: u64, now_ns: u64) {
-        self.hold(slot, [0; 4]);
+        self.hold(slot, 0, [0; GAUGES.len()]);
         self.leave(slot, held);
         slot.ended_as.store(ended_as, Relaxed);
         slot.ended_ns.store(now_ns.max(1), Relaxed);

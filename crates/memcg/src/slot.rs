@@ -54,10 +54,12 @@ pub struct Slot {
     pub footprint_peak_bytes: AtomicU64,
     /// Bytes that the process would hold without zfolio. A gauge.
     pub wanted_bytes: AtomicU64,
-    /// Bytes of pages that are in the pool now, and of the pool's memory for them. Gauges.
+    /// Bytes of pages that are out now, and of the pool's memory. Gauges.
     pub stored_bytes: AtomicU64,
     /// See `stored_bytes`.
     pub pool_bytes: AtomicU64,
+    /// What is out now, in pages, in the order of [`PagesOut::values`](crate::PagesOut::values). Gauges.
+    pub(crate) pages: [AtomicU64; 4],
     /// Highest `stored_bytes`.
     pub stored_peak_bytes: AtomicU64,
     /// `pool_bytes` at the time of `stored_peak_bytes`.

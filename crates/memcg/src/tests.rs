@@ -31,7 +31,7 @@ fn collected(m: &Memcg) -> Vec<(Process, Option<String>)> {
 fn sums(m: &Memcg) -> [u64; 4] {
     // Publishing what is published already changes nothing and returns the sums.
     let slot = m.claim(u32::MAX).unwrap();
-    let sums = m.hold(slot, [0; 4]);
+    let sums = m.hold(slot, 0, [0; 4]);
     m.release(slot, 1);
     assert!(m.collect(slot, |_, _| ()));
     sums
@@ -63,7 +63,7 @@ fn an_ended_process_leaves_its_figures_and_a_free_slot() {
     assert_eq!((process.state, process.elapsed_ns(9999)), (State::Asleep, 4000));
 
     assert_eq!(m.ended.faults.load(Relaxed), 3);
-    assert_eq!(m.ended.folios_out.each_ref().map(|c| c.load(Relaxed))[..5], [0, 0, 1, 1, 1]);
+    assert_eq!(m.ended.folios_zswpout.each_ref().map(|c| c.load(Relaxed))[..5], [0, 0, 1, 1, 1]);
     assert_eq!((m.ended.fault_ns.count(), m.ended.fault_ns.max()), (1, 1000));
     assert_eq!((m.peak_bytes.load(Relaxed), m.pool_at_peak_bytes.load(Relaxed)), (100, 50));
     let next = m.claim(8).unwrap();
@@ -271,13 +271,27 @@ fn gauges_are_in_the_order_of_their_table() {
     let m = memcg();
     let slot = process(&m, 7, "a");
     m.publish(slot, 100, 300, 200, 50);
-    let expected =
-        [("footprint_bytes", 100), ("wanted_bytes", 300), ("stored_bytes", 200), ("pool_bytes", 50)];
+    let out = PagesOut { stored: 7, same_filled: 6, incompressible: 5, swapped: 4 };
+    m.publish_pages(slot, out.values().map(|pages| pages as u64));
+    let expected = [
+        ("footprint_bytes", 100),
+        ("wanted_bytes", 300),
+        ("stored_bytes", 200),
+        ("pool_bytes", 50),
+        ("stored_pages", 7),
+        ("same_filled_pages", 6),
+        ("stored_incompressible_pages", 5),
+        ("swapped_pages", 4),
+    ];
     let names = GAUGES.map(|gauge| gauge.name);
     for values in [slot.gauges(), m.current.values()] {
         assert!(names.into_iter().zip(values).eq(expected), "{values:?}");
     }
-    assert!(GAUGES.iter().all(|gauge| gauge.name.ends_with("_bytes") && !gauge.text.ends_with('.')));
+    for Gauge { name, unit, text } in GAUGES {
+        assert!(name.ends_with(&format!("_{}", unit.name())) && !text.ends_with('.'), "{name}");
+    }
+    m.release(slot, 5);
+    assert_eq!((slot.gauges(), m.current.values()), ([0; 8], [0; 8]), "what has ended holds nothing");
 }
 
 #[test]

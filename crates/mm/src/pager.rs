@@ -18,6 +18,7 @@ mod fetch;
 mod fill;
 pub mod fork;
 mod home;
+mod ledger;
 mod load;
 mod log;
 pub mod look;
@@ -51,10 +52,10 @@ use crate::swap_map::SwapMap;
 use crate::swapin::SwapIn;
 use core::ops::Range;
 use core::sync::atomic::Ordering::Relaxed;
-use memcg::Stat;
+use memcg::{Counts, Stat};
 use vmscan::PAGE;
 use vmscan::watermark::{Usage, Watermarks};
-use zswap::objects::Objects;
+use zswap::objects::{BATCHES, Objects};
 
 /// What a pager is made with.
 #[derive(Clone, Copy, Debug)]
@@ -95,6 +96,10 @@ pub struct Pager<'a, K, S> {
     shortage: Shortage,
     cow: CopyOnWrite,
     shared: SharedStore,
+    /// Since when each batch is written.
+    batches_ns: [Option<u64>; BATCHES],
+    /// What the counters said was out before there was a pager.
+    balance_before: i64,
 }
 
 /// How many pauses a fault waits at most for the compressors, and for how long.
@@ -129,6 +134,8 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
             shortage: Shortage::default(),
             cow: CopyOnWrite::default(),
             shared: SharedStore::default(),
+            batches_ns: [None; BATCHES],
+            balance_before: Counts::from(stat).balance(),
         }
     }
 

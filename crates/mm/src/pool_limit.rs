@@ -17,6 +17,8 @@ pub struct PoolLimit {
     accept_threshold_percent: u8,
     /// It was at its limit, and has not come down to the threshold since.
     is_over: bool,
+    /// How often that has begun since somebody asked.
+    hits: u64,
     /// Takes from a pool that is within its limit, if the user wants it.
     shrinker: Option<Shrinker>,
     /// Nothing goes to areas, however large it is.
@@ -29,6 +31,7 @@ impl Default for PoolLimit {
             max_pool_bytes: usize::MAX,
             accept_threshold_percent: 100,
             is_over: false,
+            hits: 0,
             shrinker: None,
             is_kept: false,
         }
@@ -56,11 +59,17 @@ impl PoolLimit {
     pub fn wants(&mut self, pool_bytes: usize) -> bool {
         let threshold = self.max_pool_bytes as u128 * self.accept_threshold_percent as u128 / 100;
         if pool_bytes > self.max_pool_bytes {
+            self.hits += !self.is_over as u64;
             self.is_over = true;
         } else if pool_bytes as u128 <= threshold {
             self.is_over = false;
         }
         self.is_over && !self.is_kept
+    }
+
+    /// How often the pool has come to be beyond its limit since the last call.
+    pub fn take_hits(&mut self) -> u64 {
+        core::mem::take(&mut self.hits)
     }
 
     /// From now on the pool shrinks early, or does not.
@@ -95,6 +104,7 @@ mod tests {
         limit.set(50, 80);
         let wants = [40, 50, 51, 45, 41, 40, 50, 51].map(|pool| limit.wants(pool));
         assert_eq!(wants, [false, false, true, true, true, false, false, true]);
+        assert_eq!((limit.take_hits(), limit.take_hits()), (2, 0), "at 51 both times");
         limit.set(0, 90);
         assert!(limit.wants(1) && !limit.wants(0), "with none everything goes");
         limit.keep(true);

@@ -3,8 +3,8 @@
 //! levels would take more memory than the pages.
 //!
 //! ```text
-//!   entry     63      46 45                14 13     5 4  3 2   0
-//!            [ evicted  | object or page   | offset  | heat | kind ]
+//!   entry     63      46 45                14 13       12     5 4  3 2   0
+//!            [ evicted  | object or page   | filled | offset  | heat | kind ]
 //! ```
 //!
 //! | kind | the page's contents | id | offset |
@@ -15,7 +15,8 @@
 //! | `Clean` | in the program, and the same in an object when it came in | object | page within it |
 //! | `Zero` | known to be zeros, stored without data | - | - |
 //!
-//! `evicted` says when the page went out last, by the number of pages that had gone before it, in steps of 64.
+//! `filled` says that one word fills the page, whatever else its object holds. `evicted` says when the page went out
+//! last, by the number of pages that had gone before it, in steps of 64.
 
 use crate::kernel::WINDOW_PAGES;
 use alloc::boxed::Box;
@@ -31,7 +32,8 @@ use vmscan::heat::Heat;
 
 const LEAF: usize = 128;
 const LEAF_BYTES: usize = LEAF * PAGE;
-const OFFSET_BITS: u32 = 9;
+const OFFSET_BITS: u32 = 8;
+const FILLED: u64 = 1 << 13;
 const EVICTED: u32 = 46;
 
 /// How many evictions are one step of an entry's clock.
@@ -111,6 +113,16 @@ impl Entry {
         (self.id() / WINDOW_PAGES as u32, self.id() as usize % WINDOW_PAGES)
     }
 
+    /// True for a page that is out, and that one word fills.
+    pub fn is_same_filled(self) -> bool {
+        self.kind() == Kind::Zero || self.kind() == Kind::Stored && self.0 & FILLED != 0
+    }
+
+    /// The same of a page that one word fills, or does not.
+    pub fn filled_by_word(self, is_filled: bool) -> Entry {
+        Entry(if is_filled { self.0 | FILLED } else { self.0 & !FILLED })
+    }
+
     /// How many visits of the hand the page survives.
     pub fn heat(self) -> Heat {
         Heat::from_bits(self.0 >> 3)
@@ -164,6 +176,8 @@ pub struct SwapMap {
     found: Box<[Cell<(u32, u32)>]>,
     /// How many entries are stored.
     stored: usize,
+    /// Of those: how many are filled by one word.
+    same_filled: usize,
     /// How many pages have gone to the inactive list, ever.
     evictions: usize,
 }
@@ -192,6 +206,7 @@ impl Default for SwapMap {
             free: Vec::new(),
             found,
             stored: 0,
+            same_filled: 0,
             evictions: 0,
         }
     }
@@ -262,6 +277,7 @@ impl SwapMap {
             self.remove(number, found);
         }
         self.stored = self.stored + entry.kind().is_stored() as usize - old.kind().is_stored() as usize;
+        self.same_filled = self.same_filled + entry.is_same_filled() as usize - old.is_same_filled() as usize;
         old
     }
 
@@ -302,6 +318,11 @@ impl SwapMap {
         self.stored
     }
 
+    /// How many of them are filled by one word.
+    pub fn same_filled(&self) -> usize {
+        self.same_filled
+    }
+
     /// So many pages go to the inactive list now; how many have gone there, ever.
     pub fn evict(&mut self, pages: usize) -> usize {
         self.evictions += pages;
@@ -315,7 +336,7 @@ impl SwapMap {
 
     /// What does not hold, in words.
     pub fn check(&self) -> Result<(), String> {
-        let mut stored = 0;
+        let (mut stored, mut same_filled) = (0, 0);
         for (&number, &place) in &self.leaves {
             let entries =
                 self.slab.get(place).and_then(Option::as_ref).map(|leaf| (&leaf.entries, leaf.used));
@@ -327,9 +348,13 @@ impl SwapMap {
                 return Err(format!("leaf {number} has {used} entries, and {counted} are counted"));
             }
             stored += entries.iter().filter(|entry| entry.kind().is_stored()).count();
+            same_filled += entries.iter().filter(|entry| entry.is_same_filled()).count();
         }
-        if stored != self.stored {
-            return Err(format!("{stored} pages are out, {} are counted", self.stored));
+        if [stored, same_filled] != [self.stored, self.same_filled] {
+            let counted = [self.stored, self.same_filled];
+            return Err(format!(
+                "pages are out, and filled: {stored}, {same_filled}; counted are {counted:?}"
+            ));
         }
         let leaves = self.slab.iter().flatten().count();
         if leaves != self.leaves.len() || leaves + self.free.len() != self.slab.len() {
@@ -355,10 +380,15 @@ mod tests {
 
     #[test]
     fn an_entry_keeps_its_parts() {
-        let e = Entry::new(Kind::Stored, u32::MAX, 511, Heat::HOT);
-        assert_eq!((e.kind(), e.id(), e.offset(), e.heat()), (Kind::Stored, u32::MAX, 511, Heat::HOT));
+        let e = Entry::new(Kind::Stored, u32::MAX, 255, Heat::HOT);
+        assert!(!e.is_same_filled() && e.filled_by_word(true).is_same_filled());
+        assert_eq!(e.filled_by_word(true).filled_by_word(false), e);
+        let e = e.filled_by_word(true);
+        assert_eq!((e.kind(), e.id(), e.offset(), e.heat()), (Kind::Stored, u32::MAX, 255, Heat::HOT));
+        assert!(!e.with_kind(Kind::Clean).is_same_filled(), "it is in");
+        assert!(e.with_kind(Kind::Clean).with_kind(Kind::Stored).is_same_filled());
         let e = e.with_kind(Kind::Clean).with_heat(Heat::COLD);
-        assert_eq!((e.kind(), e.id(), e.offset(), e.heat()), (Kind::Clean, u32::MAX, 511, Heat::COLD));
+        assert_eq!((e.kind(), e.id(), e.offset(), e.heat()), (Kind::Clean, u32::MAX, 255, Heat::COLD));
         let gone = e.evicted_at(EVICTED_STEP * 1000);
         assert_eq!((gone.kind(), gone.id(), gone.offset()), (e.kind(), e.id(), e.offset()));
         assert_eq!(gone.distance(EVICTED_STEP * 1005 + 3), 5 * EVICTED_STEP);

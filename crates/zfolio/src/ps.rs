@@ -41,10 +41,10 @@ fn row(run: &Run) -> String {
     let snapshot = Snapshot::take(&memcg, uffd::sys::now_ns());
     let (managed, unmanaged) = processes(run, &snapshot);
     let size = |bytes: u64| format!("{:#}", Bytes(bytes));
-    let (stored, pool) = (snapshot.bytes("stored_bytes"), snapshot.bytes("pool_bytes"));
+    let (stored, pool) = (snapshot.amount("stored_bytes"), snapshot.amount("pool_bytes"));
     line([
         pid,
-        size(snapshot.bytes("max_bytes")),
+        size(snapshot.amount("max_bytes")),
         size(snapshot.held_bytes()),
         size(snapshot.wanted_bytes()),
         size(stored),

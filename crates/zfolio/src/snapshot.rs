@@ -56,7 +56,7 @@ struct Reading {
     read: fn(&Memcg) -> u64,
 }
 
-/// A figure in bytes: its name, what it says, and its value.
+/// A figure in bytes or pages: its name, which ends with its unit, what it says, and its value.
 pub type Amount = (&'static str, &'static str, u64);
 
 /// The figures of a run.
@@ -110,20 +110,20 @@ impl Snapshot {
         }
     }
 
-    /// A figure of [`Snapshot::memory`], in bytes.
-    pub fn bytes(&self, name: &str) -> u64 {
+    /// A figure of [`Snapshot::memory`].
+    pub fn amount(&self, name: &str) -> u64 {
         let found = self.memory.iter().find(|(known, ..)| *known == name);
         found.expect("a name of this file's or of the gauges' table").2
     }
 
     /// What the run holds, those that nobody manages and shared memory included, in bytes.
     pub fn held_bytes(&self) -> u64 {
-        self.bytes("footprint_bytes").saturating_add(self.bytes("unmanaged_bytes"))
+        self.amount("footprint_bytes").saturating_add(self.amount("unmanaged_bytes"))
     }
 
     /// What the run would hold without zfolio, in bytes.
     pub fn wanted_bytes(&self) -> u64 {
-        self.bytes("wanted_bytes").saturating_add(self.bytes("unmanaged_bytes"))
+        self.amount("wanted_bytes").saturating_add(self.amount("unmanaged_bytes"))
     }
 
     /// All of it for programs, without who the run is.
@@ -173,8 +173,8 @@ impl Managed {
         String::from_utf8_lossy(self.process.name()).into_owned()
     }
 
-    /// One of its gauges by its name, in bytes.
-    pub fn bytes(&self, name: &str) -> u64 {
+    /// One of its gauges by its name.
+    pub fn amount(&self, name: &str) -> u64 {
         let at = GAUGES.iter().position(|gauge| gauge.name == name);
         self.gauges[at.expect("a name of the gauges' table")]
     }
@@ -228,7 +228,9 @@ pub fn folios_json(counts: &Counts) -> Value {
         let sizes = counts.iter().enumerate();
         json!(sizes.map(|(order, count)| (folio_size(order), json!(count))).collect::<Map<_, _>>())
     };
-    json!({ "out": by_size(&counts.folios_out), "in": by_size(&counts.folios_in) })
+    let all: Map<_, _> =
+        counts.folios().map(|(counter, folios)| (counter.name.to_string(), by_size(folios))).collect();
+    json!(all)
 }
 
 /// The size of a folio of this order as JSON and metrics have it: `4k` to `2048k`.
@@ -268,6 +270,7 @@ mod tests {
             slot.introduce(1, name, 5);
             slot.begin(pid, pid + 100);
             memcg.publish(slot, 100, 300, 200, 50);
+            memcg.publish_pages(slot, [7, 6, 5, 4]);
             slot.stat.faults.fetch_add(u64::from(pid), Relaxed);
             slot.stat.fault_ns.record(1000);
         }
@@ -286,6 +289,11 @@ mod tests {
         );
         let [living] = &json["processes"].as_array().unwrap()[..] else { panic!("{json:#}") };
         assert_eq!((&living["name"], &living["state"]), (&"living".into(), &"asleep".into()));
+        assert_eq!(
+            (&living["memory"]["swapped_pages"], &json["memory"]["stored_pages"]),
+            (&4.into(), &7.into())
+        );
+        assert_eq!(living["folios"]["swpout_fallback"]["64k"], 0);
         assert_eq!((&living["memory"]["pool_bytes"], &living["counters"]["faults"]), (&50.into(), &8.into()));
         for counter in memcg::COUNTERS {
             assert!(living["counters"][counter.name].is_u64(), "{}", counter.name);

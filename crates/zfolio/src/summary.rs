@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use zswap::{Auto, Choice};
 
 /// Version of the JSON: raised when a field changes its meaning or goes; new fields may come at any time.
-const SCHEMA: u32 = 3;
+const SCHEMA: u32 = 4;
 
 /// Everything that is told, in bytes, nanoseconds and pages of 4 KiB.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -182,9 +182,9 @@ mod tests {
             managed: 1,
             counts: Counts {
                 zswpout: 358_502,
-                folios_out: [310, 0, 12, 0, 22_000, 0, 0, 0, 0, 12],
+                folios_zswpout: [310, 0, 12, 0, 22_000, 0, 0, 0, 0, 12],
                 zswpin: 288_100,
-                folios_in: [100, 0, 0, 0, 18_000, 0, 0, 0, 0, 0],
+                folios_zswpin: [100, 0, 0, 0, 18_000, 0, 0, 0, 0, 0],
                 pgdeactivate: 500_000,
                 pgactivate: 50_000,
                 readahead: 1000,
@@ -252,8 +252,8 @@ zfolio: ran in 255 MiB instead of 1.21 GiB (21 %)
             pool_at_peak_bytes: 1 << 30,
             counts: Counts {
                 zswpout: 1 << 40,
-                folios_out: [123_456_789; ORDERS],
-                folios_in: [123_456_789; ORDERS],
+                folios_zswpout: [123_456_789; ORDERS],
+                folios_zswpin: [123_456_789; ORDERS],
                 pgactivate: 123_456_789,
                 pgdeactivate: 123_456_790,
                 faults: 12_345_678_901,
@@ -323,8 +323,8 @@ zfolio: ran in 255 MiB instead of 1.21 GiB (21 %)
         living.state.store(State::Unmanaged as u32, Relaxed);
         memcg.unmanaged.fetch_add(1, Relaxed);
         let figures = Figures::collect(&memcg, Roster::new(&memcg).finish());
-        let Counts { faults, folios_out, .. } = figures.counts;
-        assert_eq!((faults, folios_out[4], figures.fault_max_ns), (7, 1, 500));
+        let Counts { faults, folios_zswpout, .. } = figures.counts;
+        assert_eq!((faults, folios_zswpout[4], figures.fault_max_ns), (7, 1, 500));
         assert_eq!((figures.peak_bytes, figures.wanted_peak_bytes, figures.unmanaged), (100, 300, 1));
         assert_eq!((figures.processes.len(), figures.last_words().as_str()), (2, ""));
         assert_eq!(figures.unmanaged_warnings(), "zfolio: warning: sh ran without a limit: no right\n");
@@ -336,8 +336,8 @@ zfolio: ran in 255 MiB instead of 1.21 GiB (21 %)
         let json = figures().json();
         assert_eq!(json["schema"], SCHEMA);
         assert_eq!(json["memory"]["wanted_peak_bytes"], 1_300_000_000);
-        assert_eq!(json["folios"]["out"]["64k"], 22_000);
-        assert_eq!(json["folios"]["in"]["2048k"], 0);
+        assert_eq!(json["folios"]["zswpout"]["64k"], 22_000);
+        assert_eq!(json["folios"]["zswpin"]["2048k"], 0);
         assert_eq!(json["latency"]["p99_ns"], 92_400);
         assert_eq!(json["counters"]["pgactivate"], 50_000);
     }

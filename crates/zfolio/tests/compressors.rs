@@ -72,7 +72,7 @@ fn check_counters(name: &str, figures: &serde_json::Value) {
     };
     let (out, back, faults) = (count("zswpout"), count("zswpin"), count("faults"));
     println!("{name}: {plain} bytes became {objects}; {out} pages out, {back} in, {faults} faults");
-    assert_eq!((pages_of("out"), pages_of("in")), (out, back), "{name}: {figures:#}");
+    assert_eq!((pages_of("zswpout"), pages_of("zswpin")), (out, back), "{name}: {figures:#}");
     // What a program takes back or unmaps meanwhile was compressed in vain.
     assert!(out > 0 && out <= plain / 4096, "{name}: {figures:#}");
     // Every page that came in went out before, and somebody asked for it or what lies beside it.
@@ -80,6 +80,8 @@ fn check_counters(name: &str, figures: &serde_json::Value) {
     let (kept, tried, wrong) = (count("incompressible"), count("tried_noise"), count("wrong_noise"));
     assert!(wrong <= tried, "{name}: {figures:#}");
     assert!(count("believed_noise") + tried - wrong <= kept, "{name}: {figures:#}");
+    let [poor, failed] = ["reject_compress_poor", "reject_compress_fail"].map(count);
+    assert_eq!(count("believed_noise") + poor + failed, kept, "{name}: {figures:#}");
     // Each that was kept as it is has a page at least, and all of it.
     assert!(kept * 4096 <= objects && kept * 4096 <= plain, "{name}: {figures:#}");
     let took = |what: &str| of("latency", what);

@@ -98,6 +98,8 @@ pub struct Packed {
     pub objects: [Option<New>; WINDOW_PAGES],
     /// How many of them looked like noise, and what came of it.
     pub guesses: Guesses,
+    /// How many of them are as they were since the compressor failed.
+    pub failed: u8,
     /// What each of two compressors took, as far as that was asked for.
     pub tried: Tried,
 }

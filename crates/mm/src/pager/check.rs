@@ -59,6 +59,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         self.cow.check()?;
         self.shared.check()?;
         let mut counts = Counts::new();
+        self.check_counts()?;
         self.check_index(&mut counts)?;
         self.check_inactive(&mut counts)?;
         for fetch in self.ahead.under_way() {

@@ -123,6 +123,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             } else if zero.contains(page) {
                 self.take_page(slot, page);
                 self.stat.same_filled.fetch_add(1, Relaxed);
+                self.stat.swpout_zero.fetch_add(1, Relaxed);
                 Entry::new(Kind::Zero, 0, 0, Heat::COLD)
             } else if in_bodies.contains(page)
                 && let Some(id) = objects[rank / unit]
@@ -135,7 +136,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 } else {
                     stored[rank / unit].insert(page);
                 }
-                Entry::new(Kind::Stored, id, rank % unit, Heat::COLD)
+                Entry::new(Kind::Stored, id, rank % unit, Heat::COLD).filled_by_word(filled.contains(page))
             } else {
                 kept.insert(page);
                 continue;
@@ -147,6 +148,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         }
         self.job_over(slot);
         stored.into_iter().for_each(|pages| self.stat.count_out(pages));
+        self.stat.reject_alloc_fail.fetch_add(kept.count() as u64, Relaxed);
         self.slot_is_stored(slot, kept);
     }
 

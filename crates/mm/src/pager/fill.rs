@@ -137,7 +137,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         for page in (at..at + moved.bytes).step_by(PAGE) {
             let entry = self.map.get(page);
             if entry != Entry::NONE {
-                self.drop_entry(entry);
+                self.came_home(entry);
                 self.map.set(page, Entry::NONE);
             }
         }

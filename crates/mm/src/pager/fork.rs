@@ -26,6 +26,7 @@ use crate::swap_map::SwapMap;
 use alloc::vec::Vec;
 use core::fmt;
 use core::ops::Range;
+use core::sync::atomic::Ordering::Relaxed;
 use memcg::Stat;
 use vmscan::PAGE;
 use zswap::objects::Entries;
@@ -213,6 +214,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
         let mut pager = Pager::new(kernel, store, stat, config, limit);
         let Handover { map, objects, mut regions } = handover;
         pager.map = map;
+        pager.stat.inherited.fetch_add(pager.map.stored() as u64, Relaxed);
         pager.objects.adopt(objects);
         pager.objects.swapped_mut().be_child();
         let mut seen = Seen::default();

@@ -63,7 +63,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 at = page + PAGE;
                 self.bring_contents(page, entry);
                 let entry = self.map.set(page, Entry::NONE);
-                self.drop_entry(entry);
+                self.came_home(entry);
                 // To whoever has the range next a hole is not a page of zeros.
                 while entry.kind() == Kind::Zero && self.kernel.zero(page, PAGE).stop == Some(Errno::EAGAIN) {
                     self.wait_for_events(&mut pauses);
@@ -87,7 +87,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         self.bring_contents(at, entry);
         // It is in place, or will be a hole of an unregistered range, which is zeros by itself.
         let entry = self.map.set(at, Entry::NONE);
-        self.drop_entry(entry);
+        self.came_home(entry);
     }
 
     /// Brings what a page holds home whatever it takes. A page of zeros, which the compressors may have found it to be

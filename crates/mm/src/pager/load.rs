@@ -6,6 +6,7 @@ use crate::pager::activate::refused;
 use crate::pager::serve::Outcome;
 use crate::swap_map::{Entry, Kind};
 use base::PageMask;
+use core::sync::atomic::Ordering::Relaxed;
 use vmscan::heat::Heat;
 use vmscan::readahead::Extent;
 use vmscan::{PAGE, WINDOW};
@@ -55,6 +56,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             if let Buffer::Slot(slot) = buffer {
                 self.put_back(slot);
             }
+            self.count_one_of(to, pages);
             (to, pages, buffer) = (at, 1, Buffer::Bounce);
             if let Err(damaged) = self.load_run(at, 1, self.buffer_at(buffer)) {
                 return self.lose(at, entry, damaged);
@@ -102,6 +104,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         if refused(&moved) {
             // One page, since a copy does not stop at guards, nor at the end of a mapping.
             moved = self.kernel.copy(at, from + at - to, PAGE);
+            self.count_one_of(to, pages);
             (to, pages) = (at, 1);
         } else {
             match buffer {
@@ -114,6 +117,14 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             self.put_back(slot);
         }
         (to, pages, moved)
+    }
+
+    /// A run of pages was to come in, and one of them does.
+    fn count_one_of(&self, to: usize, pages: usize) {
+        if pages > 1 {
+            let first = to / PAGE % WINDOW_PAGES;
+            self.stat.count_one_of(PageMask::range(first..first + pages));
+        }
     }
 
     /// Loads all of an object whose pages are asked for one by one: this page goes to the program, the others to
@@ -142,6 +153,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             let entry = self.map.get(page);
             if entry.kind() == Kind::Stored && entry.id() == id {
                 self.deactivate(page, slot, entry.offset());
+                self.stat.parted.fetch_add(1, Relaxed);
             }
         }
         self.objects.give_up(id);
@@ -244,6 +256,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         if !lost {
             return Outcome::Again;
         }
+        let is_in_pool = !self.objects.get(entry.id()).is_swapped();
+        self.stat.decompress_fail.fetch_add(is_in_pool as u64, Relaxed);
         self.map.set(at, Entry::NONE);
         self.drop_entry(entry);
         Outcome::Served

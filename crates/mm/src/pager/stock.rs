@@ -12,6 +12,9 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// Forgets one entry: nobody will ask for what it names.
     pub(super) fn drop_entry(&mut self, entry: Entry) {
         use crate::swap_map::Kind::*;
+        if entry.kind().is_stored() {
+            self.stat.dropped.fetch_add(1, Relaxed);
+        }
         match entry.kind() {
             None | Zero => {}
             Stored => self.objects.release(entry.id(), true),

@@ -108,6 +108,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             }
             any = true;
         }
+        self.stat.pool_limit_hit.fetch_add(self.pool_limit.take_hits(), Relaxed);
         any
     }
 
@@ -144,12 +145,26 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
 
     fn write_batch(&mut self) -> WriteBack {
         let came_to = self.objects.write_back();
-        self.stat.area_full.fetch_add((came_to == WriteBack::Full) as u64, Relaxed);
+        match came_to {
+            WriteBack::Begun { .. } => {
+                let now_ns = self.kernel.now_ns();
+                for (number, since_ns) in self.batches_ns.iter_mut().enumerate() {
+                    let is_under_way = self.objects.swapped().batch(number).is_some();
+                    *since_ns = is_under_way.then(|| since_ns.unwrap_or(now_ns));
+                }
+            }
+            WriteBack::Full => {
+                self.stat.area_full.fetch_add(1, Relaxed);
+                self.stat.count_no_room(self.objects.oldest_pages());
+            }
+            WriteBack::Freed { .. } | WriteBack::None => {}
+        }
         came_to
     }
 
     /// A batch was written, or could not be: then its objects stay where they are.
     pub(super) fn written(&mut self, number: usize, is_written: bool) {
+        self.count_batch(number, is_written);
         self.objects.written(number, is_written);
     }
 
@@ -157,6 +172,9 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     pub(super) fn came_back(&mut self, id: u32, came: Came) {
         if let (Some(shrinker), Came::Here(body)) = (self.pool_limit.shrinker_mut(), came) {
             shrinker.came_back(body.bytes());
+        }
+        if let Came::Here(_) = came {
+            self.stat.count_read(self.objects.get(id).pages.into());
         }
         match came {
             Came::Not => self.shortage.refused(self.kernel.now_ns()),

@@ -35,5 +35,9 @@ pub fn counters() -> String {
     for Counter { name, unit, text: what } in memcg::COUNTERS {
         text += &format!("\n  {name}: {} {what}", unit.name());
     }
+    text += "\n\nIts folios, by size:";
+    for Counter { name, unit, text: what } in memcg::FOLIOS {
+        text += &format!("\n  {name}: {} {what}", unit.name());
+    }
     text
 }

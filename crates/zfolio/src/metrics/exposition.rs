@@ -39,7 +39,7 @@ fn write(out: &mut String, now: &Snapshot, told: &Stat, labels: &Labels) -> fmt:
         write_gauge(
             out,
             &format!("zfolio_process_{}", gauge.name),
-            &format!("bytes {}", gauge.text),
+            &format!("{} {}", gauge.unit.name(), gauge.text),
             values,
         )?;
     }
@@ -60,7 +60,9 @@ fn write_run(out: &mut String, now: &Snapshot, labels: &Labels) -> fmt::Result {
     );
     write_gauge(out, "zfolio_run_info", "1, with what runs as labels", [(&*info, 1)].into_iter())?;
     for (name, text, value) in &now.memory {
-        write_gauge(out, &format!("zfolio_{name}"), &format!("bytes {text}"), [("", *value)].into_iter())?;
+        let unit = if name.ends_with("_pages") { Unit::Pages } else { Unit::Bytes };
+        let text = format!("{} {text}", unit.name());
+        write_gauge(out, &format!("zfolio_{name}"), &text, [("", *value)].into_iter())?;
     }
     let living = now.processes.len() as u64;
     write_gauge(out, "zfolio_processes", "processes that have an engine now", [("", living)].into_iter())?;
@@ -87,13 +89,11 @@ fn write_counters(out: &mut String, prefix: &str, of: &[(String, &Stat)]) -> fmt
             write_sample(out, &name, labels, &amount(counter.unit, value))?;
         }
     }
-    for (direction, text) in [("out", "stored"), ("in", "loaded")] {
-        let name = format!("{prefix}folios_{direction}_total");
-        if !counts.is_empty() {
-            write_family(out, &name, "counter", &format!("folios {text}, by size"))?;
-        }
+    for (at, counter) in memcg::FOLIOS.iter().enumerate().filter(|_| !of.is_empty()) {
+        let name = format!("{prefix}{}_total", base_name(counter));
+        write_family(out, &name, "counter", &help(counter))?;
         for (labels, counts) in &counts {
-            let folios = if direction == "out" { &counts.folios_out } else { &counts.folios_in };
+            let (_, folios) = counts.folios().nth(at).expect("it is as long as its table");
             for (order, count) in folios.iter().enumerate() {
                 let labels = join(labels, &format!("size=\"{}\"", folio_size(order)));
                 write_sample(out, &name, &labels, &count.to_string())?;
@@ -228,7 +228,11 @@ mod tests {
         for ns in [900, 1023, 1024, 20_000, 1 << 33] {
             memcg.slots[0].stat.fault_ns.record(ns);
         }
-        memcg.slots[0].stat.stall_ns.fetch_add(1_020_000_000, Relaxed);
+        let one = &memcg.slots[0];
+        one.stat.stall_ns.fetch_add(1_020_000_000, Relaxed);
+        one.stat.count_no_room(3);
+        one.stat.writeback_ns.record(5_000_000);
+        memcg.publish_pages(one, [7, 6, 5, 4]);
         memcg
     }
 
@@ -269,6 +273,13 @@ mod tests {
                 assert!(found.contains(&name), "{name}");
             }
         }
+        for counter in memcg::FOLIOS {
+            assert!(
+                found.contains(&format!("zfolio_process_{}_folios_total", counter.name)),
+                "{}",
+                counter.name
+            );
+        }
         let named: Vec<String> =
             ["zswpout", "faults", "stall_ns", "compressed_in_bytes", "auto_fast_pages", "events"]
                 .map(|name| base_name(COUNTERS.iter().find(|counter| counter.name == name).unwrap()))
@@ -286,7 +297,13 @@ mod tests {
             "zfolio_processes 2",
             "zfolio_zswpout_pages_total 32",
             "zfolio_process_zswpout_pages_total{pid=\"8\",name=\"a\\\"\\\\\\n\"} 16",
-            "zfolio_folios_out_total{size=\"64k\"} 2",
+            "zfolio_zswpout_folios_total{size=\"64k\"} 2",
+            "zfolio_process_swpout_fallback_folios_total{pid=\"7\",name=\"one\",size=\"8k\"} 1",
+            "zfolio_swapped_pages 4",
+            "zfolio_process_stored_pages{pid=\"7\",name=\"one\"} 7",
+            "# HELP zfolio_stored_incompressible_pages pages that are in the pool now as they were, since they did not shrink",
+            "zfolio_writeback_seconds_bucket{le=\"0.008388607\"} 1",
+            "# TYPE zfolio_writeback_seconds histogram",
             "zfolio_stall_seconds_total 1.02",
             "zfolio_fault_seconds_bucket{le=\"0.000001023\"} 2",
             "zfolio_fault_seconds_bucket{le=\"0.000002047\"} 3",

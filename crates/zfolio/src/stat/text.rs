@@ -89,24 +89,43 @@ impl View<'_> {
             let name = printable(&managed.name());
             lines.push(line("process", format!("{} {name}, its engine is {}", process.pid, managed.state())));
             lines.push(line("share", format!("{} of {}", Bytes(managed.share_bytes), self.limit())));
-            let (held, wanted) = (managed.bytes("footprint_bytes"), managed.bytes("wanted_bytes"));
+            let (held, wanted) = (managed.amount("footprint_bytes"), managed.amount("wanted_bytes"));
             lines.push(line("footprint", holds(held, process.footprint_peak_bytes, wanted)));
-            lines
-                .push(line("squeezed", squeezed(managed.bytes("stored_bytes"), managed.bytes("pool_bytes"))));
+            lines.push(line(
+                "squeezed",
+                squeezed(managed.amount("stored_bytes"), managed.amount("pool_bytes")),
+            ));
         } else {
-            let free = Bytes(now.bytes("pot_bytes"));
+            let free = Bytes(now.amount("pot_bytes"));
             lines.push(line("limit", format!("{}; {free} in the pot", self.limit())));
             lines.push(line(
                 "footprint",
-                holds(now.held_bytes(), now.bytes("peak_bytes"), now.wanted_bytes()),
+                holds(now.held_bytes(), now.amount("peak_bytes"), now.wanted_bytes()),
             ));
-            lines.push(line("squeezed", squeezed(now.bytes("stored_bytes"), now.bytes("pool_bytes"))));
+            lines.push(line("squeezed", squeezed(now.amount("stored_bytes"), now.amount("pool_bytes"))));
         }
+        lines.extend(self.pages());
         lines
     }
 
+    /// What of it is out now and how, if anything is.
+    fn pages(&self) -> Option<String> {
+        let amount = |name: &str| match self.subject() {
+            Some(managed) => managed.amount(name),
+            None => self.now.amount(name),
+        };
+        let names = ["stored_pages", "same_filled_pages", "stored_incompressible_pages", "swapped_pages"];
+        let [stored, filled, incompressible, swapped] = names.map(|name| Count(amount(name)));
+        (stored.0 + swapped.0 > 0).then(|| {
+            let text = format!(
+                "{stored} stored, {filled} same-filled, {incompressible} incompressible, {swapped} swapped"
+            );
+            line("pages", text)
+        })
+    }
+
     fn limit(&self) -> Bytes {
-        Bytes(self.now.bytes("max_bytes"))
+        Bytes(self.now.amount("max_bytes"))
     }
 
     /// A line for each histogram that has counted anything, and one for what it has counted since the earlier look.
@@ -162,8 +181,8 @@ impl View<'_> {
     /// How many processes there are, and a line for each of the largest.
     fn processes(&self) -> Vec<String> {
         let mut all: Vec<&Managed> = self.now.processes.iter().collect();
-        all.sort_by_key(|managed| (Reverse(managed.bytes("footprint_bytes")), managed.process.pid));
-        let unmanaged = match self.now.bytes("unmanaged_bytes") {
+        all.sort_by_key(|managed| (Reverse(managed.amount("footprint_bytes")), managed.process.pid));
+        let unmanaged = match self.now.amount("unmanaged_bytes") {
             0 => String::new(),
             bytes => format!("; {} in others, or shared", Bytes(bytes)),
         };
@@ -188,7 +207,7 @@ impl View<'_> {
                 (Some(_), None) => String::new(),
                 (None, _) => Count(count(stat)).to_string(),
             };
-            let size = |name| Bytes(managed.bytes(name)).to_string();
+            let size = |name| Bytes(managed.amount(name)).to_string();
             let cells = [
                 size("footprint_bytes"),
                 size("wanted_bytes"),
@@ -255,6 +274,7 @@ mod tests {
         slot.introduce(1, b"python3\0\0\0\0\0\0\0\0\0", 5);
         slot.begin(4711, 4712);
         memcg.publish(slot, 250 << 20, 1_300_000_000, 1_100_000_000, 125 << 20);
+        memcg.publish_pages(slot, [268_000, 1200, 31, 554]);
         memcg
     }
 
@@ -288,6 +308,7 @@ zfolio run 4700, 1:12: python3 job.py
   limit       256 MiB; 0 B in the pot
   footprint   250 MiB, 250 MiB at the peak; wanted 1.21 GiB
   squeezed    1.02 GiB in 125 MiB (8.4 to 1) with zstd:1
+  pages       268,000 stored, 1,200 same-filled, 31 incompressible, 554 swapped
   fault_ns    half in 20.5µs, 99 % in 90.0µs, longest 90.0µs
               half in 90.0µs, 99 % in 90.0µs since the last look
   processes   1 with an engine

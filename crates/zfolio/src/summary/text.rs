@@ -128,8 +128,8 @@ impl Figures {
     /// What went out and came in.
     fn write_pages(&self, out: &mut String) -> fmt::Result {
         let (counts, pages) = (&self.counts, Bytes::of_pages);
-        line!(out, "folios out", "{}", by_size(&counts.folios_out))?;
-        line!(out, "folios in", "{}", by_size(&counts.folios_in))?;
+        line!(out, "folios out", "{}", by_size(&counts.folios_zswpout))?;
+        line!(out, "folios in", "{}", by_size(&counts.folios_zswpin))?;
         let listed = percent(counts.pgactivate, counts.pgdeactivate);
         let touched = pages(counts.pgactivate);
         line!(out, "2nd chance", "{touched} touched on the inactive list, {listed} of what went there")?;

@@ -221,7 +221,10 @@ impl Codec {
         }
         context.submit(Batch::Compress(&mut requests[..wanted])).wait_with(between);
         let mut results = [[None; WINDOW_PAGES]; N];
-        for (result, request) in results.as_flattened_mut().iter_mut().zip(&requests[..wanted]) {
+        let mut failed = [[false; WINDOW_PAGES]; N];
+        let both = results.as_flattened_mut().iter_mut().zip(failed.as_flattened_mut());
+        for ((result, failed), request) in both.zip(&requests[..wanted]) {
+            *failed = request.result.is_err();
             *result = match request.result {
                 Ok(Outcome::Shrunk(bytes)) => Some(bytes),
                 Ok(Outcome::Incompressible) | Err(_) => None,
@@ -229,6 +232,8 @@ impl Codec {
         }
         for ((window, fresh), plans) in windows.iter_mut().zip(fresh).zip(&plans) {
             let shrunk = |request: usize| results.as_flattened()[request];
+            let failed = |plan: &&Plan| matches!(plan, Plan::Compressed(at, _) if failed.as_flattened()[*at]);
+            window.packed.failed = plans.iter().filter(failed).count() as u8;
             write(window, fresh, plans, trust.as_deref_mut(), shrunk, shrunk_format);
         }
     }

@@ -13,7 +13,7 @@
 //! - an object whose `queued` is set is in the list of clean copies, once
 //! - the objects by age are those in the pool on which somebody depends, and which are not on their way to an area
 //! - `borrowed_pages` is the sum of `stored` of all objects that are relatives' records, `swapped_pages` that of those
-//!   that lie in areas alone
+//!   that lie in areas alone, `raw_pages` that of those that lie in the pool and did not shrink
 //! - `refs == 0` if and only if the id is free
 
 use crate::objects::lru::Lru;
@@ -36,6 +36,7 @@ pub struct Entries {
     pub(super) clean_bytes: usize,
     borrowed_pages: usize,
     swapped_pages: usize,
+    raw_pages: usize,
     /// How many pages have gone out; it begins anew after 16 TiB.
     clock: u32,
     /// Which object was looked at last for what areas keep in vain.
@@ -50,9 +51,21 @@ impl Entries {
     /// A copy for a child, where memory is not copied by a clone.
     pub fn copy_for_child(&mut self) -> Entries {
         let (table, free, queue) = (self.table.clone(), self.free.clone(), self.queue.clone());
-        let &mut Entries { clean_bytes, borrowed_pages, swapped_pages, clock, hand, .. } = self;
         let (lru, swapped) = (self.lru.clone(), self.swapped.copy_for_child());
-        Entries { table, free, queue, clean_bytes, borrowed_pages, swapped_pages, clock, hand, lru, swapped }
+        let &mut Entries { clean_bytes, borrowed_pages, swapped_pages, raw_pages, clock, hand, .. } = self;
+        Entries {
+            table,
+            free,
+            queue,
+            clean_bytes,
+            borrowed_pages,
+            swapped_pages,
+            raw_pages,
+            clock,
+            hand,
+            lru,
+            swapped,
+        }
     }
 
     /// Enters a new object that nobody names yet; `retain` follows.
@@ -121,9 +134,20 @@ impl Entries {
         self.swapped_pages
     }
 
+    /// How many pages have no other copy than one that lies in the pool as they were, since they did not shrink.
+    pub fn incompressible_pages(&self) -> usize {
+        self.raw_pages
+    }
+
+    /// How many pages the object has that goes to an area next; 0 without one.
+    pub fn oldest_pages(&self) -> usize {
+        self.lru.first().map_or(0, |id| self.table[id as usize].pages.into())
+    }
+
     /// It lies in an area alone from now on: what it held in the pool.
     pub(super) fn leave_pool(&mut self, id: u32) -> Body {
         let o = &mut self.table[id as usize];
+        self.raw_pages -= if o.is_raw() { o.stored as usize } else { 0 };
         self.swapped_pages += o.stored as usize;
         o.frozen = false;
         if o.io == Io::Back {
@@ -138,6 +162,7 @@ impl Entries {
         let o = &mut self.table[id as usize];
         self.swapped_pages -= o.stored as usize;
         (o.body, o.is_hot, o.frozen) = (body, true, false);
+        self.raw_pages += if o.is_raw() { o.stored as usize } else { 0 };
         self.forget_hashes(id);
     }
 
@@ -181,6 +206,7 @@ impl Entries {
         o.stored -= 1;
         self.borrowed_pages -= o.borrowed as usize;
         self.swapped_pages -= o.is_swapped() as usize;
+        self.raw_pages -= o.is_raw() as usize;
         if o.stored == 0 {
             (o.clean, o.clean_since) = (true, self.clock);
             self.clean_bytes += o.bytes();
@@ -198,6 +224,7 @@ impl Entries {
         o.stored += 1;
         self.borrowed_pages += o.borrowed as usize;
         self.swapped_pages += o.is_swapped() as usize;
+        self.raw_pages += o.is_raw() as usize;
         if core::mem::take(&mut o.clean) {
             self.clean_bytes -= o.bytes();
         }
@@ -216,7 +243,7 @@ impl Entries {
 
     /// What does not hold, in words, but for what only the entries can tell.
     pub fn check(&self) -> Result<(), String> {
-        let (mut clean_bytes, mut borrowed, mut swapped) = (0, 0, 0);
+        let (mut clean_bytes, mut borrowed, mut swapped, mut raw) = (0, 0, 0, 0);
         let mut queued = alloc::vec![0; self.table.len()];
         self.queue.iter().for_each(|&(id, _)| queued[id as usize] += 1);
         for (id, o) in self.iter() {
@@ -235,12 +262,13 @@ impl Entries {
             clean_bytes += if o.clean { o.bytes() } else { 0 };
             borrowed += if o.borrowed { o.stored as usize } else { 0 };
             swapped += if o.is_swapped() { o.stored as usize } else { 0 };
+            raw += if o.is_raw() { o.stored as usize } else { 0 };
         }
-        let found = [clean_bytes, borrowed, swapped];
-        let counted = [self.clean_bytes, self.borrowed_pages, self.swapped_pages];
+        let found = [clean_bytes, borrowed, swapped, raw];
+        let counted = [self.clean_bytes, self.borrowed_pages, self.swapped_pages, self.raw_pages];
         if found != counted {
             return Err(format!(
-                "bytes of clean copies, borrowed pages, pages in areas: {found:?}, counted {counted:?}"
+                "bytes of clean copies, borrowed pages, pages in areas, incompressible ones: {found:?}, counted {counted:?}"
             ));
         }
         let free = self.table.iter().filter(|o| o.refs == 0).count();

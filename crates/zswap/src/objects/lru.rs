@@ -51,6 +51,11 @@ impl Lru {
         self.len == 0
     }
 
+    /// The oldest.
+    pub fn first(&self) -> Option<u32> {
+        (self.oldest != END).then_some(self.oldest)
+    }
+
     /// True for a member.
     pub fn contains(&self, id: u32) -> bool {
         self.links.get(id as usize).is_some_and(|link| *link != OUT)

@@ -129,7 +129,7 @@ impl Object {
     }
 
     /// True where it holds its pages as they are, each with data.
-    pub(super) fn is_raw(&self) -> bool {
+    pub fn is_raw(&self) -> bool {
         matches!(self.body, Body::Blob { bytes, .. } if bytes as usize == plain_bytes(self.pages as usize))
     }
 

@@ -52,6 +52,10 @@ pub struct SimArea {
     /// How many batches were written, and how many objects read.
     pub written: usize,
     pub read: usize,
+    /// Batches that were written as a whole, and the pages of their objects; the pages of objects that came back.
+    pub whole_batches: u64,
+    pub pages_out: u64,
+    pub pages_in: u64,
 }
 
 impl SimArea {
@@ -70,6 +74,9 @@ impl SimArea {
             queue: Vec::new(),
             written: 0,
             read: 0,
+            whole_batches: 0,
+            pages_out: 0,
+            pages_in: 0,
         }
     }
 
@@ -98,6 +105,9 @@ impl SimArea {
             queue: Vec::new(),
             written: 0,
             read: 0,
+            whole_batches: 0,
+            pages_out: 0,
+            pages_in: 0,
         }
     }
 
@@ -147,6 +157,11 @@ impl World {
         let is_faulty = faulty > 0 && self.random.one_in(faulty);
         let done = match work {
             AreaWork::Write { number, sealed } => {
+                if !is_faulty {
+                    let pages = sealed.iter().map(|(_, sealed)| sealed.object.pages.len() as u64);
+                    (area.whole_batches, area.pages_out) =
+                        (area.whole_batches + 1, area.pages_out + pages.sum::<u64>());
+                }
                 self.write_sealed(sealed, is_faulty);
                 if self.bugs.hasty_write {
                     return;
@@ -184,11 +199,11 @@ impl World {
         };
         assert_eq!(place, read.place, "another object lies where it was");
         assert_eq!(fingerprint, read.fingerprint, "another object is read");
-        let bytes = (object.pages.len() * COMPRESSED) as u32;
-        match self.shelves.take_in(object, self.clock) {
-            Some(handle) => Came::Here(Body::Blob { handle, fingerprint, bytes }),
-            None => Came::Not,
-        }
+        let pages = object.pages.len();
+        let bytes = (pages * COMPRESSED) as u32;
+        let Some(handle) = self.shelves.take_in(object, self.clock) else { return Came::Not };
+        self.shelves.area.as_mut().expect("there is an area").pages_in += pages as u64;
+        Came::Here(Body::Blob { handle, fingerprint, bytes })
     }
 
     /// For a moment, or for ever.

@@ -3,6 +3,7 @@
 
 use super::area::{self, SimArea};
 use super::bugs::Bugs;
+use super::counts::counts_of_area;
 use super::fork::fork;
 use super::kernel::SimKernel;
 use super::memory::{Content, Memory, Task, Vma};
@@ -347,9 +348,8 @@ pub fn live(world: Shared, plan: &Plan, pager: &mut Simulated) -> Tally {
     }
     ended(&world, pager);
     area::ended(&world, pager);
+    counts_of_area(&world, pager);
     let counts = Counts::from(stat);
-    let pages = |folios: &[u64]| folios.iter().enumerate().map(|(order, count)| count << order).sum::<u64>();
-    assert_eq!([pages(&counts.folios_out), pages(&counts.folios_in)], [counts.zswpout, counts.zswpin]);
     let own = Tally {
         turns,
         evicted: counts.pgdeactivate,
