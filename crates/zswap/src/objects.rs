@@ -235,9 +235,11 @@ impl<S: Contents> Objects<S> {
         self.leave(left);
     }
 
-    /// Gives clusters back of which this process needs nothing.
+    /// Gives clusters back of which this process needs nothing, where there is little room also what it has there for
+    /// the sake of pages that are in the program.
     pub fn give_back_slots(&mut self) {
         let Objects { store, entries, .. } = self;
+        entries.look_for_room();
         if let (Some(slots), Some(areas)) = (entries.swapped.slots_mut(), store.areas()) {
             slots.give_back_empty(|slots| areas.discard(slots));
         }

@@ -118,7 +118,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             let inactive = self.map.get(owner);
             debug_assert_eq!(inactive.inactive_page(), (slot, page));
             let rank = in_bodies.rank(page);
-            let entry = if reused.contains(page) {
+            let entry = if reused.contains(page) && !self.is_prior_lost(slot, page) {
                 self.reused(slot, page)
             } else if zero.contains(page) {
                 self.take_page(slot, page);
@@ -150,6 +150,11 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         stored.into_iter().for_each(|pages| self.stat.count_out(pages));
         self.stat.reject_alloc_fail.fetch_add(kept.count() as u64, Relaxed);
         self.slot_is_stored(slot, kept);
+    }
+
+    /// A page's prior was lost while the page was compared with it: it is stored anew.
+    fn is_prior_lost(&self, slot: u32, page: usize) -> bool {
+        self.objects.get(self.inactive.slot(slot).prior[page].id()).is_lost()
     }
 
     /// A page is as its prior: it depends on that object again.

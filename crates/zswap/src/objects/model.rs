@@ -34,7 +34,7 @@ impl Contents for Shelves {
         let Body::Blob { handle, .. } = body else { panic!("{body:?} has no hashes that leave the pool") };
         let contents = self.pool[&handle];
         // Some are damaged.
-        (contents % 11 != 0).then(|| hash_of(contents, page))
+        (!contents.is_multiple_of(11)).then(|| hash_of(contents, page))
     }
 
     fn free(&mut self, body: Body) {

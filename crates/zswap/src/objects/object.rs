@@ -109,12 +109,17 @@ impl Object {
             Body::Swapped => self.is_hashed,
             Body::Blob { .. } | Body::Common { .. } | Body::Same(_) => true,
         };
-        has_hashes && !self.split
+        has_hashes && !self.split && !self.is_lost()
     }
 
     /// True where it must be read from an area before anything can be loaded.
     pub fn is_swapped(&self) -> bool {
         self.body == Body::Swapped
+    }
+
+    /// True where its area does not give it back.
+    pub fn is_lost(&self) -> bool {
+        matches!(self.io, Io::Lost(_))
     }
 
     /// What is under way with its copy in an area.

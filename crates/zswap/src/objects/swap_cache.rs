@@ -3,15 +3,15 @@
 //! A page that was read from an area, and goes out again unchanged, need not be compressed nor written. So its place is
 //! kept, and the hash of what is there, which the pool had. On the way out the hash decides, as for any clean copy.
 //!
-//! Once less is free in the areas than this process has there no more places are kept. Those that are kept are given up
-//! when no room is left.
+//! Once less is free in the areas than this process has there no places are kept. Those that were are given up when
+//! that is seen, or when no room is left: another process may need it.
 
 use crate::objects::entries::Entries;
 use crate::objects::object::{Body, Io};
 use alloc::boxed::Box;
 
-/// How many objects are looked at, at a time, for what areas keep in vain.
-const DROPPED_MOST: usize = 4096;
+/// How many objects are looked at for what areas keep in vain, while a batch waits for it.
+const LOOKS: usize = 4096;
 
 /// An object has left the pool.
 #[derive(Clone, Copy, Debug)]
@@ -80,9 +80,24 @@ impl Entries {
         }
     }
 
+    /// Looks how much room there is: where there is little, what lies in areas for the sake of pages that are in the
+    /// program is given up.
+    pub(super) fn look_for_room(&mut self) {
+        let Some(slots) = self.swapped.slots() else { return };
+        let is_scarce = slots.free_slots() < slots.used_slots();
+        self.swapped.set_scarce(is_scarce);
+        if is_scarce {
+            self.drop_hashed(usize::MAX);
+        }
+    }
+
     /// Areas are full: some of what lies there for the sake of pages that are in the program is given up.
-    pub(super) fn drop_hashed(&mut self) {
-        for _ in 0..self.table.len().min(DROPPED_MOST) {
+    pub(super) fn drop_some_hashed(&mut self) {
+        self.drop_hashed(LOOKS);
+    }
+
+    fn drop_hashed(&mut self, looks: usize) {
+        for _ in 0..self.table.len().min(looks) {
             self.hand = (self.hand + 1) % self.table.len();
             let o = &mut self.table[self.hand];
             if o.is_hashed && o.stored == 0 && o.io != Io::In {

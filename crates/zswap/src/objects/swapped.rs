@@ -262,6 +262,11 @@ impl Swapped {
         !self.is_scarce
     }
 
+    /// Whether there is so little room that they are not.
+    pub(super) fn set_scarce(&mut self, is_scarce: bool) {
+        self.is_scarce = is_scarce;
+    }
+
     /// Its pages' hashes from now on, or none.
     pub(super) fn set_hashes(&mut self, id: PlaceId, hashes: Option<Box<[u128]>>) {
         self.copied_mut(id).hashes = hashes;
@@ -313,13 +318,12 @@ impl Entries {
         self.swapped.slots = Some(slots);
         self.swapped.is_full = chosen.is_full;
         if chosen.is_full {
-            self.drop_hashed();
+            self.drop_some_hashed();
         }
         chosen
     }
 
     fn choose_into(&mut self, number: usize, slots: &mut Slots) -> Chosen {
-        self.swapped.is_scarce = slots.free_slots() < slots.used_slots();
         let (mut chosen, mut batch, mut passed) = (Chosen::default(), None, Vec::new());
         // One that is hot gets a second chance, once.
         let mut looks = 2 * self.lru.len();
