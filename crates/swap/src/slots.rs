@@ -363,6 +363,17 @@ impl Slots {
         self.used
     }
 
+    /// True where the area that a slot is in takes what is written.
+    pub fn is_open_at(&self, slot: u32) -> bool {
+        self.is_open(slot / CLUSTER)
+    }
+
+    /// The same in areas to which something is written.
+    pub fn used_open_slots(&self) -> u64 {
+        let open = self.clusters.iter().filter(|(number, _)| self.is_open(**number));
+        open.map(|(_, cluster)| cluster.used.count() as u64).sum()
+    }
+
     fn is_open(&self, number: u32) -> bool {
         self.areas.iter().any(|area| !area.is_closed && area.clusters.contains(&number))
     }

@@ -35,6 +35,7 @@ impl Compressors {
         let kinds: Vec<Kind> = choice.iter().flat_map(Choice::kinds).collect();
         let all = Kind::all_of(memcg.tunables.compressors.load(Acquire));
         let mut before: Vec<_> = all.filter(|kind| !kinds.contains(kind)).map(Kind::name).collect();
+        before.sort_unstable();
         before.dedup();
         let first = || memcg.settings.compressor.as_str().to_string();
         Compressors { now: choice.map_or_else(first, |choice| choice.to_string()), before }

@@ -397,7 +397,7 @@ fn the_shrinker_writes_before_the_pool_is_at_its_limit() {
     assert_eq!(said, expected);
     let written = [&without, &with].map(|counters| count(counters, "pswpout") >> 8);
     // Some goes without it too, while all of the memory is made at once.
-    assert!(written[0] < 20 && written[1] > written[0] + 10, "{written:?} MiB: {without} {with}");
+    assert!(written[1] > written[0] + 10, "{written:?} MiB: {without} {with}");
 }
 
 /// Holds noise, is told when what is in the file is no longer that, and reads.

@@ -84,7 +84,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             }
             self.limit.charge(moved.bytes);
             let entry = self.map.set(page, Entry::NONE);
-            self.drop_entry(entry);
+            self.came_home(entry);
         }
     }
 

@@ -296,3 +296,78 @@ fn what_is_being_read_keeps_its_slots_though_nobody_needs_it_any_more() {
     model.objects.release(id, false);
     assert_eq!(model.objects.check(), Ok(()));
 }
+
+/// So many objects of a page whose place is kept while their page is in the program.
+fn kept_in_area(count: u64) -> (Model, Vec<u32>) {
+    let mut model = Model::new(1);
+    let make = |model: &mut Model, contents| {
+        let body = match model.objects.store_mut().put(contents) {
+            Body::Blob { handle, fingerprint, .. } => {
+                Body::Blob { handle, fingerprint, bytes: plain_bytes(1) as u32 }
+            }
+            body => body,
+        };
+        let id = model.objects.insert(body, 1, 0);
+        model.objects.retain(id, true);
+        id
+    };
+    let contents = (1..).filter(|contents: &u64| !contents.is_multiple_of(11)).take(count as usize);
+    let ids: Vec<u32> = contents.map(|contents| make(&mut model, contents)).collect();
+    while ids.iter().any(|id| !model.objects.get(*id).is_swapped()) {
+        model.objects.write_back();
+        model.finish_write();
+    }
+    for &id in &ids {
+        while model.objects.get(id).is_swapped() {
+            model.objects.read_back(id);
+            model.finish_read();
+        }
+        assert!(model.objects.leave_to_area(id));
+    }
+    (model, ids)
+}
+
+#[test]
+fn places_are_given_up_where_there_is_little_room() {
+    for (count, is_kept) in [(300, true), (700, false)] {
+        let (mut model, ids) = kept_in_area(count);
+        model.objects.give_back_slots();
+        assert_eq!(model.objects.check(), Ok(()));
+        assert!(ids.iter().all(|id| model.objects.get(*id).is_sound() == is_kept), "{count}");
+        let used = model.objects.swapped().slots().map(Slots::used_slots);
+        assert_eq!(used, Some(if is_kept { count } else { 0 }));
+    }
+}
+
+#[test]
+fn places_in_an_area_that_takes_no_more_are_kept() {
+    let (mut model, ids) = kept_in_area(700);
+    model.objects.swapped_mut().slots_mut().expect("opened above").close_area(0);
+    let body = model.objects.store_mut().put(1);
+    let id = model.objects.insert(body, 1, 0);
+    model.objects.retain(id, true);
+    assert_eq!(model.objects.write_back(), WriteBack::Full);
+    model.objects.give_back_slots();
+    assert!(ids.iter().all(|id| model.objects.get(*id).is_sound()), "there would be no more room");
+}
+
+/// Its other pages are in the program, and would be lost with it.
+#[test]
+fn what_an_area_has_lost_is_nothing_that_a_page_is_as() {
+    let mut model = Model::new(1);
+    let body = model.objects.store_mut().put(1);
+    let id = model.objects.insert(body, 16, 0);
+    (0..16).for_each(|_| model.objects.retain(id, true));
+    (0..15).for_each(|_| model.objects.clean(id));
+    assert!(matches!(model.objects.write_back(), WriteBack::Begun { .. }));
+    model.objects.written(0, true);
+    assert_eq!(model.objects.hash_in_area(id, 15), Some(hash_of(1, 15)));
+    assert!(model.objects.get(id).is_swapped() && model.objects.get(id).is_sound());
+    assert!(model.objects.read_back(id));
+    model.objects.came_back(id, Came::Lost(crate::Damaged::Seal));
+    assert!(model.objects.get(id).is_lost() && !model.objects.get(id).is_sound());
+    assert_eq!((model.objects.hash_in_area(id, 15), model.objects.check()), (None, Ok(())));
+    model.objects.release(id, true);
+    let used = model.objects.swapped().slots().map(Slots::used_slots);
+    assert_eq!((used, model.objects.get(id).body), (Some(0), Body::Dropped));
+}

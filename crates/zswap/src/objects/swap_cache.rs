@@ -8,10 +8,13 @@
 
 use crate::objects::entries::Entries;
 use crate::objects::object::{Body, Io};
+use crate::objects::swapped::{PlaceId, Swapped};
 use alloc::boxed::Box;
 
-/// How many objects are looked at for what areas keep in vain, while a batch waits for it.
-const LOOKS: usize = 4096;
+/// How many objects are looked at, at a time, for what areas keep in vain; and how many places are given up: a fault
+/// may wait for it.
+const LOOKS: usize = 1 << 16;
+const DROPPED_MOST: usize = 1 << 12;
 
 /// An object has left the pool.
 #[derive(Clone, Copy, Debug)]
@@ -20,6 +23,33 @@ pub struct Left {
     pub id: u32,
     /// What it held there.
     pub body: Body,
+}
+
+impl Swapped {
+    /// True while places are kept of pages that are in the program.
+    pub(super) fn keeps(&self) -> bool {
+        !self.is_scarce
+    }
+
+    /// True where a place would be taken again once it is free.
+    pub(super) fn is_open_at(&self, id: PlaceId) -> bool {
+        self.slots().is_some_and(|slots| slots.is_open_at(self.copied(id).place.slot))
+    }
+
+    /// Whether there is so little room that they are not.
+    pub(super) fn set_scarce(&mut self, is_scarce: bool) {
+        self.is_scarce = is_scarce;
+    }
+
+    /// Its pages' hashes from now on, or none.
+    pub(super) fn set_hashes(&mut self, id: PlaceId, hashes: Option<Box<[u128]>>) {
+        self.copied_mut(id).hashes = hashes;
+    }
+
+    /// The hashes that are kept of an object.
+    pub(super) fn hashes(&self, id: PlaceId) -> Option<&[u128]> {
+        self.copied(id).hashes.as_deref()
+    }
 }
 
 impl Entries {
@@ -39,7 +69,7 @@ impl Entries {
     /// held there. `None` where it is not so, and nothing has happened.
     pub(super) fn leave_to_area(&mut self, id: u32) -> Option<Left> {
         let o = &mut self.table[id as usize];
-        let is_copied = o.place.is_some() && o.pages == 1 && !o.split && o.pins == 0;
+        let is_copied = o.place.is_some() && (o.pages, o.stored) == (1, 1) && !o.split && o.pins == 0;
         if !is_copied || o.is_shared() || !self.swapped.keeps() {
             return None;
         }
@@ -51,7 +81,7 @@ impl Entries {
     /// its hashes are kept.
     pub(super) fn wants_hashes(&self, id: u32) -> bool {
         let o = self.get(id);
-        o.is_swapped() && o.refs > o.stored && !o.is_hashed
+        o.is_swapped() && o.refs > o.stored && !o.is_hashed && !o.split
     }
 
     /// Its pages' hashes, which the pool had; without them it is given up where nobody depends on it.
@@ -80,30 +110,33 @@ impl Entries {
         }
     }
 
-    /// Looks how much room there is: where there is little, what lies in areas for the sake of pages that are in the
-    /// program is given up.
+    /// Looks how much room there is: where there is little, some of what lies in areas for the sake of pages that are
+    /// in the program is given up, and more of it the next time.
     pub(super) fn look_for_room(&mut self) {
         let Some(slots) = self.swapped.slots() else { return };
-        let is_scarce = slots.free_slots() < slots.used_slots();
+        let is_scarce = slots.free_slots() < slots.used_open_slots();
         self.swapped.set_scarce(is_scarce);
         if is_scarce {
-            self.drop_hashed(usize::MAX);
+            self.drop_hashed();
         }
     }
 
-    /// Areas are full: some of what lies there for the sake of pages that are in the program is given up.
-    pub(super) fn drop_some_hashed(&mut self) {
-        self.drop_hashed(LOOKS);
-    }
-
-    fn drop_hashed(&mut self, looks: usize) {
-        for _ in 0..self.table.len().min(looks) {
+    /// Gives up some of what lies in areas for the sake of pages that are in the program. True when there was any.
+    pub(super) fn drop_hashed(&mut self) -> bool {
+        let mut dropped = 0;
+        for _ in 0..self.table.len().min(LOOKS) {
+            if dropped == DROPPED_MOST {
+                break;
+            }
             self.hand = (self.hand + 1) % self.table.len();
             let o = &mut self.table[self.hand];
-            if o.is_hashed && o.stored == 0 && o.io != Io::In {
+            let frees_room = o.place.is_some_and(|place| self.swapped.is_open_at(place));
+            if o.is_hashed && o.stored == 0 && o.io != Io::In && frees_room {
                 o.body = Body::Dropped;
                 self.leave_area(self.hand as u32);
+                dropped += 1;
             }
         }
+        dropped > 0
     }
 }

@@ -48,14 +48,14 @@ pub type PlaceId = NonZeroU32;
 
 /// A copy in an area.
 #[derive(Clone, Debug)]
-struct Copied {
-    place: Place,
+pub(super) struct Copied {
+    pub(super) place: Place,
     /// Of the contents.
     fingerprint: u32,
     tag: [u8; TAG],
     is_raw: bool,
     /// Of its pages, while some of them are in the program and the object is not in the pool.
-    hashes: Option<Box<[u128]>>,
+    pub(super) hashes: Option<Box<[u128]>>,
 }
 
 /// An object of a batch.
@@ -139,8 +139,8 @@ pub struct Swapped {
     back: Vec<u32>,
     /// There was no room for one of the last objects that were to go.
     is_full: bool,
-    /// Less than half of what there is was free.
-    is_scarce: bool,
+    /// Less was free than this process has there.
+    pub(super) is_scarce: bool,
 }
 
 /// What a look for objects to be written has come to.
@@ -249,32 +249,12 @@ impl Swapped {
         id
     }
 
-    fn copied(&self, id: PlaceId) -> &Copied {
+    pub(super) fn copied(&self, id: PlaceId) -> &Copied {
         self.copies[id.get() as usize - 1].as_ref().expect("an object's copy is kept")
     }
 
-    fn copied_mut(&mut self, id: PlaceId) -> &mut Copied {
+    pub(super) fn copied_mut(&mut self, id: PlaceId) -> &mut Copied {
         self.copies[id.get() as usize - 1].as_mut().expect("an object's copy is kept")
-    }
-
-    /// True while places are kept of pages that are in the program.
-    pub(super) fn keeps(&self) -> bool {
-        !self.is_scarce
-    }
-
-    /// Whether there is so little room that they are not.
-    pub(super) fn set_scarce(&mut self, is_scarce: bool) {
-        self.is_scarce = is_scarce;
-    }
-
-    /// Its pages' hashes from now on, or none.
-    pub(super) fn set_hashes(&mut self, id: PlaceId, hashes: Option<Box<[u128]>>) {
-        self.copied_mut(id).hashes = hashes;
-    }
-
-    /// The hashes that are kept of an object.
-    pub(super) fn hashes(&self, id: PlaceId) -> Option<&[u128]> {
-        self.copied(id).hashes.as_deref()
     }
 
     /// What does not hold, in words; `objects` are all that somebody names.
@@ -314,12 +294,11 @@ impl Entries {
         let number = self.swapped.batches.iter().position(Option::is_none);
         let (Some(number), false) = (number, self.lru.is_empty()) else { return Chosen::default() };
         let Some(mut slots) = self.swapped.slots.take() else { return Chosen::default() };
-        let chosen = self.choose_into(number, &mut slots);
+        let mut chosen = self.choose_into(number, &mut slots);
         self.swapped.slots = Some(slots);
+        // Where something was in the way that nobody needs it is tried once more.
+        chosen.is_full = chosen.is_full && !self.drop_hashed();
         self.swapped.is_full = chosen.is_full;
-        if chosen.is_full {
-            self.drop_some_hashed();
-        }
         chosen
     }
 
@@ -484,8 +463,10 @@ impl Entries {
                 self.swapped.back.push(id);
             }
             Came::Here(body) => freed.push(body),
-            Came::Lost(damaged) if o.stored > 0 => o.io = Io::Lost(damaged),
-            Came::Lost(_) => self.forget_hashes(id),
+            Came::Lost(damaged) => {
+                o.io = if o.stored > 0 { Io::Lost(damaged) } else { Io::None };
+                self.forget_hashes(id);
+            }
             Came::Not => {}
         }
         self.drop_swapped(id);
