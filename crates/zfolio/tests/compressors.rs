@@ -81,7 +81,9 @@ fn check_counters(name: &str, figures: &serde_json::Value) {
     assert!(wrong <= tried, "{name}: {figures:#}");
     assert!(count("believed_noise") + tried - wrong <= kept, "{name}: {figures:#}");
     let [poor, failed] = ["reject_compress_poor", "reject_compress_fail"].map(count);
-    assert_eq!(count("believed_noise") + poor + failed, kept, "{name}: {figures:#}");
+    let others = count("believed_noise") + poor + failed;
+    // What the pool had no memory for is not kept.
+    assert!(others == kept || count("reject_alloc_fail") > 0 && others > kept, "{name}: {figures:#}");
     // Each that was kept as it is has a page at least, and all of it.
     assert!(kept * 4096 <= objects && kept * 4096 <= plain, "{name}: {figures:#}");
     let took = |what: &str| of("latency", what);

@@ -227,7 +227,7 @@ fn what_is_out_is_read_and_what_goes_out_is_made_by_another_one() {
         assert_eq!(run.tell(what), alone.tell(what), "{what}");
         let pid = run.tell("pid 0");
         let output = Command::new(ZFOLIO).args(["reclaim", &pid, "4M"]).output().unwrap();
-        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        assert!(matches!(output.status.code(), Some(0 | 1)), "as much as goes in a second: {output:?}");
         let made = ["auto_fast_pages", "auto_dense_pages"].map(|name| run.own_counter(&pid, name).unwrap());
         assert!(made[0] + made[1] > 100, "{what}: {made:?}");
         alone.tell("pid 0");
@@ -264,7 +264,9 @@ fn what_lies_in_a_swap_area_is_read_whatever_has_made_it() {
         let more = format!("more {seed}");
         let written = run.counter("pswpout");
         assert_eq!(run.tell(&more), alone.tell(&more));
-        run.zfolio("reclaim", &["10M"]);
+        let reclaim =
+            Command::new(ZFOLIO).args(["reclaim", &run.child.id().to_string(), "10M"]).output().unwrap();
+        assert!(matches!(reclaim.status.code(), Some(0 | 1)), "as much as goes in a second: {reclaim:?}");
         until("the area has some of it", || (run.counter("pswpout") > written + 50).then_some(()));
         run.set(&format!("compressor={compressor}"));
     }
@@ -287,7 +289,8 @@ fn device_calls(run: &Told, what: &str) -> u64 {
 fn settled_calls(run: &Told) -> u64 {
     until("the device rests", || {
         let before = device_calls(run, "comp_calls");
-        std::thread::sleep(Duration::from_millis(500));
+        // Workers tell theirs when it is their turn on a CPU.
+        std::thread::sleep(Duration::from_secs(2));
         (device_calls(run, "comp_calls") == before).then_some(before)
     })
 }
