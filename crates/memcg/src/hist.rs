@@ -1,9 +1,10 @@
-//! A log-linear histogram in shared memory: 8 buckets for each power of two, so a quantile is right to 12.5 %.
+//! A log-linear histogram in shared memory: 4 buckets for each power of two, so a quantile is right to 25 %. Each
+//! process of a run maps those of all: finer ones would take addresses that a program with a limit of them may need.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// log2 of the buckets for each power of two.
-const SUB_BITS: u32 = 3;
+const SUB_BITS: u32 = 2;
 const SUB: usize = 1 << SUB_BITS;
 /// Values from 2^40 ns (18 minutes) on share the last bucket.
 const BUCKETS: usize = (40 - SUB_BITS as usize + 1) * SUB;
@@ -76,7 +77,7 @@ impl Histogram {
         self.buckets.iter().enumerate().map(|(index, count)| (bucket_end(index), count.load(Relaxed)))
     }
 
-    /// The value that a share `q` (0 to 1) of all values does not exceed, 12.5 % too high at most; 0 without values.
+    /// The value that a share `q` (0 to 1) of all values does not exceed, 25 % too high at most; 0 without values.
     pub fn quantile(&self, q: f64) -> u64 {
         let rank = (self.count() as f64 * q) as u64;
         let mut seen = 0;
@@ -108,14 +109,14 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_are_within_an_eighth() {
+    fn quantiles_are_within_a_quarter() {
         let h = Histogram::default();
         for value in 1..=10_000 {
             h.record(value);
         }
         for (q, exact) in [(0.5, 5_000.0), (0.99, 9_900.0)] {
             let got = h.quantile(q) as f64;
-            assert!(got >= exact && got <= exact * 1.125, "{q}: {got}");
+            assert!(got >= exact && got <= exact * 1.25, "{q}: {got}");
         }
         assert_eq!((h.quantile(1.0), h.max(), h.count()), (10_000, 10_000, 10_000));
         assert_eq!(h.sum(), 10_000 * 10_001 / 2);

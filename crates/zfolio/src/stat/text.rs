@@ -245,7 +245,7 @@ fn amount(unit: Unit, value: u64) -> String {
     }
 }
 
-/// The value that a share of what a histogram has counted since then does not exceed, 12.5 % too high at most.
+/// The value that a share of what a histogram has counted since then does not exceed, 25 % too high at most.
 fn quantile_since(now: &Histogram, before: &Histogram, share: f64) -> u64 {
     let grown = || {
         now.buckets().zip(before.buckets()).map(|((end, now), (_, before))| (end, now.saturating_sub(before)))
