@@ -357,19 +357,11 @@ pub extern "C" fn main(start: usize) -> ! {
     let meter = attach_device(start, &mut codec);
     // While anything may be opened still: by these names it opens queues that come later.
     let doors = meter.as_ref().and_then(|_| acomp::doors::seal(start.memcg.settings.iaa_root.as_str()));
-    if start.kept.is_none() {
-        // The engine's heap has a lock: a worker that dies with it would stop the engine. The engine reads what it
-        // is told that this one cannot.
-        codec.fix();
-    }
     let mut bench = Bench::new(codec, start.maker);
     // Without a device, for loads that come while a device works: they do not wait for it.
     let most = bench.codec.batch_size();
     let aside = if most > 1 { Codec::new(start.maker.choice, start.seed, start.file).ok() } else { None };
     let mut aside = aside.map(|codec| Bench::new(codec, start.maker));
-    if start.kept.is_none() {
-        aside.iter_mut().for_each(|bench| bench.codec.fix());
-    }
     let mut watch = WorkerWatch::new(start, engine, program, meter);
     let (board, head) = (start.board, start.board.head());
     let mut hand = Hand::new(most);

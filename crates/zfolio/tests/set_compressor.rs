@@ -289,8 +289,7 @@ fn device_calls(run: &Told, what: &str) -> u64 {
 fn settled_calls(run: &Told) -> u64 {
     until("the device rests", || {
         let before = device_calls(run, "comp_calls");
-        // Workers tell theirs when it is their turn on a CPU.
-        std::thread::sleep(Duration::from_secs(2));
+        std::thread::sleep(Duration::from_millis(500));
         (device_calls(run, "comp_calls") == before).then_some(before)
     })
 }

@@ -133,12 +133,6 @@ impl Codec {
         })
     }
 
-    /// From now on it asks for no memory: it makes objects as it does, and reads what it can read now. What else it is
-    /// given is said to be damaged.
-    pub fn fix(&mut self) {
-        self.contexts.fix();
-    }
-
     /// From now on objects are made by this. Those that there are already are read as before, whoever made them. Where
     /// a device is attached to what made them, it reads on.
     ///

@@ -25,15 +25,12 @@ pub(super) struct Contexts {
     attached: Option<usize>,
     /// The user's dictionary.
     file: &'static [u8],
-    /// No more are made.
-    is_fixed: bool,
 }
 
 impl Contexts {
     /// Those that this choice takes.
     pub(super) fn new(choice: Choice, file: &'static [u8]) -> Result<Contexts, Error> {
-        let mut contexts =
-            Contexts { all: Vec::new(), dense: 0, fast: None, attached: None, file, is_fixed: false };
+        let mut contexts = Contexts { all: Vec::new(), dense: 0, fast: None, attached: None, file };
         contexts.make_by(choice)?;
         Ok(contexts)
     }
@@ -41,18 +38,13 @@ impl Contexts {
     /// From now on objects are made by this. On an error nothing has changed.
     pub(super) fn make_by(&mut self, choice: Choice) -> Result<(), Error> {
         let Choice { compressor, auto } = choice;
-        self.make_room(2)?;
         let dense = self.made(compressor)?;
         let fast = auto.map(|auto| self.made(auto.fast)).transpose()?;
+        self.make_room(2)?;
         self.dense = self.place(compressor, dense);
         self.fast = fast.zip(auto).map(|(made, auto)| self.place(auto.fast, made));
         self.slim();
         Ok(())
-    }
-
-    /// From now on no memory is asked for: there are those that there are.
-    pub(super) fn fix(&mut self) {
-        self.is_fixed = true;
     }
 
     /// A context of this compressor; `None` where there is one already.
@@ -84,14 +76,13 @@ impl Contexts {
 
     fn make_room(&mut self, count: usize) -> Result<(), Error> {
         let bytes = count * size_of::<Context>();
-        let none = Error::NoMemory { bytes };
-        if self.is_fixed { Err(none) } else { self.all.try_reserve(count).map_err(|_| none) }
+        self.all.try_reserve(count).map_err(|_| Error::NoMemory { bytes })
     }
 
     /// What makes nothing any more gives back what it takes to make objects, as far as there is memory for one that has
     /// not.
     fn slim(&mut self) {
-        let Contexts { all, dense, fast, attached, file, .. } = self;
+        let Contexts { all, dense, fast, attached, file } = self;
         for (at, context) in all.iter_mut().enumerate() {
             let is_needed = at == *dense || Some(at) == *fast || Some(at) == *attached;
             let reader = context.compressor().kind().reader();
