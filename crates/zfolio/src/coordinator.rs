@@ -91,6 +91,8 @@ pub struct Coordinator {
     /// Page tables of related processes are not walked before; and how often they were.
     walk: Instant,
     walks: u64,
+    /// Until then the family whose turn it is waits for one that is starting.
+    postponed: Option<Instant>,
     /// Who was there at the last tick; and who has ended since, until the engine is gone, and it is known what is left
     /// to relatives.
     present: Vec<Tenant>,
@@ -164,6 +166,7 @@ impl Coordinator {
             strangers: Vec::new(),
             walk: now,
             walks: 0,
+            postponed: None,
             present: Vec::new(),
             departed: Vec::new(),
             waits: None,
@@ -205,7 +208,7 @@ impl Coordinator {
         }
         self.sum_strangers();
         self.note_departed();
-        self.learn_excess(now);
+        self.learn_excess(now, &mut descendants::shared_bytes);
         let files = self.room_for_files(now);
         let usable = self.usable().saturating_sub(files);
         self.divide(usable, now);

@@ -55,6 +55,149 @@ fn what_is_counted_anew_takes_its_share_with_it_and_is_never_counted_twice() {
     assert_eq!(memcg.peak_bytes.load(Relaxed), 200 * MIB);
 }
 
+/// A parent and its children, each with these pages of 1 MiB; the children share them with the parent until they have
+/// copied them.
+struct Forked {
+    coordinator: Coordinator,
+    slots: Vec<&'static Slot>,
+    /// Who has a copy of his own of which page.
+    copied: Vec<Vec<bool>>,
+    now: Instant,
+}
+
+impl Forked {
+    const PAGES: usize = 100;
+
+    fn new(children: usize) -> Forked {
+        let memcg = memcg();
+        let mut coordinator = Coordinator::new(memcg, "/no/such/library.so".into(), None);
+        let slots: Vec<&Slot> = (0..=children).map(|n| memcg.claim(u32::MAX - n as u32).unwrap()).collect();
+        for slot in &slots[1..] {
+            memcg.join_family(slots[0], slot);
+        }
+        for slot in &slots {
+            slot.begin(slot.pid.load(Relaxed), 1);
+        }
+        coordinator.tree.processes = slots.iter().enumerate().map(|(n, slot)| process(slot, n > 0)).collect();
+        let copied = vec![vec![false; Forked::PAGES]; slots.len()];
+        let forked = Forked { coordinator, slots, copied, now: Instant::now() };
+        for slot in &forked.slots[1..] {
+            slot.share.excess_bytes.store(Forked::PAGES as u64 * MIB, SeqCst);
+        }
+        forked.publish();
+        forked
+    }
+
+    fn publish(&self) {
+        for slot in &self.slots {
+            let own = Forked::PAGES as u64 * MIB - slot.share.excess_bytes.load(SeqCst);
+            self.coordinator.memcg.publish(slot, own, own, 0, 0);
+        }
+    }
+
+    /// Those that hold less than they knew say so; and then those that hold more.
+    fn settle(&mut self) {
+        self.publish();
+        assert!(!self.coordinator.is_waiting(self.now));
+        self.publish();
+    }
+
+    fn copy(&mut self, who: usize, page: usize) {
+        let have = (0..self.slots.len()).filter(|&n| !self.copied[n][page]).count();
+        if !std::mem::replace(&mut self.copied[who][page], true) && have > 1 {
+            self.coordinator.memcg.count_copies(self.slots[who], MIB);
+        }
+    }
+
+    /// What there is, and what counts.
+    fn bytes(&mut self) -> [u64; 2] {
+        let shared = (0..Forked::PAGES).filter(|&page| self.copied.iter().any(|own| !own[page])).count();
+        let copies = self.copied.iter().flatten().filter(|is_copied| **is_copied).count();
+        let slots = self.slots.iter().enumerate();
+        let counted = slots.map(|(index, slot)| self.coordinator.member(index, slot).footprint).sum();
+        [(shared + copies) as u64 * MIB, counted]
+    }
+
+    /// One look of the coordinator at them; `meanwhile` is called for each process that is walked.
+    fn look(&mut self, mut meanwhile: impl FnMut()) {
+        self.now += Duration::from_millis(200);
+        let copied = &self.copied;
+        let mut walk = |pid: u32| {
+            meanwhile();
+            let own = &copied[(u32::MAX - pid) as usize];
+            let parts = own.iter().enumerate().map(|(page, &is_own)| {
+                let sharing = copied.iter().filter(|other| !other[page]).count() as u64;
+                if is_own { MIB } else { MIB / sharing }
+            });
+            Some((Forked::PAGES as u64 * MIB, parts.sum()))
+        };
+        self.coordinator.learn_excess(self.now, &mut walk);
+    }
+}
+
+/// As the tree has it.
+fn process(slot: &Slot, forked: bool) -> Process {
+    let pid = slot.pid.load(Relaxed);
+    let (name, private_bytes) = ("relative".to_string(), Forked::PAGES as u64 * MIB);
+    Process { pid, own_pid: pid, parent: u32::MAX, name, start: 0, forked, private_bytes, shared_bytes: 0 }
+}
+
+#[test]
+fn what_relatives_copy_is_counted_while_they_do() {
+    let mut forked = Forked::new(4);
+    let mut state = 7u64;
+    for round in 0..1500 {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        forked.copy(1 + (state >> 33) as usize % 4, (state >> 40) as usize % Forked::PAGES);
+        forked.look(|| ());
+        forked.settle();
+        let [held, counted] = forked.bytes();
+        // Parts are rounded down.
+        assert!(counted.abs_diff(held) < MIB, "round {round}: {counted} bytes count of {held}");
+    }
+    assert!(forked.bytes()[0] > 380 * MIB);
+}
+
+#[test]
+fn parts_of_who_does_not_count_yet_are_not_taken_off() {
+    // One that is starting, and one that comes while page tables are walked.
+    for comes_late in [false, true] {
+        let mut forked = Forked::new(2);
+        let child = forked.slots[2];
+        let family = child.family.load(SeqCst);
+        child.state.store(State::Starting as u32, SeqCst);
+        let mut late = None;
+        if comes_late {
+            child.family.store(0, SeqCst);
+            late = forked.coordinator.tree.processes.pop();
+        }
+        forked.look(|| child.family.store(family, SeqCst));
+        forked.settle();
+        assert_eq!(forked.bytes(), [100 * MIB; 2], "{comes_late}");
+        forked.coordinator.tree.processes.extend(late);
+        child.state.store(State::Asleep as u32, SeqCst);
+        forked.look(|| ());
+        forked.settle();
+        let parts = forked.slots.iter().map(|slot| slot.footprint_bytes.load(Relaxed) / MIB);
+        assert_eq!(parts.collect::<Vec<_>>(), [33; 3], "{comes_late}");
+    }
+}
+
+/// A child of fork that is about to execute a program.
+#[test]
+fn a_part_of_who_has_no_slot_is_not_taken_off() {
+    let mut forked = Forked::new(2);
+    let child = forked.slots.pop().unwrap();
+    forked.coordinator.memcg.forgo(child);
+    forked.look(|| ());
+    forked.settle();
+    assert_eq!(forked.bytes()[1], 100 * MIB, "a third of each page is the child's");
+    forked.coordinator.strangers = vec![(u32::MAX - 2, 34 * MIB)];
+    forked.look(|| ());
+    forked.settle();
+    assert_eq!(forked.bytes()[1] / MIB, 66);
+}
+
 /// A child has half of its parent's memory as its own part, ends, and is still being taken down by its engine.
 #[test]
 fn what_a_relative_leaves_is_not_given_away_before_its_engine_is_gone() {
