@@ -65,7 +65,8 @@ pub fn store_fence() {
 /// At most this many time stamp counts are slept: some tens of microseconds. Linux permits 100,000 at a time.
 const SLEEP_MAX_TSC: u64 = 50_000;
 
-/// How one waits for a completion: first by pausing, then by giving the CPU away.
+/// How one waits for a completion: first by pausing, then by giving the CPU away, and at last by sleeping. Who gives a
+/// CPU away is soon back on it, and keeps it from whom it waits for, where that is a program.
 pub struct Wait {
     features: Features,
     rounds: u32,
@@ -75,6 +76,10 @@ impl Wait {
     /// Rounds of pausing before other threads may run in between: some ten microseconds, as long as the device takes
     /// for a page.
     const PAUSES: u32 = 64;
+    /// Rounds after which a device is late for any batch.
+    const YIELDS: u32 = 1024;
+    /// How long a sleep is.
+    const SLEEP_NS: u64 = 50_000;
 
     /// A wait that has not begun.
     pub fn new(features: Features) -> Wait {
@@ -89,7 +94,9 @@ impl Wait {
     /// Waits a little, and less if the completion comes. The caller keeps the bound.
     pub fn relax(&mut self, completion: Option<&Completion>) {
         self.rounds = self.rounds.saturating_add(1);
-        if self.rounds > Self::PAUSES {
+        if self.rounds > Self::YIELDS {
+            sys::sleep_ns(Self::SLEEP_NS);
+        } else if self.rounds > Self::PAUSES {
             sys::sched_yield();
         }
         match completion {
