@@ -25,7 +25,7 @@
 //!     run RUN, MEMCG, IN_RUN                       the run
 //!     hooked BACK, patch STUBS, start ENGINE       libc as it is patched, and where engines begin
 //!     libc REAL, pagemap_reads REAL, NAMES, visible REAL, zfolio_visible_bytes, relocate IS_DONE
-//!     grow GROWN, HOOKED_ALL, HAS_BEGUN, WATCHING, MAPPED, RESERVED, HEAP_END, PATH
+//!     grow GROWN, HOOKED_ALL, HAS_BEGUN, WATCHING, HAS_NO_PAGE, MAPPED, RESERVED, HEAP_END, PATH
 //!     page_tables IS_BOUND                         filters are inherited
 //!     engine unhooked CANARY                         written and never read
 //! ```

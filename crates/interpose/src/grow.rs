@@ -64,6 +64,10 @@ static HAS_BEGUN: AtomicBool = AtomicBool::new(false);
 #[unsafe(link_section = ".data.zfolio")]
 static WATCHING: AtomicBool = AtomicBool::new(false);
 
+/// True where the run's page could not be mapped: there will be no engine.
+#[unsafe(link_section = ".data.zfolio")]
+static HAS_NO_PAGE: AtomicBool = AtomicBool::new(false);
+
 /// What was mapped, and what of it without access.
 #[unsafe(link_section = ".data.zfolio")]
 static MAPPED: AtomicUsize = AtomicUsize::new(0);
@@ -310,6 +314,8 @@ pub enum StartOutcome {
     Foreign = 2,
     /// Somebody forks, or the loader has not come to the library yet.
     Busy = 3,
+    /// There will be no engine, since the run's page cannot be mapped, and nobody knows of it.
+    NoPage = 4,
 }
 
 /// The process has grown past every hook, and `zfolio run` has noticed: gives it an engine now. All signals are blocked
@@ -322,7 +328,7 @@ pub fn start_from_outside() -> StartOutcome {
     }
     relocate::finish();
     if !WATCHING.load(Acquire) {
-        return StartOutcome::Settled;
+        return settled();
     }
     if !is_own_memory() {
         return StartOutcome::Foreign;
@@ -333,7 +339,11 @@ pub fn start_from_outside() -> StartOutcome {
         MAPPED.fetch_max(footprint::data(&statm), Relaxed);
     }
     start();
-    if WATCHING.load(Acquire) { StartOutcome::Busy } else { StartOutcome::Settled }
+    if WATCHING.load(Acquire) { StartOutcome::Busy } else { settled() }
+}
+
+fn settled() -> StartOutcome {
+    if HAS_NO_PAGE.load(Relaxed) { StartOutcome::NoPage } else { StartOutcome::Settled }
 }
 
 /// Starts the engine, unless somebody does or there is one. All signals must be blocked: a handler would find the gate
@@ -345,10 +355,12 @@ fn start() {
     if WATCHING.load(Relaxed) && !run::is_managed() {
         // With an engine a fork is to pass us inside libc, where that is possible.
         patch::install(&Site::ALL);
-        // What fails now fails again.
         if let Some(page) = map_page() {
             CONTROL.mapped_bytes.store(MAPPED.load(Relaxed), Relaxed);
             start::start_with(page);
+        } else {
+            // It fails again.
+            HAS_NO_PAGE.store(true, Relaxed);
         }
         WATCHING.store(false, Release);
     }

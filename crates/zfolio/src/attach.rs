@@ -19,6 +19,7 @@
 mod registers;
 mod threads;
 
+use crate::causes::Cause;
 use crate::elf::{self, Symbol};
 use crate::ptrace::{self, EVENT_STOP, Registers, Tracee};
 use crate::rundir::LIBRARY;
@@ -43,6 +44,10 @@ pub const STEP: Duration = Duration::from_micros(300);
 const RUNNING: u32 = 1;
 const DONE: u32 = 2;
 const SETTLED: u32 = 1;
+const NO_PAGE: u32 = 4;
+
+/// The page is mapped where it is opened, so that nothing but this is known to keep it out.
+const NO_ADDRESSES: &str = "its limit of addresses (ulimit -v) leaves no room for the run's page";
 
 /// All signals but SIGKILL and SIGSTOP.
 const ALL: u64 = !(1 << (libc::SIGKILL - 1) | 1 << (libc::SIGSTOP - 1));
@@ -54,8 +59,8 @@ pub enum Outcome {
     Settled,
     /// It could not be now.
     Later,
-    /// It cannot be: why, as the end of a sentence.
-    Refused(String),
+    /// It cannot be: why, the words as the end of a sentence.
+    Refused(Cause, String),
 }
 
 /// Where the function and what belongs to it lie in the library.
@@ -276,7 +281,11 @@ impl Attempt {
             self.tracee.set_signal_mask(before.mask)?;
         }
         self.tracee.detach(0)?;
-        Ok(if outcome == SETTLED { Outcome::Settled } else { Outcome::Later })
+        Ok(match outcome {
+            SETTLED => Outcome::Settled,
+            NO_PAGE => Outcome::Refused(Cause::Addresses, NO_ADDRESSES.to_string()),
+            _ => Outcome::Later,
+        })
     }
 }
 
@@ -307,7 +316,7 @@ fn refusal(pid: u32, error: &io::Error) -> Outcome {
             format!("{} ({tracer}) traces it", name.trim())
         }
     };
-    Outcome::Refused(format!("maps memory by system calls of its own, and {why}"))
+    Outcome::Refused(Cause::Engine, format!("maps memory by system calls of its own, and {why}"))
 }
 
 #[cfg(test)]
@@ -337,7 +346,9 @@ mod tests {
     #[test]
     fn who_is_traced_by_another_says_by_whom() {
         let error = io::Error::from_raw_os_error(libc::EPERM);
-        let Outcome::Refused(why) = refusal(std::process::id(), &error) else { panic!("it is for good") };
+        let Outcome::Refused(Cause::Engine, why) = refusal(std::process::id(), &error) else {
+            panic!("it is for good")
+        };
         assert!(why.starts_with("maps memory by system calls of its own, and "), "{why}");
         assert_eq!(refusal(1, &io::Error::from_raw_os_error(libc::ESRCH)), Outcome::Later);
     }

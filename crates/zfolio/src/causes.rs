@@ -26,6 +26,8 @@ pub enum Cause {
     Hidden,
     /// A process: its user may not use userfaultfd, or may not be looked at.
     User,
+    /// A process: its limit of addresses leaves no room for what an engine needs.
+    Addresses,
     /// A process: its engine could not begin, for another reason.
     Engine,
     /// Memory of a managed process that stays.
@@ -35,7 +37,7 @@ pub enum Cause {
 use Cause::*;
 
 /// A row for each cause that concerns a whole process: its name in the JSON, and what helps, if anything does.
-const PROCESSES: [(Cause, &str, &str); 10] = [
+const PROCESSES: [(Cause, &str, &str); 11] = [
     (Static, "static", "a dynamically linked build of it is managed"),
     (Go, "static_go", "GOMEMLIMIT bounds its heap"),
     (ChangesRights, "changes_rights", "zfolio run behind it helps (sudo zfolio run ...)"),
@@ -49,6 +51,7 @@ const PROCESSES: [(Cause, &str, &str); 10] = [
         "let it see the /dev/shm of zfolio run, and map code from there (bwrap: --bind /dev/shm /dev/shm, after --dev)",
     ),
     (User, "user", "setfacl -m u:USER:rw /dev/userfaultfd"),
+    (Addresses, "address_limit", "4 MiB more of them help"),
     (Engine, "engine", ""),
 ];
 

@@ -393,8 +393,8 @@ impl Coordinator {
             self.memcg.used().iter().filter(is_refused).map(|slot| (slot.pid.load(Relaxed), words(slot)));
         let refused: HashMap<u32, String> = refused.clone().into_iter().chain(late).collect();
         self.unmanaged.look(&others, &managed, &refused.keys().copied().collect());
-        for (key, why) in self.growth.refusals() {
-            self.unmanaged.explain(key, why);
+        for (key, cause, why) in self.growth.refusals() {
+            self.unmanaged.explain(key, cause, why);
         }
         let refused = others
             .iter()

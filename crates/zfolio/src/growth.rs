@@ -7,6 +7,7 @@
 //! look reads the size of each process without an engine, which most often is none or a few.
 
 use crate::attach::{Attacher, Outcome, STEP};
+use crate::causes::Cause;
 use crate::descendants::{self, Process, Tree};
 use crate::rundir;
 use crate::sys::{self, Pid};
@@ -41,7 +42,7 @@ struct Tried {
     count: usize,
     next: Instant,
     /// Why it cannot be.
-    refused: Option<String>,
+    refused: Option<(Cause, String)>,
 }
 
 /// Who looks.
@@ -94,8 +95,11 @@ impl Growth {
     }
 
     /// Why a process that has grown has no engine.
-    pub fn refusals(&self) -> impl Iterator<Item = (Key, &str)> {
-        self.tried.iter().filter_map(|(key, tried)| Some((*key, tried.refused.as_deref()?)))
+    pub fn refusals(&self) -> impl Iterator<Item = (Key, Cause, &str)> {
+        self.tried.iter().filter_map(|(key, tried)| {
+            let (cause, why) = tried.refused.as_ref()?;
+            Some((*key, *cause, why.as_str()))
+        })
     }
 
     /// Looks, if it is time to, and sees to who is found. `room` is what is left of the limit, in bytes; `is_settled`
@@ -181,7 +185,7 @@ impl Growth {
             self.small.retain(|process| process.pid != pid);
         }
         tried.refused = match outcome {
-            Outcome::Refused(why) => Some(why),
+            Outcome::Refused(cause, why) => Some((cause, why)),
             _ => None,
         };
     }
@@ -201,7 +205,7 @@ fn wait(count: usize, outcome: &Outcome) -> Duration {
     match outcome {
         // One that has an engine by that is not asked for, unless it has executed another program by then.
         Outcome::Settled | Outcome::Later => (AGAIN * (1 << count.clamp(1, 16)) / 2).min(AGAIN_MOST),
-        Outcome::Refused(_) => AGAIN_MOST,
+        Outcome::Refused(..) => AGAIN_MOST,
     }
 }
 
@@ -228,7 +232,7 @@ mod tests {
     fn who_cannot_be_managed_now_is_tried_again_ever_later() {
         let waits = [1, 2, 3, 40].map(|count| wait(count, &Outcome::Later));
         assert_eq!(waits, [AGAIN, 2 * AGAIN, 4 * AGAIN, AGAIN_MOST]);
-        assert_eq!(wait(1, &Outcome::Refused(String::new())), AGAIN_MOST);
+        assert_eq!(wait(1, &Outcome::Refused(Cause::Engine, String::new())), AGAIN_MOST);
     }
 
     #[test]
@@ -268,7 +272,7 @@ mod tests {
         assert!(!growth.attacher.is_busy());
         growth.try_next(now + AGAIN);
         assert!(growth.attacher.is_busy());
-        growth.learn(own, Outcome::Refused("is busy".into()), now);
-        assert_eq!(growth.refusals().collect::<Vec<_>>(), [((own, 1), "is busy")]);
+        growth.learn(own, Outcome::Refused(Cause::Engine, "is busy".into()), now);
+        assert_eq!(growth.refusals().collect::<Vec<_>>(), [((own, 1), Cause::Engine, "is busy")]);
     }
 }

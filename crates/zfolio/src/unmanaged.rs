@@ -100,9 +100,10 @@ impl Register {
     }
 
     /// Takes note of why a process cannot be managed that was taken for a small one.
-    pub fn explain(&mut self, process: (u32, u64), why: &str) {
+    pub fn explain(&mut self, process: (u32, u64), cause: Cause, why: &str) {
         if let Some(seen) = self.present.get_mut(&process).filter(|seen| seen.reason == Reason::Small) {
-            seen.reason = Reason::Without(Cause::Engine, why.to_string());
+            seen.reason = Reason::Without(cause, why.to_string());
+            seen.help = cause.help(&seen.name, process.0);
         }
     }
 

@@ -285,6 +285,15 @@ fn within_a_limit_of_addresses_the_program_runs() {
     }
 }
 
+/// It would have to be told on the run's page.
+#[test]
+fn who_has_no_addresses_for_the_runs_page_is_counted_and_named() {
+    let scratch = Scratch::new("addresses-left");
+    let program = scratch.compile("addresses.c", "addresses", &["-O1", "-Wall"]);
+    assert_eq!(text(&alone(&[&program]).stdout), "whole\n");
+    is_counted(&scratch, &[&program], "addresses", "limit of addresses");
+}
+
 /// The kernel's accounting of what may be committed, put back when the test ends.
 struct Overcommit([(&'static str, String); 3]);
 
