@@ -1,7 +1,9 @@
 //! `zfolio set` and `zfolio reclaim`, as a user sees them; and what the socket of a run takes from whoever connects.
 
+mod dialogue;
 mod skip;
 
+use dialogue::{Dialogue, MIB, Scratch, ZFOLIO, until, zfolio};
 use serde_json::Value;
 use skip::skip;
 use std::fs::{self, Permissions};
@@ -10,11 +12,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
-use std::time::{Duration, Instant};
-
-const ZFOLIO: &str = env!("CARGO_BIN_EXE_zfolio");
-const MIB: u64 = 1 << 20;
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 /// The user whom everybody takes for nobody.
 const NOBODY: u32 = 65534;
@@ -32,67 +31,26 @@ for line in sys.stdin:
 ";
 
 /// A run of the sleeper's.
-struct Run {
-    child: Child,
-    input: Option<ChildStdin>,
-    output: BufReader<ChildStdout>,
-}
+struct Run(Dialogue);
 
 impl Run {
     fn start(options: &[&str]) -> Run {
-        let mut command = Command::new(ZFOLIO);
-        command.args(["run", "--quiet"]).args(options).args(["--", "python3", "-c", SLEEPER]);
-        Run::of(command)
-    }
-
-    /// The sleeper, alone.
-    fn alone() -> Run {
-        let mut command = Command::new("python3");
-        command.args(["-c", SLEEPER]);
-        Run::of(command)
-    }
-
-    fn of(mut command: Command) -> Run {
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let (input, output) = (child.stdin.take(), BufReader::new(child.stdout.take().unwrap()));
-        let mut run = Run { child, input, output };
-        assert_eq!(run.line(), "ready\n");
-        run
-    }
-
-    fn line(&mut self) -> String {
-        let mut line = String::new();
-        self.output.read_line(&mut line).unwrap();
-        line
+        let own: [&[&str]; 3] = [&[ZFOLIO, "run", "--quiet"], options, &["--", "python3", "-c", SLEEPER]];
+        Run(Dialogue::start(&own.concat()))
     }
 
     /// The sum of all that it has.
     fn sum(&mut self) -> String {
-        self.input.as_mut().unwrap().write_all(b"\n").unwrap();
-        self.line()
+        self.0.tell("")
     }
 
-    fn pid(&self) -> String {
-        self.child.id().to_string()
-    }
-
-    fn stat(&self) -> Value {
-        let output = zfolio(&["stat", &self.pid(), "--json"]);
-        assert_eq!(output.status.code(), Some(0), "{output:?}");
-        serde_json::from_slice(&output.stdout).unwrap()
-    }
-
-    fn memory(&self, name: &str) -> u64 {
-        self.stat()["memory"][name].as_u64().unwrap()
+    fn end(self) -> Option<i32> {
+        self.0.end()
     }
 
     /// Waits until its engine has seen all that it has.
     fn settle(&self) {
         until("its engine has seen all of it", || (self.memory("footprint_bytes") > 90 * MIB).then_some(()));
-    }
-
-    fn counter(&self, name: &str) -> u64 {
-        self.stat()["counters"][name].as_u64().unwrap()
     }
 
     /// The number of python's process, which has an engine.
@@ -109,66 +67,13 @@ impl Run {
         };
         files.find(is_dir).expect("it has its directory open").join(memcg::CONTROL_FILE)
     }
-
-    /// Sets something, and returns what is printed.
-    fn set(&self, values: &[&str]) -> String {
-        let output = zfolio(&[&["set", &self.pid()], values].concat());
-        assert_eq!((output.status.code(), &output.stderr[..]), (Some(0), &[][..]), "{output:?}");
-        String::from_utf8(output.stdout).unwrap()
-    }
-
-    /// Ends it; its exit status.
-    fn end(mut self) -> Option<i32> {
-        self.input = None;
-        self.child.wait().unwrap().code()
-    }
 }
 
-impl Drop for Run {
-    fn drop(&mut self) {
-        self.input = None;
-        let deadline = Instant::now() + Duration::from_secs(20);
-        while self.child.try_wait().unwrap().is_none() && Instant::now() < deadline {
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
+impl std::ops::Deref for Run {
+    type Target = Dialogue;
 
-/// A directory for swap areas, that goes with the test.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(test: &str) -> Scratch {
-        let path = std::env::temp_dir().join(format!("zfolio-set-{test}-{}", std::process::id()));
-        fs::create_dir_all(&path).unwrap();
-        Scratch(path)
-    }
-
-    fn backing(&self) -> String {
-        format!("{},size=256M", self.0.display())
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        fs::remove_dir_all(&self.0).unwrap();
-    }
-}
-
-fn zfolio(arguments: &[&str]) -> Output {
-    Command::new(ZFOLIO).args(arguments).output().unwrap()
-}
-
-fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + Duration::from_secs(120);
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(Instant::now() < deadline, "waited in vain until {what}");
-        std::thread::sleep(Duration::from_millis(20));
+    fn deref(&self) -> &Dialogue {
+        &self.0
     }
 }
 
@@ -182,8 +87,7 @@ fn refusal(output: &Output, status: i32) -> String {
 
 /// The sum that the sleeper prints, alone.
 fn expected() -> String {
-    let mut alone = Run::alone();
-    alone.sum()
+    Dialogue::start(&["python3", "-c", SLEEPER]).tell("")
 }
 
 #[test]
@@ -338,7 +242,7 @@ fn who_gives_up_withdraws_what_he_has_asked_for() {
 
 #[test]
 fn without_writeback_nothing_goes_to_areas_and_a_smaller_pool_sends_it_there() {
-    let scratch = Scratch::new("writeback");
+    let scratch = Scratch::new("set-writeback");
     let backing = scratch.backing();
     let options = ["--memory", "64M", "--max-pool-percent", "5", "--backing", &backing];
     let mut run = Run::start(&options);

@@ -1,19 +1,15 @@
 //! `zfolio set PID compressor=NAME`: what is out was made by one compressor, what goes out by another, and all of it
 //! is read.
 
+mod dialogue;
 mod skip;
 
+use dialogue::{Dialogue, MIB, Scratch, ZFOLIO, until, zfolio};
 use iaa_model::{DeviceConfig, Files, Model, Tree};
 use serde_json::Value;
 use skip::skip;
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
-use std::path::PathBuf;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::time::{Duration, Instant};
-
-const ZFOLIO: &str = env!("CARGO_BIN_EXE_zfolio");
-const MIB: u64 = 1 << 20;
+use std::time::Duration;
 
 /// Keeps texts, and does what it is told: more of them, with this seed; the sum of all; a child that has more, and
 /// lives until it is told; another program that has. Words of ten letters from a few hundred come to half as much by
@@ -65,62 +61,18 @@ for line in sys.stdin:
         print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
 ";
 
-/// One that runs.
-struct Told {
-    child: Child,
-    input: Option<ChildStdin>,
-    output: BufReader<ChildStdout>,
-}
+/// The program, told one thing after the other.
+struct Told(Dialogue);
 
 impl Told {
     fn start(command: &[&str]) -> Told {
         let code = format!("CODE = {}\n{PROGRAM}", "open('/proc/self/cmdline').read().split(chr(0))[2]");
-        let mut command = {
-            let mut all = Command::new(command[0]);
-            all.args(&command[1..]).args(["python3", "-c", &code]);
-            all
-        };
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let (input, output) = (child.stdin.take(), BufReader::new(child.stdout.take().unwrap()));
-        let mut told = Told { child, input, output };
-        assert_eq!(told.line(), "ready");
-        told
-    }
-
-    fn line(&mut self) -> String {
-        let mut line = String::new();
-        self.output.read_line(&mut line).unwrap();
-        line.trim_end().to_string()
-    }
-
-    /// Tells it to do something, and returns what it prints.
-    fn tell(&mut self, what: &str) -> String {
-        self.input.as_mut().unwrap().write_all(format!("{what}\n").as_bytes()).unwrap();
-        self.line()
+        Told(Dialogue::start(&[command, &["python3", "-c", &code]].concat()))
     }
 
     /// The same for all of these.
     fn tell_all(&mut self, all: &[&str]) -> Vec<String> {
-        all.iter().map(|what| self.tell(what)).collect()
-    }
-
-    fn zfolio(&self, act: &str, arguments: &[&str]) -> String {
-        let pid = self.child.id().to_string();
-        let output = Command::new(ZFOLIO).args([act, &pid]).args(arguments).output().unwrap();
-        assert_eq!((output.status.code(), &output.stderr[..]), (Some(0), &[][..]), "{output:?}");
-        String::from_utf8(output.stdout).unwrap()
-    }
-
-    fn set(&self, value: &str) -> String {
-        self.zfolio("set", &[value])
-    }
-
-    fn stat(&self) -> Value {
-        serde_json::from_str(&self.zfolio("stat", &["--json"])).unwrap()
-    }
-
-    fn counter(&self, name: &str) -> u64 {
-        self.stat()["counters"][name].as_u64().unwrap()
+        all.iter().map(|what| self.0.tell(what)).collect()
     }
 
     /// A counter of one process.
@@ -137,46 +89,22 @@ impl Told {
         ["compressed_in_bytes", "compressed_out_bytes"].map(|name| self.counter(name))
     }
 
-    /// Ends it; its exit status.
-    fn end(mut self) -> Option<i32> {
-        self.input = None;
-        self.child.wait().unwrap().code()
+    fn end(self) -> Option<i32> {
+        self.0.end()
     }
 }
 
-impl Drop for Told {
-    fn drop(&mut self) {
-        self.input = None;
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+impl std::ops::Deref for Told {
+    type Target = Dialogue;
+
+    fn deref(&self) -> &Dialogue {
+        &self.0
     }
 }
 
-/// A file of this process's, that goes with the test.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(test: &str) -> Scratch {
-        let path = std::env::temp_dir().join(format!("zfolio-set-compressor-{test}-{}", std::process::id()));
-        fs::create_dir_all(&path).unwrap();
-        Scratch(path)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        fs::remove_dir_all(&self.0).unwrap();
-    }
-}
-
-fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + Duration::from_secs(120);
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(Instant::now() < deadline, "waited in vain until {what}");
-        std::thread::sleep(Duration::from_millis(20));
+impl std::ops::DerefMut for Told {
+    fn deref_mut(&mut self) -> &mut Dialogue {
+        &mut self.0
     }
 }
 
@@ -188,7 +116,7 @@ fn density([plain, made]: [u64; 2], [plain_then, made_then]: [u64; 2]) -> f64 {
 
 #[test]
 fn what_is_out_is_read_and_what_goes_out_is_made_by_another_one() {
-    let scratch = Scratch::new("changes");
+    let scratch = Scratch::new("set-compressor");
     let json = scratch.0.join("json");
     let mut run = Told::start(&[
         ZFOLIO,
@@ -205,35 +133,35 @@ fn what_is_out_is_read_and_what_goes_out_is_made_by_another_one() {
     let mut alone = Told::start(&["env"]);
     assert_eq!(run.tell("more 2"), alone.tell("more 2"));
     let by_zstd = run.squeezed();
-    assert!(by_zstd[0] > 4 * MIB && run.zfolio("stat", &[]).contains(" with zstd:3\n"));
-    assert_eq!(run.set("compressor=lz4"), "compressor=lz4:1\n");
-    assert!(run.zfolio("set", &[]).contains("\ncompressor=lz4:1 "));
+    assert!(by_zstd[0] > 4 * MIB && run.figures().contains(" with zstd:3\n"));
+    assert_eq!(run.set(&["compressor=lz4"]), "compressor=lz4:1\n");
+    assert!(run.set(&[]).contains("\ncompressor=lz4:1 "));
     let began = run.squeezed();
     assert_eq!(run.tell("more 3"), alone.tell("more 3"));
     let by_lz4 = run.squeezed();
     let (dense, fast) = (density([0; 2], by_zstd), density(began, by_lz4));
     assert!(dense > 1.4 * fast, "{dense:.2} by zstd, {fast:.2} by lz4");
-    let said = run.zfolio("stat", &[]);
+    let said = run.figures();
     assert!(said.contains(" with lz4:1, before with zstd\n"), "{said}");
     let stat = run.stat();
     assert_eq!((&stat["compressor"], &stat["compressors_before"]), (&"lz4:1".into(), &vec!["zstd"].into()));
     assert_eq!(run.tell_all(&["sum 0", "sum 0"]), alone.tell_all(&["sum 0", "sum 0"]));
 
-    run.set("memory=120M");
+    run.set(&["memory=120M"]);
     // Children have it too, and read what their parent has; and so have those that come later.
     assert_eq!([run.counter("auto_fast_pages"), run.counter("auto_dense_pages")], [0, 0]);
-    assert_eq!(run.set("compressor=auto,cpu=400"), "compressor=auto,cpu=400\n");
+    assert_eq!(run.set(&["compressor=auto,cpu=400"]), "compressor=auto,cpu=400\n");
     for what in ["fork 4", "spawn 5"] {
         assert_eq!(run.tell(what), alone.tell(what), "{what}");
         let pid = run.tell("pid 0");
-        let output = Command::new(ZFOLIO).args(["reclaim", &pid, "4M"]).output().unwrap();
+        let output = zfolio(&["reclaim", &pid, "4M"]);
         assert!(matches!(output.status.code(), Some(0 | 1)), "as much as goes in a second: {output:?}");
         let made = ["auto_fast_pages", "auto_dense_pages"].map(|name| run.own_counter(&pid, name).unwrap());
         assert!(made[0] + made[1] > 100, "{what}: {made:?}");
         alone.tell("pid 0");
         assert_eq!((run.tell("end 0"), alone.tell("end 0")), ("0".into(), "0".into()), "{what}");
     }
-    assert_eq!(run.set("compressor=lzo-rle"), "compressor=lzo-rle\n");
+    assert_eq!(run.set(&["compressor=lzo-rle"]), "compressor=lzo-rle\n");
     let all = ["more 6", "sum 0", "fork 7", "end 0", "sum 0"];
     assert_eq!(run.tell_all(&all), alone.tell_all(&all));
     assert_eq!(run.end(), Some(0));
@@ -244,8 +172,8 @@ fn what_is_out_is_read_and_what_goes_out_is_made_by_another_one() {
 
 #[test]
 fn what_lies_in_a_swap_area_is_read_whatever_has_made_it() {
-    let scratch = Scratch::new("area");
-    let backing = format!("{},size=256M", scratch.0.display());
+    let scratch = Scratch::new("set-compressor-area");
+    let backing = scratch.backing();
     let mut run = Told::start(&[
         ZFOLIO,
         "run",
@@ -259,16 +187,15 @@ fn what_lies_in_a_swap_area_is_read_whatever_has_made_it() {
         "--",
     ]);
     let mut alone = Told::start(&["env"]);
-    run.set("zswap.max=512K");
+    run.set(&["zswap.max=512K"]);
     for (compressor, seed) in [("lz4hc:3", 2), ("deflate", 3), ("842", 4)] {
         let more = format!("more {seed}");
         let written = run.counter("pswpout");
         assert_eq!(run.tell(&more), alone.tell(&more));
-        let reclaim =
-            Command::new(ZFOLIO).args(["reclaim", &run.child.id().to_string(), "10M"]).output().unwrap();
+        let reclaim = zfolio(&["reclaim", &run.pid(), "10M"]);
         assert!(matches!(reclaim.status.code(), Some(0 | 1)), "as much as goes in a second: {reclaim:?}");
         until("the area has some of it", || (run.counter("pswpout") > written + 50).then_some(()));
-        run.set(&format!("compressor={compressor}"));
+        run.set(&[&format!("compressor={compressor}")]);
     }
     let read = run.counter("pswpin");
     assert_eq!(run.tell_all(&["sum 0", "sum 0"]), alone.tell_all(&["sum 0", "sum 0"]));
@@ -312,14 +239,14 @@ fn a_run_that_has_begun_with_a_device_leaves_it_and_comes_back() {
     assert_eq!(run.tell_all(&all), alone.tell_all(&all));
     let began = settled_calls(&run);
     assert!(began > 0);
-    assert_eq!(run.set("compressor=lz4"), "compressor=lz4:1\n");
-    run.set("memory=90M");
+    assert_eq!(run.set(&["compressor=lz4"]), "compressor=lz4:1\n");
+    run.set(&["memory=90M"]);
     let (all, read) = (["sum 0", "more 4", "sum 0"], device_calls(&run, "decomp_calls"));
     assert_eq!(run.tell_all(&all), alone.tell_all(&all));
     assert_eq!(settled_calls(&run), began, "lz4 is the processor's work");
     assert!(device_calls(&run, "decomp_calls") > read, "the device reads what it has made");
-    assert_eq!(run.set(&format!("compressor={device}")), format!("compressor={device}\n"));
-    run.set("memory=112M");
+    assert_eq!(run.set(&[&format!("compressor={device}")]), format!("compressor={device}\n"));
+    run.set(&["memory=112M"]);
     let all = ["fork 5", "end 0", "sum 0"];
     assert_eq!(run.tell_all(&all), alone.tell_all(&all));
     assert!(settled_calls(&run) > began);

@@ -10,16 +10,17 @@
 //! thread that stores. The model's latency is given as so many times what software takes for a page, and it has
 //! computed all before (`recall`): what it shows is what batches do to waiting.
 
+#[path = "../tests/heap/mod.rs"]
+mod heap;
+
 use acomp::{Compressor, Context};
+use heap::Heap;
 use iaa::topology::Topology;
 use iaa::{Config, Driver};
 use iaa_model::{DeviceConfig, Model};
-use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::hint::black_box;
-use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use zsmalloc::Backing;
 use zswap::{
     BATCH_MAX, Cache, Codec, New, PAGE, PARCEL_MAX_BYTES, Packed, PageMask, Priors, WINDOW_PAGES, Way, Window,
 };
@@ -32,25 +33,6 @@ const TOTAL_BYTES: usize = 8 << 20;
 const SECONDS: u64 = 5;
 /// What is measured, if nothing is asked for.
 const NAMES: [&str; 4] = ["lzo-rle", "lz4", "zstd:1", "deflate-iaa"];
-
-struct Heap;
-
-fn layout(bytes: usize) -> Layout {
-    Layout::from_size_align(bytes, 64 << 10).expect("a layout")
-}
-
-// SAFETY: zeroed memory of the allocator, aligned as asked, that stays until it is unmapped.
-unsafe impl Backing for Heap {
-    fn map(&self, bytes: usize) -> Option<NonNull<u8>> {
-        // SAFETY: never of no bytes.
-        NonNull::new(unsafe { alloc_zeroed(layout(bytes)) })
-    }
-    fn decommit(&self, _: NonNull<u8>, _: usize) {}
-    fn unmap(&self, at: NonNull<u8>, bytes: usize) {
-        // SAFETY: as it was mapped.
-        unsafe { dealloc(at.as_ptr(), layout(bytes)) }
-    }
-}
 
 /// Memory as a program has it: pointers and small numbers.
 fn made_up() -> Vec<u8> {

@@ -1,33 +1,15 @@
 //! The cache as its users see it: what is stored comes back, or an error does.
 
+mod heap;
+
 use base::Random;
-use std::alloc::{Layout, alloc_zeroed, dealloc};
-use std::ptr::NonNull;
-use zsmalloc::{Backing, Handle};
+use heap::Heap;
+use zsmalloc::Handle;
 use zswap::layout::{Format, View, plain_bytes};
 use zswap::noise::Guesses;
 use zswap::{
     Cache, Codec, Damaged, New, PAGE, PARCEL_MAX_BYTES, Packed, PageMask, Priors, WINDOW_PAGES, Way,
 };
-
-struct Heap;
-
-fn layout(bytes: usize) -> Layout {
-    Layout::from_size_align(bytes, 64 << 10).unwrap()
-}
-
-// SAFETY: zeroed memory of the allocator, aligned as asked, that stays until it is unmapped.
-unsafe impl Backing for Heap {
-    fn map(&self, bytes: usize) -> Option<NonNull<u8>> {
-        // SAFETY: never of no bytes.
-        NonNull::new(unsafe { alloc_zeroed(layout(bytes)) })
-    }
-    fn decommit(&self, _: NonNull<u8>, _: usize) {}
-    fn unmap(&self, at: NonNull<u8>, bytes: usize) {
-        // SAFETY: as it was mapped.
-        unsafe { dealloc(at.as_ptr(), layout(bytes)) }
-    }
-}
 
 /// A cache, a codec, and a window whose page `n` is text-like for `n` < 8, then noise, then one word, then zeros.
 fn cache(compressor: &str) -> (Cache<Heap>, Codec, Vec<u8>) {

@@ -1,9 +1,10 @@
 //! The compressor changes while objects of others are there: each is read by what has made it, by whoever has it.
 
+mod heap;
+
 use base::Random;
-use std::alloc::{Layout, alloc_zeroed, dealloc};
-use std::ptr::NonNull;
-use zsmalloc::{Backing, Handle};
+use heap::Heap;
+use zsmalloc::Handle;
 use zswap::layout::{Format, View};
 use zswap::{BATCH_MAX, Cache, Choice, Codec, Load, New, PAGE, PARCEL_MAX_BYTES, Priors, WINDOW_PAGES, Way};
 
@@ -25,25 +26,6 @@ const CHOICES: [&str; 13] = [
     "auto",
     "auto,cpu=400",
 ];
-
-struct Heap;
-
-fn layout(bytes: usize) -> Layout {
-    Layout::from_size_align(bytes, 64 << 10).unwrap()
-}
-
-// SAFETY: zeroed memory of the allocator, aligned as asked, that stays until it is unmapped.
-unsafe impl Backing for Heap {
-    fn map(&self, bytes: usize) -> Option<NonNull<u8>> {
-        // SAFETY: never of no bytes.
-        NonNull::new(unsafe { alloc_zeroed(layout(bytes)) })
-    }
-    fn decommit(&self, _: NonNull<u8>, _: usize) {}
-    fn unmap(&self, at: NonNull<u8>, bytes: usize) {
-        // SAFETY: as it was mapped.
-        unsafe { dealloc(at.as_ptr(), layout(bytes)) }
-    }
-}
 
 fn choice(text: &str) -> Choice {
     Choice::parse(text).unwrap()
