@@ -46,9 +46,6 @@ const DONE: u32 = 2;
 const SETTLED: u32 = 1;
 const NO_PAGE: u32 = 4;
 
-/// The page is mapped where it is opened, so that nothing but this is known to keep it out.
-const NO_ADDRESSES: &str = "its limit of addresses (ulimit -v) leaves no room for the run's page";
-
 /// All signals but SIGKILL and SIGSTOP.
 const ALL: u64 = !(1 << (libc::SIGKILL - 1) | 1 << (libc::SIGSTOP - 1));
 
@@ -283,7 +280,7 @@ impl Attempt {
         self.tracee.detach(0)?;
         Ok(match outcome {
             SETTLED => Outcome::Settled,
-            NO_PAGE => Outcome::Refused(Cause::Addresses, NO_ADDRESSES.to_string()),
+            NO_PAGE => no_page(self.pid),
             _ => Outcome::Later,
         })
     }
@@ -297,6 +294,17 @@ fn base_of(maps: &[u8], path: &[u8]) -> Option<u64> {
     let (range, offset) = (words.next()?, words.nth(1)?);
     let start = u64::from_str_radix(range.split_once('-')?.0, 16).ok()?;
     (u64::from_str_radix(offset, 16) == Ok(0)).then_some(start)
+}
+
+/// Why the library cannot map the run's page.
+fn no_page(pid: u32) -> Outcome {
+    let limits = fs::read_to_string(format!("/proc/{pid}/limits")).unwrap_or_default();
+    let most = limits.lines().find_map(|line| line.strip_prefix("Max address space"));
+    let (cause, why) = match most.is_some_and(|most| !most.trim_start().starts_with("unlimited")) {
+        true => (Cause::Addresses, "its limit of addresses (ulimit -v) leaves no room for the run's page"),
+        false => (Cause::Engine, "it cannot map the run's page"),
+    };
+    Outcome::Refused(cause, why.to_string())
 }
 
 /// Why a process cannot be traced.
@@ -341,6 +349,26 @@ mod tests {
         assert!(attachment.at % 4096 == 0 && attachment.size > 32 << 10);
         assert_eq!(attachment.size % 16, 0);
         assert!(elf::symbol(LIBRARY, "zfolio_nothing").is_none());
+    }
+
+    #[test]
+    fn a_limit_of_addresses_is_only_blamed_where_there_is_one() {
+        let mut child = std::process::Command::new("sh")
+            .args(["-c", "ulimit -v 1000000; exec sleep 100"])
+            .spawn()
+            .unwrap();
+        let cause = |pid| match no_page(pid) {
+            Outcome::Refused(cause, _) => cause,
+            other => panic!("{other:?}"),
+        };
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while cause(child.id()) != Cause::Addresses {
+            assert!(Instant::now() < deadline, "the shell has set its limit by now");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(cause(child.id()), Cause::Engine, "it has ended");
     }
 
     #[test]
