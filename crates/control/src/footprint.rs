@@ -29,11 +29,11 @@ pub fn footprint(statm: &Fd) -> usize {
     sizes(statm).1
 }
 
-/// What the machine's own swap has of this process's memory.
-pub struct Swapped {
-    /// /proc/self/status; none where it cannot be had.
-    status: Option<Fd>,
-    bytes: usize,
+/// /proc/self/status: what the machine's own swap has of this process's memory, and what of it is shared.
+pub struct Status {
+    /// None where it cannot be had.
+    file: Option<Fd>,
+    swapped: usize,
     due_ns: u64,
 }
 
@@ -41,31 +41,40 @@ pub struct Swapped {
 /// than some MiB.
 const SWAPPED_NS: u64 = 10_000_000;
 
-impl Swapped {
+impl Status {
     /// That of the calling process.
-    pub fn open() -> Swapped {
-        Swapped { status: sys::open(b"/proc/self/status\0", O_RDONLY).ok(), bytes: 0, due_ns: 0 }
+    pub fn open() -> Status {
+        Status { file: sys::open(b"/proc/self/status\0", O_RDONLY).ok(), swapped: 0, due_ns: 0 }
     }
 
-    /// How much it is, in bytes, or was a moment ago. Where the machine's swap is empty the kernel is not asked.
-    pub fn bytes(&mut self, now_ns: u64, memcg: &Memcg) -> usize {
+    /// How much is swapped, in bytes, or was a moment ago. Where the machine's swap is empty the kernel is not asked.
+    pub fn swapped_bytes(&mut self, now_ns: u64, memcg: &Memcg) -> usize {
         if memcg.division.swaps.load(Relaxed) == 0 {
-            self.bytes = 0;
+            self.swapped = 0;
         } else if now_ns >= self.due_ns {
             self.due_ns = now_ns + SWAPPED_NS;
-            let mut text = [0u8; 4096];
-            let len = self.status.as_ref().and_then(|status| sys::pread(status, &mut text, 0).ok());
-            self.bytes = swapped(&text[..len.unwrap_or(0)]);
+            self.swapped = self.bytes(b"VmSwap:").unwrap_or(0);
         }
-        self.bytes
+        self.swapped
+    }
+
+    /// How much shared memory is there, in bytes, files on disks not among it; `None` where that is not known.
+    pub fn shmem_bytes(&self) -> Option<usize> {
+        self.bytes(b"RssShmem:")
+    }
+
+    fn bytes(&self, name: &[u8]) -> Option<usize> {
+        let mut text = [0u8; 4096];
+        let len = sys::pread(self.file.as_ref()?, &mut text, 0).ok()?;
+        bytes_of(&text[..len], name)
     }
 }
 
-/// What the line VmSwap says, in bytes.
-fn swapped(status: &[u8]) -> usize {
-    let line = status.split(|&b| b == b'\n').find_map(|line| line.strip_prefix(b"VmSwap:"));
-    let digits = line.unwrap_or_default().iter().filter(|b| b.is_ascii_digit());
-    digits.fold(0usize, |n, digit| n * 10 + (digit - b'0') as usize) * 1024
+/// What the line of this name says, in bytes.
+fn bytes_of(status: &[u8], name: &[u8]) -> Option<usize> {
+    let line = status.split(|&b| b == b'\n').find_map(|line| line.strip_prefix(name))?;
+    let digits = line.iter().filter(|b| b.is_ascii_digit());
+    Some(digits.fold(0usize, |n, digit| n * 10 + (digit - b'0') as usize) * 1024)
 }
 
 /// Bytes of private mappings that can be written to, there or not: what the process can hold without mapping more. What
@@ -79,11 +88,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_status_says_of_swap() {
-        let text = b"VmRSS:\t     212 kB\nVmSwap:\t     1234 kB\nThreads:\t1\n";
-        assert_eq!(swapped(text), 1234 << 10);
-        assert_eq!(swapped(b"Threads:\t1\n"), 0, "a kernel without swap");
+    fn what_status_says_of_swap_and_of_shared_memory() {
+        let text = b"VmRSS:\t     212 kB\nRssShmem:\t    8 kB\nVmSwap:\t     1234 kB\nThreads:\t1\n";
+        assert_eq!(bytes_of(text, b"VmSwap:"), Some(1234 << 10));
+        assert_eq!(bytes_of(text, b"RssShmem:"), Some(8 << 10));
+        assert_eq!(bytes_of(b"Threads:\t1\n", b"VmSwap:"), None, "a kernel without swap");
         let own = std::fs::read("/proc/self/status").unwrap();
-        assert!(own.len() < 4096 && own.windows(7).any(|part| part == b"VmSwap:"));
+        assert!(own.len() < 4096 && Status::open().shmem_bytes().is_some());
+        assert!(bytes_of(&own, b"VmSwap:").is_some());
     }
 }

@@ -7,6 +7,7 @@
 use crate::pager::Engine;
 use crate::watch::Watch;
 use control::arena;
+use control::footprint::Status;
 use control::line::Line;
 use core::fmt::{self, Write};
 use core::sync::atomic::Ordering::Relaxed;
@@ -57,6 +58,12 @@ impl Stuck {
     fn private(&self) -> usize {
         let is_private = |kind: &&Kind| !matches!(kind, Kind::Managed | Kind::Shared);
         Kind::ALL.iter().filter(is_private).map(|&kind| self.bytes[kind as usize]).sum()
+    }
+
+    /// Pages of files on disks are shared mappings', but no memory that a process is charged with.
+    fn bound_shared(&mut self, shmem_bytes: Option<usize>) {
+        let shared = &mut self.bytes[Kind::Shared as usize];
+        *shared = shmem_bytes.map_or(*shared, |bytes| bytes.min(*shared));
     }
 
     /// What there is most of, managed memory aside.
@@ -174,7 +181,7 @@ impl Crawling {
             (self.reading, self.found) = (None, None);
             return None;
         }
-        let stuck = self.stuck(now, pager.kernel().smaps())?;
+        let stuck = self.stuck(now, pager.kernel().smaps(), &watch.status)?;
         let is_taken = held.is_taken_by(stuck.private());
         if let Some(pace) = pace.filter(|_| memcg.crawls.is_open()) {
             memcg.crawls.say(told(watch, pager, pace, &stuck).as_str());
@@ -208,7 +215,7 @@ impl Crawling {
     }
 
     /// What cannot go out, as soon as that is known.
-    fn stuck(&mut self, now: u64, smaps: Option<&Fd>) -> Option<Stuck> {
+    fn stuck(&mut self, now: u64, smaps: Option<&Fd>, status: &Status) -> Option<Stuck> {
         if let Some((stuck, at)) = &self.found
             && now < at + FRESH_NS
         {
@@ -221,7 +228,8 @@ impl Crawling {
                 return None;
             }
         }
-        let stuck = self.reading.take()?.stuck;
+        let mut stuck = self.reading.take()?.stuck;
+        stuck.bound_shared(status.shmem_bytes());
         self.found = Some((stuck.clone(), now));
         Some(stuck)
     }
@@ -345,6 +353,18 @@ mod tests {
             );
         }
         assert_eq!(read(&text).to_string(), "43 MiB are mappings below 64 KiB");
+    }
+
+    #[test]
+    fn a_file_that_is_mapped_is_no_shared_memory() {
+        let header = "10000000-20000000 rw-s 00000000 08:01 7 /data/index";
+        let mut stuck = read(&format!("{header}\nRss: 97280 kB\nAnonymous: 0 kB\nVmFlags: rd\n"));
+        stuck.bound_shared(None);
+        assert_eq!(stuck.to_string(), "95 MiB are shared memory");
+        stuck.bound_shared(Some(3 << 20));
+        assert_eq!(stuck.largest(), (Kind::Shared, 3 << 20));
+        stuck.bound_shared(Some(90 << 20));
+        assert_eq!(stuck.largest().1, 3 << 20);
     }
 
     #[test]

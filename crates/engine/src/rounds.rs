@@ -218,7 +218,7 @@ impl Rounds {
     /// Asks the kernel how much memory the process holds, of which the pager knows of `known` bytes: what is its own.
     fn look(&mut self, now: u64, known: usize, watch: &mut Watch, pager: &mut Engine) -> usize {
         let (mapped, private) = sizes(&watch.statm);
-        self.swapped = watch.swapped.bytes(now, self.memcg);
+        self.swapped = watch.status.swapped_bytes(now, self.memcg);
         pager.kernel_mut().is_swapped = self.swapped > 0;
         let footprint = private + self.swapped + self.board.apart_bytes();
         self.slot.share.board_bytes.store(self.board.shared_bytes() as u64, Relaxed);

@@ -5,7 +5,7 @@ use crate::descriptors::Descriptors;
 use crate::filter::{self, Company, Phase};
 use crate::follow::{self, Follower};
 use crate::share::{self, Coordinator, Copies};
-use control::footprint::{Swapped, footprint};
+use control::footprint::{Status, footprint};
 use control::line::Line;
 use control::tasks;
 use control::{CONTROL, Order};
@@ -22,8 +22,8 @@ pub struct Watch {
     pub program: Fd,
     /// /proc/PID/statm of the program's memory.
     pub statm: Fd,
-    /// What the machine's swap has of it.
-    pub swapped: Swapped,
+    /// /proc/PID/status of it.
+    pub status: Status,
     /// /proc/PID/comm of the program, where there is one, and when to read it again.
     comm: Option<Fd>,
     comm_due_ns: u64,
@@ -48,7 +48,7 @@ impl Watch {
     pub fn open(order: Order) -> Result<Watch, (&'static str, Errno)> {
         let program = sys::pidfd_open(order.pid).map_err(|e| ("pidfd_open", e))?;
         let statm = sys::open(b"/proc/self/statm\0", O_RDONLY).map_err(|e| ("/proc/self/statm", e))?;
-        let mut swapped = Swapped::open();
+        let mut status = Status::open();
         // Elsewhere its number is another process's.
         let seen = Some(order.pid).filter(|_| tasks::is_shown());
         let comm = seen.and_then(|pid| open_comm(pid).ok());
@@ -56,7 +56,7 @@ impl Watch {
         let coordinator = Coordinator::open(&order);
         let own_pid = sys::getpid().unwrap_or(0) as u32;
         let inherits = (CONTROL.inherits.swap(0, Relaxed) != 0)
-            .then(|| footprint(&statm) + swapped.bytes(sys::now_ns(), order.memcg));
+            .then(|| footprint(&statm) + status.swapped_bytes(sys::now_ns(), order.memcg));
         if let Some(bytes) = inherits {
             // All that a child of fork has is its parent's too, until it writes, or the coordinator has looked.
             order.slot.share.excess_bytes.store(bytes as u64, Relaxed);
@@ -67,7 +67,7 @@ impl Watch {
             order,
             program,
             statm,
-            swapped,
+            status,
             comm,
             comm_due_ns: 0,
             coordinator,
@@ -182,7 +182,7 @@ impl Watch {
 
     /// Bytes of private memory, what the machine's swap has of it included.
     pub fn footprint(&mut self) -> usize {
-        footprint(&self.statm) + self.swapped.bytes(sys::now_ns(), self.order.memcg)
+        footprint(&self.statm) + self.status.swapped_bytes(sys::now_ns(), self.order.memcg)
     }
 
     /// What of `footprint` bytes is counted with the process's relatives.

@@ -19,7 +19,7 @@ use crate::meter::Meter;
 use crate::processes::Kept;
 use alloc::vec;
 use alloc::vec::Vec;
-use control::footprint::{Swapped, footprint};
+use control::footprint::{Status, footprint};
 use core::sync::atomic::Ordering::*;
 use memcg::accelerator::Attached;
 use memcg::{Memcg, Slot};
@@ -85,7 +85,7 @@ struct WorkerWatch<'a> {
     cpu_ns: u64,
     looked_ns: u64,
     /// This process's own /proc/PID/statm and what the machine's swap has of it, where its memory is its own.
-    own: Option<(Fd, Swapped)>,
+    own: Option<(Fd, Status)>,
     rights: Follower,
     /// Where there is a device.
     meter: Option<Meter>,
@@ -96,7 +96,7 @@ impl<'a> WorkerWatch<'a> {
         let own = start
             .kept
             .as_ref()
-            .and_then(|_| Some((sys::open(b"/proc/self/statm\0", O_RDONLY).ok()?, Swapped::open())));
+            .and_then(|_| Some((sys::open(b"/proc/self/statm\0", O_RDONLY).ok()?, Status::open())));
         let rights = Follower::open(Some(start.program), start.kept.is_none());
         WorkerWatch { start, engine, program, gone_since: None, cpu_ns: 0, looked_ns: 0, own, rights, meter }
     }
@@ -107,8 +107,8 @@ impl<'a> WorkerWatch<'a> {
         if now - self.looked_ns > LOOK_NS / 2 {
             self.looked_ns = now;
             self.look();
-            if let Some((statm, swapped)) = &mut self.own {
-                let bytes = footprint(statm) + swapped.bytes(now, self.start.memcg);
+            if let Some((statm, status)) = &mut self.own {
+                let bytes = footprint(statm) + status.swapped_bytes(now, self.start.memcg);
                 self.start.board.head().private[self.start.number].store(bytes, Relaxed);
             }
         }
