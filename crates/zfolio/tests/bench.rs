@@ -100,7 +100,8 @@ fn the_table_fits_and_the_drawing_is_well_formed() {
     let table = text(&output.stdout);
     assert!(table.lines().skip(1).all(|line| line.len() <= 80), "{table}");
     for name in ["lz4:1", "zstd:3", "842"] {
-        assert_eq!(table.matches(name).count(), 2, "{table}");
+        // The file's name and figures may have these digits too.
+        assert_eq!(table.split_whitespace().filter(|word| *word == name).count(), 2, "{table}");
     }
     assert!(table.contains("medians of 3 rounds"), "{table}");
     let svg = fs::read_to_string(&drawing.0).unwrap();
