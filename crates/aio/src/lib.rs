@@ -59,3 +59,4 @@ mod ring;
 mod skip;
 
 pub use queue::{Full, Queue};
+pub use ring::Room;

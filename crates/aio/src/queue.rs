@@ -6,7 +6,7 @@
 //! - writes have half of the places, so that a read finds one while the device is slow to write.
 
 use crate::request::{Part, Request, TRIES, Way};
-use crate::ring::Ring;
+use crate::ring::{Ring, Room};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use base::sys::{self, Errno, Fd};
@@ -82,13 +82,19 @@ impl Queue {
     /// EPERM, EACCES, ENOSYS: io_uring is refused (seccomp, kernel.io_uring_disabled, a kernel without it).
     /// EINVAL: a kernel before 5.10, or `entries` out of range. ENOMEM, EMFILE: there is no memory or descriptor.
     pub fn open(entries: u32, bell: Option<&Fd>) -> Result<Queue, Errno> {
-        Ok(Queue::new(entries, Executor::Ring(Ring::open(entries, bell, None)?)))
+        Ok(Queue::new(entries, Executor::Ring(Ring::open(entries, bell, None, None)?)))
     }
 
     /// The same, and the kernel keeps the description of a file open until nothing of the queue is under way any more,
-    /// however its process ends: what that has locked by it stays locked until then.
-    pub fn open_keeping(entries: u32, bell: Option<&Fd>, kept: &Fd) -> Result<Queue, Errno> {
-        Ok(Queue::new(entries, Executor::Ring(Ring::open(entries, bell, Some(kept))?)))
+    /// however its process ends: what that has locked by it stays locked until then. The rings are mapped in `room`,
+    /// where there is one for so many entries.
+    pub fn open_keeping(
+        entries: u32,
+        bell: Option<&Fd>,
+        kept: &Fd,
+        room: Option<Room>,
+    ) -> Result<Queue, Errno> {
+        Ok(Queue::new(entries, Executor::Ring(Ring::open(entries, bell, Some(kept), room)?)))
     }
 
     /// A queue without io_uring: [`Queue::submit`] executes all requests before it returns, and their results are

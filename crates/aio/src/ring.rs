@@ -9,6 +9,7 @@
 //! (IORING_SETUP_SQPOLL). So entries that a call did not take can be taken back.
 
 use crate::request::{Part, Way};
+use base::PAGE;
 use base::sys::{self, Errno, Fd, consts};
 use core::sync::atomic::{
     AtomicU32,
@@ -48,19 +49,63 @@ struct Completion {
     flags: u32,
 }
 
-/// A mapping of the ring's descriptor.
+/// Memory of the user's for a ring, instead of mappings of its descriptor.
+///
+/// These lie where the kernel chooses, and nowhere else (EINVAL of mmap and mremap). In the address space of a program
+/// that may be a place that the program has just given up, or that means something in a child.
+#[derive(Clone, Copy, Debug)]
+pub struct Room {
+    at: usize,
+}
+
+impl Room {
+    /// How many bytes a queue of so many entries wants.
+    pub const fn bytes(entries: u32) -> usize {
+        let entries = entries.next_power_of_two() as usize;
+        Room::rings_bytes(entries) + (entries * size_of::<u::io_uring_sqe>()).next_multiple_of(PAGE)
+    }
+
+    /// A page for what the kernel keeps beside the two rings is four times what it takes.
+    const fn rings_bytes(entries: usize) -> usize {
+        PAGE + (2 * entries * size_of::<Completion>() + entries * size_of::<u32>()).next_multiple_of(PAGE)
+    }
+
+    /// The room from `at` on, a multiple of the page.
+    ///
+    /// # Safety
+    /// [`Room::bytes`] from there on are zeros, which can be written to, and nobody else's as long as the queue lives.
+    /// No child has them (MADV_DONTFORK).
+    pub unsafe fn new(at: usize) -> Room {
+        Room { at }
+    }
+
+    /// The part for the two rings, and that for the entries.
+    fn parts(self, entries: u32) -> [Mapping; 2] {
+        let (rings, all) = (Room::rings_bytes(entries as usize), Room::bytes(entries));
+        [(self.at, rings), (self.at + rings, all - rings)].map(|(at, bytes)| Mapping {
+            at,
+            bytes,
+            is_in_room: true,
+        })
+    }
+}
+
+/// A part of the memory that is shared with the kernel.
 struct Mapping {
     at: usize,
     bytes: usize,
+    /// It is the user's.
+    is_in_room: bool,
 }
 
 impl Mapping {
+    /// A mapping of the ring's descriptor.
     fn new(fd: &Fd, offset: u32, bytes: usize) -> Result<Mapping, Errno> {
         let (prot, flags) = (g::PROT_READ | g::PROT_WRITE, g::MAP_SHARED | g::MAP_POPULATE);
         let registers = [0, bytes, prot as usize, flags as usize, fd.raw() as usize, offset as usize];
         // SAFETY: where no address is asked for the kernel takes one that nobody has.
         let at = unsafe { sys::syscall(g::__NR_mmap, registers) }?;
-        let mapping = Mapping { at, bytes };
+        let mapping = Mapping { at, bytes, is_in_room: false };
         sys::madvise_keep(at, bytes, consts::MADV_DONTFORK)?;
         Ok(mapping)
     }
@@ -80,8 +125,10 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping is the value's own, and references into it borrow the value.
-        let _ = unsafe { sys::munmap(self.at, self.bytes) };
+        if !self.is_in_room {
+            // SAFETY: the mapping is the value's own, and references into it borrow the value.
+            let _ = unsafe { sys::munmap(self.at, self.bytes) };
+        }
     }
 }
 
@@ -100,10 +147,15 @@ pub(crate) struct Ring {
 
 impl Ring {
     /// Opens a ring, in the best way that the kernel knows. EPERM, EACCES, ENOSYS: it is refused.
-    pub fn open(entries: u32, bell: Option<&Fd>, kept: Option<&Fd>) -> Result<Ring, Errno> {
+    pub fn open(
+        entries: u32,
+        bell: Option<&Fd>,
+        kept: Option<&Fd>,
+        room: Option<Room>,
+    ) -> Result<Ring, Errno> {
         let mut last = Errno::EINVAL;
         for setup in SETUPS {
-            match Ring::open_as(entries, bell, kept, setup) {
+            match Ring::open_as(entries, bell, kept, room, setup) {
                 Err(Errno::EINVAL) => last = Errno::EINVAL,
                 other => return other,
             }
@@ -112,10 +164,21 @@ impl Ring {
     }
 
     /// Opens a ring with these flags.
-    pub fn open_as(entries: u32, bell: Option<&Fd>, kept: Option<&Fd>, setup: u32) -> Result<Ring, Errno> {
+    pub fn open_as(
+        entries: u32,
+        bell: Option<&Fd>,
+        kept: Option<&Fd>,
+        room: Option<Room>,
+        setup: u32,
+    ) -> Result<Ring, Errno> {
         // SAFETY: plain integers, of any value.
         let mut parameters: u::io_uring_params = unsafe { core::mem::zeroed() };
         parameters.flags = setup | u::IORING_SETUP_R_DISABLED;
+        let room = room.map(|room| room.parts(entries.next_power_of_two()));
+        if let Some([rings, entries]) = &room {
+            parameters.flags |= u::IORING_SETUP_NO_MMAP;
+            (parameters.cq_off.user_addr, parameters.sq_off.user_addr) = (rings.at as u64, entries.at as u64);
+        }
         let registers = [entries as usize, &raw mut parameters as usize, 0, 0, 0, 0];
         // SAFETY: the kernel reads and writes the parameters, and makes a descriptor.
         let fd = Fd::own(unsafe { sys::syscall(g::__NR_io_uring_setup, registers) }?);
@@ -125,9 +188,17 @@ impl Ring {
         let sq_bytes = parameters.sq_off.array as usize + parameters.sq_entries as usize * size_of::<u32>();
         let cq_bytes =
             parameters.cq_off.cqes as usize + parameters.cq_entries as usize * size_of::<Completion>();
-        let rings = Mapping::new(&fd, u::IORING_OFF_SQ_RING, sq_bytes.max(cq_bytes))?;
         let bytes = parameters.sq_entries as usize * size_of::<u::io_uring_sqe>();
-        let entries = Mapping::new(&fd, u::IORING_OFF_SQES, bytes)?;
+        let [rings, entries] = match room {
+            Some(room) if room[0].bytes < sq_bytes.max(cq_bytes) || room[1].bytes < bytes => {
+                return Err(Errno::ENOSYS);
+            }
+            Some(room) => room,
+            None => [
+                Mapping::new(&fd, u::IORING_OFF_SQ_RING, sq_bytes.max(cq_bytes))?,
+                Mapping::new(&fd, u::IORING_OFF_SQES, bytes)?,
+            ],
+        };
         for n in 0..parameters.sq_entries {
             rings.word(parameters.sq_off.array + 4 * n).store(n, Relaxed);
         }
@@ -244,6 +315,12 @@ impl Ring {
         self.rings.word(self.parameters.sq_off.flags).load(Acquire) & u::IORING_SQ_TASKRUN != 0
     }
 
+    /// True where all of it lies in its user's memory.
+    #[cfg(test)]
+    pub fn is_in_room(&self) -> bool {
+        self.rings.is_in_room && self.entries.is_in_room
+    }
+
     /// Sets the flag of [`Ring::has_unposted`], as a kernel does late.
     #[cfg(test)]
     pub fn say_unposted(&self) {
@@ -256,7 +333,7 @@ mod tests {
     use super::*;
 
     fn ring() -> Option<Ring> {
-        let open = Ring::open(4, None, None);
+        let open = Ring::open(4, None, None, None);
         open.map_err(|errno| crate::skip::skip(&format!("no io_uring, {errno}: the ring was not tested")))
             .ok()
     }

@@ -324,6 +324,32 @@ fn children_have_what_their_parents_have_in_an_area() {
     assert!(count(&counters, "pswpin") > 0, "{counters}");
 }
 
+/// Memory that the program keeps from its children (MADV_DONTFORK) is a hole there, in which the kernel may put what an
+/// engine maps: rings of io_uring lay there, and the child was stopped.
+#[test]
+fn children_have_nothing_of_an_engine_s_where_their_parent_keeps_memory_from_them() {
+    let script = "import mmap, os, time
+alone = dict(flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+# With every gap above filled, what comes last is where the kernel puts the next mapping of a child.
+filled = [mmap.mmap(-1, 1 << 12, **alone) for _ in range(6000)]
+kept = [mmap.mmap(-1, 1 << 16, **alone) for _ in range(64)]
+for place in kept:
+    place.write(os.urandom(1 << 16))
+    place.madvise(mmap.MADV_DONTFORK)
+for turn in range(8):
+    time.sleep(0.1)
+    pid = os.fork()
+    if pid == 0:
+        os._exit(7)
+    print(os.waitpid(pid, 0)[1] >> 8, flush=True)
+";
+    let scratch = Scratch::new("kept");
+    let options = ["--backing", scratch.path(), "--evict-all", "--", "python3", "-c", script];
+    let output = run(&options);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "7\n".repeat(8), "{said}");
+}
+
 /// Four processes, one forked from the other, of which each needs two thirds of the limit: those that wait make room
 /// for the one that runs. Without it the last had 5 MiB, and 100,000 to 200,000 faults.
 #[test]

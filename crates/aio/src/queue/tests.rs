@@ -1,8 +1,9 @@
 use super::model::{BUFFERED, Buffer, DIRECT, Model, Scratch, own};
 use super::*;
-use crate::ring::{Ring, SETUPS};
+use crate::ring::{Ring, Room, SETUPS};
 use crate::skip;
 use base::PAGE;
+use base::sys::consts::{MADV_DONTFORK, MAP_ANONYMOUS, MAP_PRIVATE, PROT_READ, PROT_WRITE};
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::time::Duration;
@@ -24,9 +25,19 @@ impl Queue {
     }
 }
 
-/// Queues on io_uring, one for each way of opening it that this kernel knows; none where it is refused.
+/// Memory for a ring of so many entries. It stays.
+fn room(entries: u32) -> Room {
+    let (prot, flags) = (PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS);
+    let at = sys::mmap(Room::bytes(entries), prot, flags, None).unwrap();
+    sys::madvise_keep(at, Room::bytes(entries), MADV_DONTFORK).unwrap();
+    // SAFETY: mapped for this, and for ever.
+    unsafe { Room::new(at) }
+}
+
+/// Queues on io_uring, one for each way of opening it that this kernel knows, and one in memory of its user's; none
+/// where it is refused.
 fn rings(entries: u32, bell: Option<&Fd>) -> Vec<Queue> {
-    let open = |setup: &u32| match Ring::open_as(entries, bell, None, *setup) {
+    let open = |(setup, room): (u32, Option<Room>)| match Ring::open_as(entries, bell, None, room, setup) {
         Ok(ring) => Some(Queue::new(entries, Executor::Ring(ring))),
         Err(Errno::EINVAL) => {
             skip::lacks(&format!("this kernel has no io_uring with flags {setup:#x}"));
@@ -38,7 +49,22 @@ fn rings(entries: u32, bell: Option<&Fd>) -> Vec<Queue> {
         }
         Err(errno) => panic!("{errno}"),
     };
-    SETUPS.iter().filter_map(open).collect()
+    let apart = SETUPS.iter().map(|&setup| (setup, None));
+    apart.chain([(SETUPS[0], Some(room(entries)))]).filter_map(open).collect()
+}
+
+/// What it does there the model says, as of any other.
+#[test]
+fn a_ring_in_memory_of_its_user_s_maps_nothing() {
+    if rings(1, None).is_empty() {
+        return;
+    }
+    let file = sys::memfd(c"file").unwrap();
+    for entries in [1, 2, 7, 32, 500, 4096] {
+        let queue = Queue::open_keeping(entries, None, &file, Some(room(entries))).unwrap();
+        let Executor::Ring(ring) = &queue.executor else { panic!("{queue:?}") };
+        assert!(ring.is_in_room(), "{entries}");
+    }
 }
 
 /// These, and the one without io_uring.
@@ -367,7 +393,7 @@ fn what_is_kept_stays_locked_until_the_queue_has_gone() {
     let file = sys::memfd(c"locks").unwrap();
     let path = format!("/proc/self/fd/{}\0", file.raw());
     let kept = sys::open(path.as_bytes(), sys::consts::O_RDWR).unwrap();
-    let queue = Queue::open_keeping(1, None, &kept).unwrap();
+    let queue = Queue::open_keeping(1, None, &kept, None).unwrap();
     assert_eq!(sys::lock_byte(&kept, 7, true), Ok(true));
     drop(kept);
     assert_eq!(sys::is_byte_locked(&file, 7), Ok(true), "by the ring");

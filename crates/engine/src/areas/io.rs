@@ -6,7 +6,7 @@
 //! 3. the areas' files are open for as long as the queue is there.
 
 use crate::areas::fates::{Ending, Fates};
-use aio::Queue;
+use aio::{Queue, Room};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use control::arena;
@@ -106,7 +106,11 @@ impl AreaIo {
     /// With io_uring, which rings `bell`, or where that is refused without. What is locked by `table` stays locked for
     /// as long as anything is under way. `None`: there is no memory.
     pub fn open(areas: Vec<OneArea>, bell: &Fd, table: &Fd) -> Option<AreaIo> {
-        let queue = Queue::open_keeping(READS as u32, Some(bell), table)
+        // Among the engine's own addresses, as all that it has: elsewhere a child finds it in the place of what the
+        // program has kept from it.
+        let room = arena::map_apart(Room::bytes(READS as u32), SLOT)?;
+        // SAFETY: it was mapped for this, no child has it, and it stays as long as the process.
+        let queue = Queue::open_keeping(READS as u32, Some(bell), table, Some(unsafe { Room::new(room) }))
             .unwrap_or_else(|_| Queue::open_blocking(READS as u32));
         let outgoing = arena::map_apart(BATCHES * BATCH_BYTES, SLOT)?;
         let incoming = arena::map_apart(READS * READ_BYTES, SLOT)?;
@@ -157,12 +161,17 @@ impl AreaIo {
         self.queue.submit();
     }
 
-    /// Reads what is around an object, now or as soon as there is a buffer for it.
+    /// Puts up a read of what is around an object, now or as soon as there is a buffer for it. It begins with
+    /// [`AreaIo::submit`], or when results are looked for.
     pub fn read(&mut self, read: Read) {
         match self.reads.iter().position(Option::is_none) {
             Some(buffer) => self.begin(buffer, Reading { read, tries: 0 }),
             None => self.waiting.push_back(read),
         }
+    }
+
+    /// Has begin what was put up.
+    pub fn submit(&mut self) {
         self.queue.submit();
     }
 
@@ -184,6 +193,7 @@ impl AreaIo {
 
     /// What has ended. A read keeps its buffer until [`AreaIo::let_go`] or [`AreaIo::again`].
     pub fn next(&mut self) -> Option<Ended> {
+        self.queue.submit();
         if let Some(number) = self.refused.pop_front() {
             return Some(Ended::Written(number, Err(Errno::ENXIO)));
         }
