@@ -250,7 +250,9 @@ impl fmt::Display for Cause<'_> {
         let Cause(pager, stuck) = *self;
         let (stored, pool) = (pager.pooled_bytes(), pager.store().pool_bytes());
         let (kind, bytes) = stuck.largest();
-        if pool > stored / SHRINKS[1] * SHRINKS[0] && pool > bytes.max(MUCH_BYTES) {
+        // A pool of little more than clean copies says nothing of how memory shrinks.
+        let hardly_shrinks = stored > MUCH_BYTES && pool > stored / SHRINKS[1] * SHRINKS[0];
+        if hardly_shrinks && pool > bytes.max(MUCH_BYTES) {
             write!(f, "{} MiB of it hardly shrink; what helps: more memory{}", stored >> 20, Backing(pager))
         } else if bytes > MUCH_BYTES {
             write!(f, "{stuck}, which cannot go out; what helps: {}", kind.help())
