@@ -274,9 +274,14 @@ impl SwapAreas {
         self.io.write(number, batch.run.slot, bytes);
     }
 
-    /// Has an object read.
+    /// Puts up that an object is to be read.
     pub fn read(&mut self, read: Read) {
         self.io.read(read);
+    }
+
+    /// Has begin what was put up.
+    pub fn submit(&mut self) {
+        self.io.submit();
     }
 
     /// What has come to its end. `take_in` takes what was written of an object into the pool.

@@ -54,6 +54,7 @@ impl Tending {
         pager.set_writeback(memcg.writes_back(slot));
         pager.set_shrinker(memcg.tunables.shrinker_enabled.load(Relaxed) != 0);
         let most = self.most(limit, pool, memcg, slot);
+        pager.close_pool(most == 0 || !memcg.is_enabled());
         let accept_threshold_percent = memcg.tunables.accept_threshold_percent.load(Relaxed);
         pager.set_pool_limit(most as usize, accept_threshold_percent.min(100) as u8);
         if now - self.counted_ns > COUNT_NS {

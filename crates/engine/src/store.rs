@@ -346,12 +346,12 @@ impl Store for PageStore {
                 priors.set(page, hash);
             }
         }
-        let Job { slot, at, from, is_awaited, pages, unit, fewest, .. } = job;
+        let Job { slot, at, from, is_awaited, pages, unit, is_plain, fewest, .. } = job;
         priors.want(fewest);
         let origin = Origin { at: from, pages: pages.count(), is_single: unit == 1 };
-        let chosen = self.choose(origin, is_awaited);
+        let chosen = if is_plain { None } else { self.choose(origin, is_awaited) };
         let given = Given { slot, chosen, loads: None };
-        let (made_by, way) = (self.made_by, way_of(chosen));
+        let (made_by, way) = (self.made_by, if is_plain { Way::Plain } else { way_of(chosen) });
         self.put_up(given, Work::Pack { at, pages, unit, priors, made_by, way });
     }
 
@@ -477,6 +477,10 @@ impl Areas for PageStore {
 
     fn read(&mut self, read: Read) {
         self.areas.as_mut().expect("asked before").read(read);
+    }
+
+    fn submit(&mut self) {
+        self.areas.as_mut().expect("asked before").submit();
     }
 
     fn discard(&mut self, slots: Range<u32>) {

@@ -231,7 +231,7 @@ impl Bench {
             let Work::Pack { at, pages, unit, priors, way, .. } = work else { continue };
             copy(watch, *at, *pages, bytes);
             // Of two that are not these.
-            let way = if follows { *way } else { Way::Only };
+            let way = if follows || *way == Way::Plain { *way } else { Way::Only };
             let (pages, unit, packed) = (*pages, *unit, Packed::default());
             windows[count] = Window { bytes, pages, unit, priors, way, parcel, packed };
             replies[count] = Some(reply);

@@ -231,6 +231,11 @@ impl InactiveList {
         (s.lent, core::mem::take(&mut s.lent_len))
     }
 
+    /// Its pages become objects of their own, wherever they came from.
+    pub fn part(&mut self, slot: u32) {
+        self.slots[slot as usize].is_single = true;
+    }
+
     /// The oldest goes to a compressor.
     pub fn send(&mut self, slot: u32) {
         let s = &mut self.slots[slot as usize];

@@ -193,6 +193,8 @@ pub struct Job {
     /// How many pages an object holds at most: all of them, or 1 for pages that went out one by one and will come
     /// back so.
     pub unit: usize,
+    /// They are kept as they are, since they go to an area at once.
+    pub is_plain: bool,
     /// What each page was loaded from, if it was.
     pub priors: [Option<Prior>; WINDOW_PAGES],
     /// Fewer unchanged pages than these are stored anew all the same.

@@ -55,6 +55,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use memcg::{Counts, Stat};
 use vmscan::PAGE;
 use vmscan::watermark::{Usage, Watermarks};
+use vmscan::worth::Worth;
 use zswap::objects::{BATCHES, Objects};
 
 /// What a pager is made with.
@@ -94,6 +95,8 @@ pub struct Pager<'a, K, S> {
     recompression: Recompression,
     pool_limit: PoolLimit,
     shortage: Shortage,
+    /// Of what is read ahead from areas.
+    worth: Worth,
     cow: CopyOnWrite,
     shared: SharedStore,
     /// Since when each batch is written.
@@ -132,6 +135,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
             recompression: Recompression::default(),
             pool_limit: PoolLimit::default(),
             shortage: Shortage::default(),
+            worth: Worth::default(),
             cow: CopyOnWrite::default(),
             shared: SharedStore::default(),
             batches_ns: [None; BATCHES],

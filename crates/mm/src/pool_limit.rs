@@ -23,6 +23,8 @@ pub struct PoolLimit {
     shrinker: Option<Shrinker>,
     /// Nothing goes to areas, however large it is.
     is_kept: bool,
+    /// Nothing is to stay in it.
+    is_closed: bool,
 }
 
 impl Default for PoolLimit {
@@ -34,6 +36,7 @@ impl Default for PoolLimit {
             hits: 0,
             shrinker: None,
             is_kept: false,
+            is_closed: false,
         }
     }
 }
@@ -53,6 +56,16 @@ impl PoolLimit {
     /// True where nothing may go.
     pub fn is_kept(&self) -> bool {
         self.is_kept
+    }
+
+    /// From now on what is new only passes through the pool on its way to an area, or it is to stay.
+    pub fn close(&mut self, is_closed: bool) {
+        self.is_closed = is_closed;
+    }
+
+    /// True where what is new is not to stay, and may go.
+    pub fn is_closed(&self) -> bool {
+        self.is_closed && !self.is_kept
     }
 
     /// True where objects are to go from a pool of so many bytes.
@@ -109,8 +122,10 @@ mod tests {
         assert!(limit.wants(1) && !limit.wants(0), "with none everything goes");
         limit.keep(true);
         assert!(!limit.wants(1) && limit.is_kept(), "without writeback nothing goes");
+        limit.close(true);
+        assert!(!limit.is_closed(), "nor is it closed: what comes would have nowhere to go");
         limit.keep(false);
-        assert!(limit.wants(1));
+        assert!(limit.wants(1) && limit.is_closed());
         assert_eq!(limit.check(), Ok(()));
     }
 }

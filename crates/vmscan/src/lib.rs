@@ -13,6 +13,7 @@
 //!   more processes than CPUs refault ──> load::Load ──> who waits for its turn
 //!   threads that wait for room ──> hunger::Hunger ──> whether the process gets nowhere
 //!   waits for pages against processor time ──> crawl::Crawl ──> whether the program crawls
+//!   fate of what was read ahead ──> worth::Worth ──> whether to read beside a page from an area
 //!   page out of an object of many ──> split::Splitting ──> whether each is to have an object of its own
 //! ```
 
@@ -33,6 +34,7 @@ pub mod share;
 pub mod shrinker;
 pub mod split;
 pub mod watermark;
+pub mod worth;
 
 pub use base::PAGE;
 

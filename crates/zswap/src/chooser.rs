@@ -35,6 +35,8 @@ pub enum Way {
     Dense,
     /// First one and then the other, to compare them. What is kept is the dense one's.
     Both,
+    /// None: the pages are kept as they are.
+    Plain,
 }
 
 /// What objects of a job took, and came to.

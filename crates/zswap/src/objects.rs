@@ -43,8 +43,10 @@ pub trait Areas {
     /// Has a batch sealed, which gives each piece its tag, and written. What its objects hold is copied at once: they
     /// may be freed afterwards.
     fn write(&mut self, number: usize, batch: &mut Batch);
-    /// Has an object read, opened, and taken into the pool.
+    /// Puts up that an object is to be read, opened, and taken into the pool.
     fn read(&mut self, read: Read);
+    /// Has begin what was put up. Where nobody says so it begins when results are looked for.
+    fn submit(&mut self);
     /// Nobody needs these slots, and nobody else can have them yet.
     fn discard(&mut self, slots: Range<u32>);
     /// For the user: which area a slot is in, counted from 0, and where in it, in bytes.
@@ -245,13 +247,21 @@ impl<S: Contents> Objects<S> {
         }
     }
 
-    /// An object in an area is wanted. True when it is being read from now on; it may have been before.
+    /// An object in an area is wanted. True when it is to be read from now on, once `submit_reads` says so; it may have
+    /// been before.
     pub fn read_back(&mut self, id: u32) -> bool {
         let read = self.entries.read_back(id);
         if let Some(read) = read {
             self.store.areas().expect("who has slots has areas").read(read);
         }
         read.is_some()
+    }
+
+    /// Has begin what is to be read.
+    pub fn submit_reads(&mut self) {
+        if let Some(areas) = self.store.areas() {
+            areas.submit();
+        }
     }
 
     /// It was read, or not.

@@ -101,6 +101,35 @@ fn a_page_of_one_word_among_others_has_no_data() {
     }
 }
 
+/// By no compressor: what goes to a swap area at once.
+#[test]
+fn what_is_to_be_plain_is_kept_as_it_is_page_by_page() {
+    let (cache, mut codec, mut window) = cache("zstd:1");
+    let mut parcel = vec![0xaa; PARCEL_MAX_BYTES];
+    let (priors, pages) = (Priors::default(), PageMask::first(WINDOW_PAGES));
+    let packed = codec.pack_one(&mut window.clone(), pages, 1, &priors, Way::Plain, &mut parcel);
+    assert_eq!(
+        (packed.zero.to_u16(), packed.filled.to_u16()),
+        (0xc000, 0x3000),
+        "these have no data all the same"
+    );
+    let (mut at, mut found) = (0, 0);
+    for (index, new) in packed.in_objects.iter().zip(packed.objects.into_iter().flatten()) {
+        let page = &mut window[index * PAGE..][..PAGE];
+        let New::Blob { fingerprint, bytes, compressed, .. } = new else {
+            assert_eq!(new, New::Same(0x0101_0101_0101_0101));
+            continue;
+        };
+        assert_eq!((bytes as usize, compressed), (plain_bytes(1), false));
+        let handle = cache.store(&parcel[at..][..bytes as usize]).unwrap();
+        let mut to = [0; PAGE];
+        cache.load(&mut codec, handle, fingerprint, 0, &mut to).unwrap();
+        assert!(to == *page, "page {index}");
+        (at, found) = (at + bytes as usize, found + 1);
+    }
+    assert_eq!(found, 12);
+}
+
 /// `max_compression_ratio`: by every compressor, whatever room that leaves it.
 #[test]
 fn what_comes_to_more_than_is_wanted_is_kept_as_it_is() {

@@ -84,7 +84,7 @@ fn stream(
             Way::Fast => Tried::default(),
             Way::Dense => Tried { dense: measured(dense, random), ..Tried::default() },
             Way::Both => Tried { fast: measured(fast, random), dense: measured(dense, random) },
-            Way::Only => panic!("there are two"),
+            Way::Only | Way::Plain => panic!("there are two"),
         };
         sum.jobs += 1;
         sum.samples += (chosen.way == Way::Both) as u64;

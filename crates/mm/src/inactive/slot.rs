@@ -42,7 +42,8 @@ pub struct Slot {
     pub lent_len: usize,
     /// Owned when the last job took the slot.
     pub sent: PageMask,
-    /// Its pages came one by one, from anywhere; else each lies where it lay in its window.
+    /// Each page is to be an object of its own, as those that came one by one, from anywhere; else each lies where it
+    /// lay in its window.
     pub is_single: bool,
     /// Told apart from an earlier use of the same slot in the inactive list.
     pub(super) seq: u32,

@@ -18,8 +18,13 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         // While the pool is full one window at a time finds out whether it still is.
         let want =
             if self.objects.is_full() { want.min((self.inactive.in_flight() == 0) as usize) } else { want };
+        // What goes to an area at once is read from there page by page, and nothing is won by compressing it.
+        let is_plain = self.pool_limit.is_closed() && self.objects.swapped().has_room();
         while got < want {
             let Some(slot) = self.inactive.oldest() else { break };
+            if is_plain {
+                self.inactive.part(slot);
+            }
             let s = self.inactive.slot(slot);
             let (objects, mut fewest) = (&self.objects, 0);
             let priors = core::array::from_fn(|page| {
@@ -39,7 +44,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             got += s.present.count() * PAGE;
             let (at, unit, is_awaited) = (self.inactive.at(slot), s.unit(), self.faults.has_waiting());
             let from = s.owner[s.owned.lowest().unwrap_or_default()];
-            let job = Job { slot, at, from, is_awaited, pages: s.owned, unit, priors, fewest };
+            let job = Job { slot, at, from, is_awaited, pages: s.owned, unit, is_plain, priors, fewest };
             for id in lent {
                 // The job reads the object, whatever becomes of the page meanwhile.
                 self.objects.retain(id, true);

@@ -38,6 +38,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             let body = self.objects.get(object).body;
             if body == Body::Swapped {
                 self.read_ahead(object);
+                self.objects.submit_reads();
                 continue;
             }
             if !self.is_whole(to, object, first) || !matches!(body, Body::Blob { .. }) {

@@ -10,7 +10,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use vmscan::heat::Heat;
 use vmscan::readahead::Extent;
 use vmscan::{PAGE, WINDOW};
-use zswap::objects::READ_TRIES;
+use zswap::objects::{Object, READ_TRIES};
 
 /// Where pages lie that were loaded, on their way to the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +32,9 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             let is_there = self.map.get(at).kind() == Kind::Clean;
             return if is_there { Outcome::Served } else { Outcome::Again };
         }
+        if self.objects.take_ahead(entry.id()) {
+            self.worth.wanted(self.objects.get(entry.id()).pages.into());
+        }
         if self.objects.get(entry.id()).is_swapped() {
             return self.read_back(at, entry, extent);
         }
@@ -49,7 +52,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         {
             return outcome;
         }
-        let (mut to, mut pages) = if is_alone { (at, 1) } else { self.stored_around(at) };
+        let (mut to, mut pages) = if is_alone { (at, 1) } else { self.stored_around(at, extent) };
         let mut buffer = self.buffer(pages);
         if self.load_run(to, pages, self.buffer_at(buffer)).is_err() {
             // Damaged is what somebody asks for; the pages around it may be so as long as nobody does.
@@ -200,12 +203,14 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     }
 
     /// The run of stored pages around `at`, within its window, whatever objects of the pool they are in: address and
-    /// count.
-    fn stored_around(&self, at: usize) -> (usize, usize) {
+    /// count. Not those that were read ahead and may have been so in vain: nobody would hear of it.
+    fn stored_around(&self, at: usize, extent: Extent) -> (usize, usize) {
         let window = at & !(WINDOW - 1);
+        let is_sure = self.worth.is_sure() || extent != Extent::Window;
         let is_stored = |page: &usize| {
             let entry = self.map.get(*page);
-            entry.kind() == Kind::Stored && !self.objects.get(entry.id()).is_swapped()
+            let is_here = |object: &Object| !object.is_swapped() && (is_sure || !object.is_ahead());
+            entry.kind() == Kind::Stored && is_here(self.objects.get(entry.id()))
         };
         let start = (window..at).step_by(PAGE).rev().take_while(is_stored).last().unwrap_or(at);
         let end = (at..window + WINDOW).step_by(PAGE).take_while(is_stored).count() * PAGE + at;

@@ -36,6 +36,12 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         self.pool_limit.set(max_pool_bytes, accept_threshold_percent);
     }
 
+    /// From now on what is new goes to areas as it is, page by page, while these have room: nothing is to stay in the
+    /// pool. Or it is.
+    pub fn close_pool(&mut self, is_closed: bool) {
+        self.pool_limit.close(is_closed);
+    }
+
     /// From now on nothing is written to areas, or what has to be (`memory.zswap.writeback`). What is there is read.
     pub fn set_writeback(&mut self, writes: bool) {
         self.pool_limit.keep(!writes);
@@ -194,7 +200,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             return Outcome::Starving;
         }
         self.objects.read_back(entry.id());
-        if extent != Extent::Page {
+        self.worth.vain(self.objects.take_vain());
+        if extent != Extent::Page && self.worth.pays() {
             let window = at & !(WINDOW - 1);
             for page in (window..window + WINDOW).step_by(PAGE) {
                 let beside = self.map.get(page);
@@ -203,13 +210,15 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 }
             }
         }
+        self.objects.submit_reads();
         Outcome::Reading
     }
 
     /// Has an object read that is in an area, and for which nobody waits yet.
     pub(super) fn read_ahead(&mut self, id: u32) {
-        if self.objects.swapped().under_way().1 < READS_AHEAD && !self.rests_from_reads() {
-            self.objects.read_back(id);
+        let may_read = self.objects.swapped().under_way().1 < READS_AHEAD && !self.rests_from_reads();
+        if may_read && self.objects.read_back(id) {
+            self.objects.note_ahead(id);
         }
     }
 

@@ -32,7 +32,7 @@ pub struct Window<'a> {
     pub unit: usize,
     /// What they were when they were loaded.
     pub priors: &'a Priors,
-    /// By which of two compressors. With a device there is one alone.
+    /// By which of two compressors, or by none. With a device there is one alone.
     pub way: Way,
     /// Where the objects go, one after the other: [`PARCEL_MAX_BYTES`](super::PARCEL_MAX_BYTES).
     pub parcel: &'a mut [u8],
@@ -145,7 +145,7 @@ impl Codec {
             [window] => window.way,
             _ => Way::Only,
         };
-        if matches!(way, Way::Only | Way::Fast) {
+        if matches!(way, Way::Only | Way::Fast | Way::Plain) {
             return self.make::<N>(windows, &fresh, way, between);
         }
         let mut made_by = |windows: &mut [Window<'_>], way| {
@@ -250,8 +250,8 @@ fn plan<'a>(
     requests: &mut [CompressRequest<'a>],
     wanted: &mut usize,
 ) {
-    let Window { bytes, unit, parcel, packed, .. } = window;
-    let (bytes, mut parcel) = (&**bytes, &mut **parcel);
+    let Window { bytes, unit, parcel, packed, way, .. } = window;
+    let (bytes, mut parcel, is_plain) = (&**bytes, &mut **parcel, *way == Way::Plain);
     for (plan, object) in plans.iter_mut().zip(fresh.objects(*unit)) {
         if let Some(word) = object.word() {
             *plan = Plan::Same(word);
@@ -261,7 +261,7 @@ fn plan<'a>(
         let plain = &bytes[object.at()..][..len];
         let (room, rest) = take(&mut parcel).split_at_mut(head + len);
         parcel = rest;
-        if plain.is_empty() {
+        if is_plain || plain.is_empty() {
             continue;
         }
         let guess = trust.as_deref_mut().filter(|_| {

@@ -41,6 +41,8 @@ pub struct Entries {
     clock: u32,
     /// Which object was looked at last for what areas keep in vain.
     pub(super) hand: usize,
+    /// How many pages were read ahead and left the pool unasked for, since that was asked.
+    vain: usize,
     /// Which go to an area first.
     pub(super) lru: Lru,
     /// What lies in areas.
@@ -52,7 +54,8 @@ impl Entries {
     pub fn copy_for_child(&mut self) -> Entries {
         let (table, free, queue) = (self.table.clone(), self.free.clone(), self.queue.clone());
         let (lru, swapped) = (self.lru.clone(), self.swapped.copy_for_child());
-        let &mut Entries { clean_bytes, borrowed_pages, swapped_pages, raw_pages, clock, hand, .. } = self;
+        let &mut Entries { clean_bytes, borrowed_pages, swapped_pages, raw_pages, clock, hand, vain, .. } =
+            self;
         Entries {
             table,
             free,
@@ -63,6 +66,7 @@ impl Entries {
             raw_pages,
             clock,
             hand,
+            vain,
             lru,
             swapped,
         }
@@ -84,6 +88,7 @@ impl Entries {
             queued: false,
             pins: 0,
             is_hot: false,
+            is_ahead: false,
             io: Io::None,
             place: None,
             is_hashed: false,
@@ -150,6 +155,7 @@ impl Entries {
         self.raw_pages -= if o.is_raw() { o.stored as usize } else { 0 };
         self.swapped_pages += o.stored as usize;
         o.frozen = false;
+        self.vain += if core::mem::take(&mut o.is_ahead) { o.pages.into() } else { 0 };
         if o.io == Io::Back {
             // Who waited for it has it, or it is read once more.
             o.io = Io::None;
@@ -164,6 +170,21 @@ impl Entries {
         (o.body, o.is_hot, o.frozen) = (body, true, false);
         self.raw_pages += if o.is_raw() { o.stored as usize } else { 0 };
         self.forget_hashes(id);
+    }
+
+    /// It is being read before anybody asks for it.
+    pub fn note_ahead(&mut self, id: u32) {
+        self.table[id as usize].is_ahead = true;
+    }
+
+    /// Somebody asks for it. True where it was read before, or is being read, and nobody had.
+    pub fn take_ahead(&mut self, id: u32) -> bool {
+        core::mem::take(&mut self.table[id as usize].is_ahead)
+    }
+
+    /// How many pages were read ahead and left the pool unasked for, since the last call.
+    pub fn take_vain(&mut self) -> usize {
+        core::mem::take(&mut self.vain)
     }
 
     /// What lies in areas.
@@ -204,6 +225,7 @@ impl Entries {
     fn depend_less(&mut self, id: u32) {
         let o = &mut self.table[id as usize];
         o.stored -= 1;
+        o.is_ahead &= o.stored > 0;
         self.borrowed_pages -= o.borrowed as usize;
         self.swapped_pages -= o.is_swapped() as usize;
         self.raw_pages -= o.is_raw() as usize;

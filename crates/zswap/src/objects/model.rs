@@ -73,6 +73,8 @@ impl Areas for Shelves {
         self.reads.push(read);
     }
 
+    fn submit(&mut self) {}
+
     fn discard(&mut self, slots: core::ops::Range<u32>) {
         let (start, end) = (slots.start as u64 * 4096, slots.end as u64 * 4096);
         self.disk.retain(|at, (old_end, ..)| *at >= end || *old_end <= start);

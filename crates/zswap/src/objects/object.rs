@@ -84,6 +84,8 @@ pub struct Object {
     pub(super) pins: u8,
     /// One of its pages was loaded since it became one of the oldest, and others depend on it still.
     pub(super) is_hot: bool,
+    /// It was read before anybody asked for it, and nobody has since.
+    pub(super) is_ahead: bool,
     /// What is under way with its copy in an area.
     pub(super) io: Io,
     /// Where that is, if there is one.
@@ -120,6 +122,11 @@ impl Object {
     /// True where its area does not give it back.
     pub fn is_lost(&self) -> bool {
         matches!(self.io, Io::Lost(_))
+    }
+
+    /// True where it was read before anybody asked for it, and nobody has since.
+    pub fn is_ahead(&self) -> bool {
+        self.is_ahead
     }
 
     /// What is under way with its copy in an area.

@@ -119,6 +119,8 @@ impl Areas for Written {
 
     fn read(&mut self, _: Read) {}
 
+    fn submit(&mut self) {}
+
     fn discard(&mut self, _: Range<u32>) {}
 
     fn find(&self, _: u32) -> Option<(usize, u64)> {
@@ -168,4 +170,27 @@ fn windows_that_did_not_shrink_fill_an_area_to_the_last_slot() {
     assert_eq!(places.len(), swap::CLUSTER as usize / 16);
     assert!(places.iter().all(|piece| piece.is_raw && piece.place.slots().len() == 16));
     assert_eq!(objects.check(), Ok(()));
+}
+
+#[test]
+fn what_was_read_ahead_and_leaves_the_pool_unasked_for_is_counted() {
+    let mut objects = noise(4);
+    while let WriteBack::Begun { .. } = objects.write_back() {
+        objects.written(0, true);
+    }
+    let body = |id: u32| Body::Blob { handle: id + 1, fingerprint: 0, bytes: plain_bytes(16) as u32 };
+    for id in 0..4 {
+        assert!(objects.read_back(id) && !objects.read_back(id));
+        objects.note_ahead(id);
+        objects.came_back(id, Came::Here(body(id)));
+    }
+    objects.served();
+    assert_eq!([0, 0].map(|id| objects.take_ahead(id)), [true, false], "once");
+    // With what lies beside it, which nobody asked for.
+    (0..16).for_each(|_| objects.clean(1));
+    assert!(!objects.take_ahead(1));
+    // Each has a second chance.
+    while let WriteBack::Freed { .. } = objects.write_back() {}
+    assert_eq!([objects.take_vain(), objects.take_vain()], [32, 0]);
+    assert_eq!((objects.swapped_pages(), objects.check()), (48, Ok(())));
 }

@@ -302,6 +302,7 @@ pub fn live(world: Shared, plan: &Plan, pager: &mut Simulated) -> Tally {
         // Somebody asks for memory now and then, and says at times that none is to go to areas.
         pager.ask((turns % 50 < 10).then_some(plan.pages * PAGE / 4));
         pager.set_writeback(turns % 40 >= 10);
+        pager.close_pool(plan.pool == 0 && turns % 60 < 40);
         take_turn(&world, pager, turns);
         turns
     };

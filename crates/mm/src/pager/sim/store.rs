@@ -437,6 +437,10 @@ impl Areas for SimStore {
         world.shelves.area.as_mut().expect("there is an area").queue.push(AreaWork::Read(read));
     }
 
+    fn submit(&mut self) {
+        self.0.borrow_mut().enter();
+    }
+
     fn discard(&mut self, slots: std::ops::Range<u32>) {
         let world = self.0.borrow();
         world.shelves.area.as_ref().expect("there is an area").discard(slots);
