@@ -201,6 +201,7 @@ impl InactiveList {
         let s = &mut self.slots[slot as usize];
         debug_assert!(s.owned.contains(page));
         s.owned.remove(page);
+        s.tried.remove(page);
         core::mem::take(&mut s.prior[page])
     }
 
@@ -236,8 +237,14 @@ impl InactiveList {
         self.slots[slot as usize].is_single = true;
     }
 
-    /// The oldest goes to a compressor.
-    pub fn send(&mut self, slot: u32) {
+    /// All of its pages came with another one, and wait whether anybody asks for them.
+    pub fn try_all(&mut self, slot: u32) {
+        let s = &mut self.slots[slot as usize];
+        s.tried = s.owned;
+    }
+
+    /// The oldest goes to a compressor: which of its pages nobody has asked for that came with another one.
+    pub fn send(&mut self, slot: u32) -> PageMask {
         let s = &mut self.slots[slot as usize];
         debug_assert!(s.used == Use::Inactive);
         s.used = Use::InFlight;
@@ -245,6 +252,7 @@ impl InactiveList {
         self.inactive_pages -= s.present.count();
         self.in_flight += 1;
         self.in_flight_pages += s.sent.count();
+        core::mem::take(&mut s.tried)
     }
 
     /// It comes back from the compressor's queue, the oldest as before.

@@ -54,6 +54,7 @@ use core::ops::Range;
 use core::sync::atomic::Ordering::Relaxed;
 use memcg::{Counts, Stat};
 use vmscan::PAGE;
+use vmscan::returns::Returns;
 use vmscan::watermark::{Usage, Watermarks};
 use vmscan::worth::Worth;
 use zswap::objects::{BATCHES, Objects};
@@ -95,6 +96,8 @@ pub struct Pager<'a, K, S> {
     recompression: Recompression,
     pool_limit: PoolLimit,
     shortage: Shortage,
+    /// What has become of windows that came for one of their pages.
+    returns: Returns,
     /// Of what is read ahead from areas.
     worth: Worth,
     cow: CopyOnWrite,
@@ -135,6 +138,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
             recompression: Recompression::default(),
             pool_limit: PoolLimit::default(),
             shortage: Shortage::default(),
+            returns: Returns::default(),
             worth: Worth::default(),
             cow: CopyOnWrite::default(),
             shared: SharedStore::default(),

@@ -13,6 +13,7 @@
 //!   more processes than CPUs refault ──> load::Load ──> who waits for its turn
 //!   threads that wait for room ──> hunger::Hunger ──> whether the process gets nowhere
 //!   waits for pages against processor time ──> crawl::Crawl ──> whether the program crawls
+//!   fault for which a window may come ──> returns::Returns ──> whether it comes whole
 //!   fate of what was read ahead ──> worth::Worth ──> whether to read beside a page from an area
 //!   page out of an object of many ──> split::Splitting ──> whether each is to have an object of its own
 //! ```
@@ -24,12 +25,14 @@ extern crate alloc;
 
 pub mod asked;
 pub mod crawl;
+pub mod fates;
 pub mod growth;
 pub mod heat;
 pub mod hunger;
 pub mod load;
 pub mod readahead;
 pub mod rest;
+pub mod returns;
 pub mod share;
 pub mod shrinker;
 pub mod split;

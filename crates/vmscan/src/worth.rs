@@ -4,51 +4,38 @@
 //! fate, and the fates of late decide: where most were in vain no more is read so, but for a trial now and then, which
 //! notices a program that goes on in another way.
 
+use crate::fates::Fates;
+
 /// The fates of late.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Worth {
-    wanted: u32,
-    vain: u32,
+    fates: Fates,
     /// How often it was refused since the last trial.
     refused: u32,
 }
 
-/// With more fates than these both counts are halved.
+/// So many fates are remembered.
 const MEMORY: u32 = 1 << 10;
 
 /// So many refusals make a trial due.
 const TRIAL: u32 = 32;
 
 impl Worth {
-    /// So many pages were asked for.
-    pub fn wanted(&mut self, count: usize) {
-        self.wanted += count as u32;
-        self.forget();
-    }
-
-    /// So many went again unasked.
-    pub fn vain(&mut self, count: usize) {
-        self.vain += count as u32;
-        self.forget();
+    /// So many pages were asked for, and so many went again unasked.
+    pub fn add(&mut self, wanted: usize, vain: usize) {
+        self.fates.add(wanted, vain, MEMORY);
     }
 
     /// True where half of it at least is wanted, or a trial is due.
     pub fn pays(&mut self) -> bool {
-        let pays = self.wanted >= self.vain || self.refused == TRIAL;
+        let pays = self.fates.is_one_in(2) || self.refused == TRIAL;
         self.refused = if pays { 0 } else { self.refused + 1 };
         pays
     }
 
     /// Next to all of it is wanted: it may go to the program before it is asked for.
     pub fn is_sure(&self) -> bool {
-        self.wanted > MEMORY / 16 && self.vain < self.wanted / 8
-    }
-
-    fn forget(&mut self) {
-        while self.wanted + self.vain > MEMORY {
-            self.wanted /= 2;
-            self.vain /= 2;
-        }
+        self.fates.known() > MEMORY / 16 && self.fates.is_vain_in(8)
     }
 }
 
@@ -65,22 +52,22 @@ mod tests {
     fn it_pays_while_half_is_wanted_and_is_tried_now_and_then_where_it_does_not() {
         let mut worth = Worth::default();
         assert_eq!((granted(&mut worth, 100), worth.is_sure()), (100, false), "nothing is known");
-        worth.vain(100);
+        worth.add(0, 100);
         assert_eq!(granted(&mut worth, 10 * (TRIAL + 1)), 10);
-        worth.wanted(99);
+        worth.add(99, 0);
         assert_eq!(granted(&mut worth, TRIAL + 1), 1);
-        worth.wanted(1);
+        worth.add(1, 0);
         assert_eq!((granted(&mut worth, 33), worth.is_sure()), (33, false));
     }
 
     #[test]
     fn it_is_sure_where_next_to_all_is_wanted_and_unlearns_it() {
         let mut worth = Worth::default();
-        worth.wanted(100_000);
+        worth.add(100_000, 0);
         assert!(worth.is_sure());
-        worth.vain(200);
+        worth.add(0, 200);
         assert!(!worth.is_sure() && worth.pays());
-        worth.vain(100_000);
+        worth.add(0, 100_000);
         assert!(!worth.pays());
     }
 }

@@ -39,7 +39,7 @@ impl InactiveList {
             Use::Waste => !s.present.is_empty() && s.owned.is_empty(),
             Use::Fetching => s.owned.is_empty(),
         };
-        if !is_right || !s.present.covers(s.owned) {
+        if !is_right || !s.present.covers(s.owned) || !s.owned.covers(s.tried) {
             return Err(format!("slot {slot} has pages that it should not have, or lacks some: {s:x?}"));
         }
         let is_prior = |page: &usize| match s.prior[*page].kind() {

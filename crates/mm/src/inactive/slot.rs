@@ -45,6 +45,8 @@ pub struct Slot {
     /// Each page is to be an object of its own, as those that came one by one, from anywhere; else each lies where it
     /// lay in its window.
     pub is_single: bool,
+    /// Pages of `owned` that came with another one, and wait whether anybody asks for them.
+    pub tried: PageMask,
     /// Told apart from an earlier use of the same slot in the inactive list.
     pub(super) seq: u32,
 }
@@ -61,6 +63,7 @@ impl Slot {
         lent_len: 0,
         sent: PageMask::NONE,
         is_single: false,
+        tried: PageMask::NONE,
         seq: 0,
     };
 

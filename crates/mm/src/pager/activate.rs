@@ -21,9 +21,13 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 return Outcome::Again;
             }
         }
-        let alone = (page, page);
-        let (first, last) =
-            if extent == Extent::Page { alone } else { around(self.inactive.slot(slot), at, page) };
+        // What waits to be asked for waits on.
+        let is_tried = self.inactive.slot(slot).tried.contains(page);
+        if is_tried {
+            self.returns.add(at, true);
+        }
+        let is_alone = extent == Extent::Page || is_tried;
+        let (first, last) = if is_alone { (page, page) } else { around(self.inactive.slot(slot), at, page) };
         let (to, from) = (at - (page - first) * PAGE, self.inactive.at(slot) + first * PAGE);
         let (mut first, mut pages) = (first, last - first + 1);
         // A move interrupts every CPU where the program runs; a copy of one page costs less, and what stays behind

@@ -50,7 +50,9 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 self.objects.retain(id, true);
                 self.inactive.lend(slot, id);
             }
-            self.inactive.send(slot);
+            for page in self.inactive.send(slot).iter() {
+                self.returns.add(self.inactive.slot(slot).owner[page], false);
+            }
             self.objects.store_mut().submit(job);
         }
         got

@@ -9,6 +9,7 @@ use base::PageMask;
 use core::sync::atomic::Ordering::Relaxed;
 use vmscan::heat::Heat;
 use vmscan::readahead::Extent;
+use vmscan::returns::Return;
 use vmscan::{PAGE, WINDOW};
 use zswap::objects::{Object, READ_TRIES};
 
@@ -24,6 +25,25 @@ enum Buffer {
 }
 
 impl<K: Kernel, S: Store> Pager<'_, K, S> {
+    /// Loads a page that a thread waits for, and as much of its window as is likely to be wanted.
+    pub(super) fn load_asked(&mut self, at: usize, entry: Entry, extent: Extent, is_first: bool) -> Outcome {
+        if self.objects.take_ahead(entry.id()) {
+            self.worth.add(self.objects.get(entry.id()).pages.into(), 0);
+        }
+        if self.objects.get(entry.id()).is_swapped() || self.ahead.slot_of(at).is_some() {
+            return self.load(at, entry, extent, is_first);
+        }
+        let extent = match self.returns_of(at, extent) {
+            Return::Whole => extent,
+            Return::Alone => Extent::Page,
+            Return::Tried => match self.try_window(at) {
+                Some(outcome) => return outcome,
+                None => extent,
+            },
+        };
+        self.load(at, entry, extent, is_first)
+    }
+
     /// Loads the page, or its window, from its object. What is tried again counts once.
     pub(super) fn load(&mut self, at: usize, entry: Entry, extent: Extent, is_first: bool) -> Outcome {
         if let Some(slot) = self.ahead.slot_of(at) {
@@ -31,9 +51,6 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             // It is there, and whoever waited has been woken; or not.
             let is_there = self.map.get(at).kind() == Kind::Clean;
             return if is_there { Outcome::Served } else { Outcome::Again };
-        }
-        if self.objects.take_ahead(entry.id()) {
-            self.worth.wanted(self.objects.get(entry.id()).pages.into());
         }
         if self.objects.get(entry.id()).is_swapped() {
             return self.read_back(at, entry, extent);
@@ -72,6 +89,46 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             self.fetch_ahead(to + pages * PAGE, ahead);
         }
         self.landed(at, to, pages, moved, covered)
+    }
+
+    /// How much of a page's window is to come, where it may.
+    fn returns_of(&mut self, at: usize, extent: Extent) -> Return {
+        // What relatives have too is put nowhere else.
+        if extent != Extent::Window || self.cow.is_shared() {
+            return Return::Whole;
+        }
+        if self.limit.evicts_all() { self.returns.take_turns() } else { self.returns.decide(at) }
+    }
+
+    /// Loads what is stored around a page: the page goes to the program, the rest waits on the inactive list, and has
+    /// its objects as priors. `None` where nothing is beside it, a page is damaged, which need not be this one, or
+    /// there is no room.
+    fn try_window(&mut self, at: usize) -> Option<Outcome> {
+        let (to, pages) = self.stored_around(at, Extent::Window);
+        if pages == 1 {
+            return None;
+        }
+        let slot = self.slot_to_load()?;
+        let base = self.inactive.at(slot);
+        let place = |page: usize| page / PAGE % WINDOW_PAGES;
+        if self.load_run(to, pages, base + place(to) * PAGE).is_err() {
+            self.put_back(slot);
+            return None;
+        }
+        let landed = self.kernel.copy(at, base + place(at) * PAGE, PAGE);
+        self.loaded(at, landed.bytes, None);
+        self.inactive.hold(slot, false);
+        let beside = PageMask::range(place(to)..place(to) + pages) - PageMask::page(place(at));
+        self.stat.count_in(beside);
+        for page in beside.iter().map(|index| (at & !(WINDOW - 1)) + index * PAGE) {
+            let entry = self.map.get(page);
+            self.inactive.put(slot, place(page), page, entry.with_kind(Kind::Clean));
+            let id = slot * WINDOW_PAGES as u32 + place(page) as u32;
+            self.map.set(page, Entry::new(Kind::Inactive, id, 0, Heat::COLD).evicted_with(entry));
+            self.objects.clean(entry.id());
+        }
+        self.inactive.try_all(slot);
+        Some(self.landed(at, at, 1, landed, landed.bytes > 0))
     }
 
     /// Where so many pages are loaded to: stock is moved in whole, or page by page while one thread alone misses.
@@ -209,7 +266,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         let is_sure = self.worth.is_sure() || extent != Extent::Window;
         let is_stored = |page: &usize| {
             let entry = self.map.get(*page);
-            let is_here = |object: &Object| !object.is_swapped() && (is_sure || !object.is_ahead());
+            let may_come = |object: &Object| is_sure || *page == at || !object.is_ahead();
+            let is_here = |object: &Object| !object.is_swapped() && may_come(object);
             entry.kind() == Kind::Stored && is_here(self.objects.get(entry.id()))
         };
         let start = (window..at).step_by(PAGE).rev().take_while(is_stored).last().unwrap_or(at);

@@ -56,7 +56,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             let entry = self.map.get(fault.at);
             let outcome = match entry.kind() {
                 Kind::Inactive => self.activate(fault.at, entry, extent),
-                Kind::Stored => self.load(fault.at, entry, extent, pauses == 0),
+                Kind::Stored => self.load_asked(fault.at, entry, extent, pauses == 0),
                 Kind::Zero | Kind::None | Kind::Clean => self.fill(fault, entry, extent, gate),
             };
             match outcome {

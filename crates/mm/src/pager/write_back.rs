@@ -200,7 +200,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             return Outcome::Starving;
         }
         self.objects.read_back(entry.id());
-        self.worth.vain(self.objects.take_vain());
+        self.worth.add(0, self.objects.take_vain());
         if extent != Extent::Page && self.worth.pays() {
             let window = at & !(WINDOW - 1);
             for page in (window..window + WINDOW).step_by(PAGE) {

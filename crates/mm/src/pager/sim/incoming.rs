@@ -6,6 +6,7 @@ use super::scene::{SOMEBODY, Scene, pages};
 use super::store::WORKERS;
 use crate::inactive::Use;
 use crate::swap_map::Kind;
+use core::sync::atomic::Ordering::Relaxed;
 use vmscan::{PAGE, WINDOW};
 
 #[test]
@@ -125,6 +126,29 @@ fn an_object_whose_pages_are_picked_one_by_one_is_split() {
     assert_eq!(scene.world.borrow().shelves.objects(), 0);
     scene.go_on();
     assert_eq!((scene.pager.stored_bytes(), scene.world.borrow().shelves.objects()), (16 * PAGE, 16));
+    scene.reads_back(pages(0..16), 0);
+}
+
+#[test]
+fn what_comes_with_a_page_on_trial_waits_to_be_asked_for_and_is_not_stored_anew() {
+    let mut scene = Scene::new();
+    scene.write(pages(0..16));
+    scene.go_on();
+    // The third fault in a window is for all of it, and the first such is a trial.
+    for page in 0..2 {
+        scene.pager.ahead.fault(BASE + page * PAGE);
+    }
+    scene.reads_back(pages(2..3), 0);
+    let kinds = |scene: &Scene, kind| (0..16).filter(|&p| scene.kind(BASE + p * PAGE) == kind).count();
+    assert_eq!([Kind::Clean, Kind::Inactive].map(|kind| kinds(&scene, kind)), [1, 15]);
+    let slot = scene.pager.map.get(BASE).id() / 16;
+    assert_eq!(scene.pager.inactive.slot(slot).tried.count(), 15);
+    scene.reads_back(pages(7..8), 0);
+    assert_eq!([Kind::Clean, Kind::Inactive].map(|kind| kinds(&scene, kind)), [2, 14]);
+    assert_eq!(scene.pager.inactive.slot(slot).tried.count(), 14);
+    scene.go_on();
+    let reused = scene.pager.stat.clean_reused.load(Relaxed);
+    assert_eq!((kinds(&scene, Kind::Stored), reused, scene.world.borrow().shelves.objects()), (16, 16, 1));
     scene.reads_back(pages(0..16), 0);
 }
 
