@@ -86,8 +86,8 @@ impl Queue {
     }
 
     /// The same, and the kernel keeps the description of a file open until nothing of the queue is under way any more,
-    /// however its process ends: what that has locked by it stays locked until then. The rings are mapped in `room`,
-    /// where there is one for so many entries.
+    /// however its process ends: what that has locked by it stays locked until then. The rings lie in `room`, which is
+    /// for so many entries, or without one where the kernel maps them.
     pub fn open_keeping(
         entries: u32,
         bell: Option<&Fd>,

@@ -111,7 +111,6 @@ impl PageStore {
         stat: &'static Stat,
         areas: Option<SwapAreas>,
     ) -> PageStore {
-        // SAFETY: the caller's contract; the copy's own fields are never dropped.
         let PageStore {
             cache,
             codec,
@@ -122,6 +121,7 @@ impl PageStore {
             stored,
             areas: parents_areas,
             ..
+            // SAFETY: the caller's contract; the copy's own fields are never dropped.
         } = unsafe { parents.read() };
         // Its descriptors are of other files here, and its rings are not mapped.
         mem::forget(parents_areas);
