@@ -3,7 +3,7 @@ CARGO ?= cargo
 ZFOLIO := target/release/zfolio
 
 help: ## this list
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 10
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 15
 
 demo: ## a python3 program that wants 1.2 GiB, alone and in 256 MiB: about a minute after the build
 	@tools/setup demo
@@ -51,6 +51,9 @@ bench-build: build ## a build with 4 to 16 jobs over swap areas, against zswap a
 bench-swapped: build ## real programs in parts of their memory over a swap area, against the kernel's swap file
 	bench/swapped
 
+bench-traces: ## policies on recorded traces: what each would cost (replay record makes more of them)
+	$(CARGO) run --quiet --release --package replay -- run crates/replay/traces/*/*.trace
+
 deny: ## licences and sources of the dependencies (needs cargo-deny)
 	$(CARGO) deny --all-features check
 
@@ -60,4 +63,5 @@ fmt: ## formats the Rust code
 clean: ## removes what was built
 	$(CARGO) clean
 
-.PHONY: help demo test build install programs torture kernels suites soak fuzz miri bench bench-build bench-swapped deny fmt clean
+.PHONY: help demo test build install programs torture kernels suites soak fuzz miri bench bench-build bench-swapped \
+	bench-traces deny fmt clean

@@ -15,6 +15,8 @@
 //!   waits for pages against processor time ──> crawl::Crawl ──> whether the program crawls
 //!   fault for which a window may come ──> returns::Returns ──> whether it comes whole
 //!   fate of what was read ahead ──> worth::Worth ──> whether to read beside a page from an area
+//!   page that is out, asked for or not ──> hazard::Hazard ──> how likely it is to be asked for
+//!   oldest page of each tier ──> price::cheapest ──> which goes on, and where to
 //!   page out of an object of many ──> split::Splitting ──> whether each is to have an object of its own
 //! ```
 
@@ -27,9 +29,11 @@ pub mod asked;
 pub mod crawl;
 pub mod fates;
 pub mod growth;
+pub mod hazard;
 pub mod heat;
 pub mod hunger;
 pub mod load;
+pub mod price;
 pub mod readahead;
 pub mod rest;
 pub mod returns;

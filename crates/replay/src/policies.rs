@@ -1,0 +1,109 @@
+//! What is compared: policies that decide about a [`Memory`].
+//!
+//! Most of them see each touch, as no operating system does. The price sees what a pager sees: faults.
+
+mod belady;
+mod clock;
+mod lru;
+mod ordered;
+mod price;
+
+use crate::memory::{Figures, Memory};
+use crate::trace::{Event, PageId, Trace};
+use anyhow::{Result, bail};
+use vmscan::PAGE;
+use vmscan::hazard::Us;
+use vmscan::price::{Costs, Tier};
+
+/// Decides which page goes where.
+pub trait Policy {
+    /// In an event of the trace the program touched a page, which was at `was`, if it was there.
+    fn touched(&mut self, memory: &Memory<'_>, page: PageId, was: Option<Tier>, event: usize);
+
+    /// Until the memory is no longer over its limit, pages go, but not the one that was touched last. Where that is not
+    /// enough, the memory stays over its limit.
+    fn make_room(&mut self, memory: &mut Memory<'_>);
+
+    /// A page is discarded, which is at `was` until then.
+    fn discarded(&mut self, memory: &Memory<'_>, page: PageId, was: Tier);
+
+    /// Time went on.
+    fn tick(&mut self, _now: Us) {}
+}
+
+/// The policies by name, with what each is.
+pub const NAMES: [(&str, &str); 9] = [
+    ("swap", "LRU, all to the area: a plain swap file"),
+    ("zram", "LRU, all compressed page by page"),
+    ("clock", "CLOCK, all compressed page by page"),
+    ("zswap:20", "LRU, page by page into so many percent of the limit, from there to the area"),
+    ("zswap:40", "the same, with twice as much"),
+    ("dense", "LRU, all compressed densely"),
+    ("belady", "what is used last of all goes, compressed page by page: the fewest misses"),
+    ("price", "one price, compressed alone and densely"),
+    ("price+area", "one price, with an area"),
+];
+
+/// The policies that can be run and have their tiers fixed.
+pub fn fixed() -> impl Iterator<Item = &'static str> {
+    NAMES.into_iter().map(|(name, _)| name).filter(|name| is_fixed(name))
+}
+
+/// True for a policy that sees no future, and whose tiers are fixed.
+pub fn is_fixed(name: &str) -> bool {
+    name != "belady" && !name.starts_with("price")
+}
+
+/// The policy of a name.
+fn named<'t>(name: &str, trace: &'t Trace) -> Result<Box<dyn Policy + 't>> {
+    let pool_percent = name.strip_prefix("zswap:").and_then(|percent| percent.parse().ok());
+    Ok(match name {
+        "swap" => Box::new(lru::Lru::new(Tier::Area, None)),
+        "zram" => Box::new(lru::Lru::new(Tier::Fast, None)),
+        "dense" => Box::new(lru::Lru::new(Tier::Dense, None)),
+        "clock" => Box::new(clock::Clock::default()),
+        "belady" => Box::new(belady::Belady::new(trace)),
+        "price" => Box::new(price::Price::new(trace, false)),
+        "price+area" => Box::new(price::Price::new(trace, true)),
+        _ if pool_percent.is_some() => Box::new(lru::Lru::new(Tier::Fast, pool_percent)),
+        _ => bail!("no policy is named {name}: {}", NAMES.map(|(name, _)| name).join(", ")),
+    })
+}
+
+/// Plays a trace through a policy in a limit of so many percent of its footprint; None where even compressed it is
+/// larger than that.
+pub fn play(trace: &Trace, name: &str, costs: Costs, percent: usize) -> Result<Option<Figures>> {
+    let mut policy = named(name, trace)?;
+    let mut memory = Memory::new(trace, costs, trace.footprint_pages() * PAGE * percent / 100);
+    let mut us = 0;
+    for (event, of) in trace.events.iter().enumerate() {
+        match *of {
+            Event::Touch { page, .. } => {
+                let was = memory.touch(page);
+                policy.touched(&memory, page, was, event);
+                if memory.is_over() {
+                    policy.make_room(&mut memory);
+                }
+                if memory.is_over() {
+                    return Ok(None);
+                }
+            }
+            Event::Ran { us: passed } => {
+                us += Us::from(passed);
+                policy.tick(us);
+            }
+            Event::Discard { first, count } => {
+                for page in first..first + count {
+                    if let Some(was) = memory.place(page) {
+                        policy.discarded(&memory, page, was);
+                        memory.discard(page);
+                    }
+                }
+            }
+        }
+    }
+    Ok(Some(memory.figures().clone()))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,190 @@
+//! zfolio's own: one price of memory, as [`vmscan::price`] has it. It sees faults alone.
+
+use super::Policy;
+use crate::memory::Memory;
+use crate::trace::{PageId, Trace};
+use std::collections::VecDeque;
+use vmscan::PAGE;
+use vmscan::hazard::{CLASSES, FRESH, Hazard, Us};
+use vmscan::price::{self, Head, Probing, Step, TIERS, Tier};
+
+/// What is known of a page.
+#[derive(Clone, Copy, Default)]
+struct State {
+    class: u8,
+    /// Since when it is mapped, or out.
+    since_us: Us,
+    /// Of its place in a list; an older one is void.
+    stamp: u32,
+}
+
+/// Pages unmapped for each that goes on, at most.
+const UNMAPPED_A_STEP: usize = 1;
+
+/// Lists of pages by tier and class, each the oldest first.
+pub struct Price {
+    states: Vec<State>,
+    lists: [[VecDeque<(PageId, u32)>; CLASSES]; TIERS],
+    hazard: Hazard,
+    probing: Probing,
+    has_area: bool,
+    /// Of what went to each tier: how many pages, and what they take.
+    sizes: [(f32, f32); TIERS],
+    now_us: Us,
+    last: PageId,
+}
+
+impl Price {
+    /// With tiers in memory, and an area if there is one.
+    pub fn new(trace: &Trace, has_area: bool) -> Price {
+        Price {
+            states: vec![State::default(); trace.pages.len()],
+            lists: Default::default(),
+            hazard: Hazard::default(),
+            probing: Probing::default(),
+            has_area,
+            sizes: [PAGE as f32, PAGE as f32, 2000.0, 1000.0, 0.0].map(|bytes| (16.0, 16.0 * bytes)),
+            now_us: 0,
+            last: 0,
+        }
+    }
+
+    fn push(&mut self, page: PageId, tier: Tier) {
+        let state = &mut self.states[page as usize];
+        state.stamp += 1;
+        self.lists[tier as usize][usize::from(state.class)].push_back((page, state.stamp));
+    }
+
+    /// The oldest page of a list that is still there.
+    fn oldest(&mut self, tier: Tier, class: usize) -> Option<PageId> {
+        let list = &mut self.lists[tier as usize][class];
+        while let Some(&(page, stamp)) = list.front() {
+            if self.states[page as usize].stamp == stamp {
+                return Some(page);
+            }
+            list.pop_front();
+        }
+        None
+    }
+
+    /// What a page takes where it is, and is likely to take below: as others do in the mean, in proportion
+    /// where it is compressed.
+    fn bytes(&self, memory: &Memory<'_>, page: PageId, tier: Tier) -> [f32; TIERS] {
+        let means = self.sizes.map(|(pages, bytes)| bytes / pages);
+        let takes = memory.bytes_in(page, tier) as f32;
+        let mut bytes = means.map(|mean| mean * takes / means[tier as usize]);
+        if !self.has_area {
+            bytes[Tier::Area as usize] = f32::NAN;
+        }
+        bytes
+    }
+
+    /// What is to go on next, and from which page.
+    fn next_step(&mut self, memory: &Memory<'_>) -> Option<(PageId, Step)> {
+        let mut heads = Vec::new();
+        let mut pages = Vec::new();
+        for tier in [Tier::Inactive, Tier::Fast, Tier::Dense] {
+            for class in 0..CLASSES {
+                let Some(page) = self.oldest(tier, class) else { continue };
+                let State { class, since_us, .. } = self.states[page as usize];
+                heads.push(Head { tier, class, since_us, bytes: self.bytes(memory, page, tier) });
+                pages.push(page);
+            }
+        }
+        let step = price::cheapest(&heads, &self.hazard, memory.costs())?;
+        Some((pages[step.head], step))
+    }
+
+    /// The page that costs least to unmap, and what; not the one that is being touched.
+    fn next_probe(&mut self, memory: &Memory<'_>) -> Option<(PageId, f32)> {
+        let oldest = (0..CLASSES).filter_map(|class| {
+            self.oldest(Tier::Resident, class)?;
+            let list = &self.lists[Tier::Resident as usize][class];
+            let is_there =
+                |of: &&(PageId, u32)| of.0 != self.last && self.states[of.0 as usize].stamp == of.1;
+            let &(page, _) = list.iter().find(is_there)?;
+            let mapped_us = self.now_us - self.states[page as usize].since_us;
+            Some((page, self.probing.cost(class as u8, mapped_us, memory.costs())))
+        });
+        oldest.min_by(|(_, a), (_, b)| a.total_cmp(b))
+    }
+
+    fn unmap(&mut self, memory: &mut Memory<'_>, page: PageId) {
+        let state = &mut self.states[page as usize];
+        state.since_us = self.hazard.out(state.class);
+        memory.put(page, Tier::Inactive);
+        self.push(page, Tier::Inactive);
+    }
+
+    fn go_on(&mut self, memory: &mut Memory<'_>, page: PageId, to: Tier) {
+        if memory.place(page) == Some(Tier::Inactive) {
+            self.probing.add(self.states[page as usize].class, false);
+        }
+        memory.put(page, to);
+        let (pages, bytes) = &mut self.sizes[to as usize];
+        *pages += 1.0;
+        *bytes += memory.bytes_in(page, to) as f32;
+        // What takes nothing has nowhere to go.
+        if memory.bytes_in(page, to) == 0 {
+            self.states[page as usize].stamp += 1;
+        } else {
+            self.push(page, to);
+        }
+    }
+}
+
+impl Policy for Price {
+    fn touched(&mut self, _memory: &Memory<'_>, page: PageId, was: Option<Tier>, _event: usize) {
+        self.last = page;
+        let State { class, since_us, .. } = self.states[page as usize];
+        let class = match was {
+            Some(Tier::Resident) => return,
+            None => FRESH,
+            Some(tier) => {
+                if tier == Tier::Inactive {
+                    self.probing.add(class, true);
+                }
+                self.hazard.touched(class, since_us)
+            }
+        };
+        let state = &mut self.states[page as usize];
+        (state.class, state.since_us) = (class, self.now_us);
+        self.push(page, Tier::Resident);
+    }
+
+    fn make_room(&mut self, memory: &mut Memory<'_>) {
+        let mut unmapped = 0;
+        while memory.is_over() {
+            let (step, probe) = (self.next_step(memory), self.next_probe(memory));
+            let (pages, fast) = self.sizes[Tier::Fast as usize];
+            let saves = (PAGE as f32) - fast / pages;
+            match (step, probe) {
+                (None, None) => break,
+                (None, Some((page, _))) => self.unmap(memory, page),
+                (Some((_, step)), Some((page, cost)))
+                    if unmapped < UNMAPPED_A_STEP && step.price * saves > cost =>
+                {
+                    self.unmap(memory, page);
+                    unmapped += 1;
+                }
+                (Some((page, step)), _) => {
+                    self.go_on(memory, page, step.to);
+                    unmapped = 0;
+                }
+            }
+        }
+    }
+
+    fn discarded(&mut self, _memory: &Memory<'_>, page: PageId, was: Tier) {
+        let state = &mut self.states[page as usize];
+        state.stamp += 1;
+        if was != Tier::Resident {
+            self.hazard.gone(state.class, state.since_us);
+        }
+    }
+
+    fn tick(&mut self, now: Us) {
+        self.now_us = now;
+        self.hazard.tick(now);
+    }
+}
