@@ -69,6 +69,9 @@ enum Do {
     },
 }
 
+/// What a page takes that comes beside another: it is decompressed, and mapped in one go with the others.
+const BRING_US: f32 = 2.0;
+
 /// What it takes of an engine's time to bring a page to each tier, as far as it counts beside stall: where a CPU is
 /// idle it costs nobody a wait.
 const WORK_US: [f32; TIERS] = [0.0, 0.5, 1.0, 3.0, 3.0];
@@ -129,30 +132,33 @@ fn run(percent: &[u8], names: &[String], costs: &[f32], traces: &[PathBuf]) -> R
     ensure!(costs.len() == 4, "--costs takes four numbers, as 7,12,30,110");
     let mut touch_us = [0.0; TIERS];
     touch_us[1..].copy_from_slice(costs);
-    let costs = Costs { touch_us, work_us: WORK_US };
+    let costs = Costs { touch_us, bring_us: BRING_US, work_us: WORK_US };
     let (mut text, mut ratios) = (String::new(), vec![Vec::new(); names.len()]);
     for path in traces {
         let trace = Trace::read(path)?;
         let time_us = |figures: &Figures| trace.ran_us() as f64 + figures.stall_us;
         for percent in percent {
             writeln!(text, "{} at {percent} %", name(path))?;
-            writeln!(text, "  policy          misses      soft  stall ms   to fast  to dense   to area")?;
+            writeln!(
+                text,
+                "  policy                  misses      soft   brought      vain  stall ms   to fast  to dense   to area"
+            )?;
             let played = names.iter().map(|name| policies::play(&trace, name, costs, usize::from(*percent)));
             let played = played.collect::<Result<Vec<_>>>()?;
             let fixed = names.iter().zip(&played).filter(|(name, _)| policies::is_fixed(name));
             let best =
                 fixed.filter_map(|(_, figures)| figures.as_ref().map(time_us)).fold(f64::INFINITY, f64::min);
             for ((name, figures), ratios) in names.iter().zip(&played).zip(&mut ratios) {
-                writeln!(text, "  {name:10} {}", figures.as_ref().map_or("   does not fit".to_owned(), row))?;
+                writeln!(text, "  {name:18} {}", figures.as_ref().map_or("   does not fit".to_owned(), row))?;
                 ratios.extend(figures.as_ref().map(|figures| time_us(figures) / best));
             }
         }
     }
     let fixed = policies::fixed().collect::<Vec<_>>().join(", ");
     writeln!(text, "time of the program with its waits, as times the least of {fixed}:")?;
-    writeln!(text, "  policy        mean  largest  rows")?;
+    writeln!(text, "  policy                mean  largest  rows")?;
     for (name, ratios) in names.iter().zip(&ratios) {
-        writeln!(text, "  {name:10} {}", summary(ratios))?;
+        writeln!(text, "  {name:18} {}", summary(ratios))?;
     }
     Ok(text)
 }
@@ -168,7 +174,8 @@ fn row(figures: &Figures) -> String {
     let [_, _, fast, dense, area] = figures.moves;
     let (misses, soft, stall_ms) =
         (figures.misses(), figures.touches[Tier::Inactive as usize], figures.stall_us / 1e3);
-    format!("{misses:>11} {soft:>9} {stall_ms:>9.1} {fast:>9} {dense:>9} {area:>9}")
+    let [brought, vain] = [figures.brought, figures.vain];
+    format!("{misses:>11} {soft:>9} {brought:>9} {vain:>9} {stall_ms:>9.1} {fast:>9} {dense:>9} {area:>9}")
 }
 
 fn name(path: &Path) -> String {

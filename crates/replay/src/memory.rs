@@ -1,8 +1,11 @@
 //! The memory that a policy decides about: where each page of the trace is, what it takes, and what touches have cost.
 
 use crate::trace::{Page, PageId, Trace};
-use vmscan::PAGE;
 use vmscan::price::{Costs, TIERS, Tier};
+use vmscan::{PAGE, WINDOW};
+
+/// Pages of a window.
+const WINDOW_PAGES: u64 = (WINDOW / PAGE) as u64;
 
 /// What was counted.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -13,6 +16,9 @@ pub struct Figures {
     pub moves: [u64; TIERS],
     /// Touches of pages that were not there yet.
     pub fresh: u64,
+    /// Pages that came beside one that was touched, and those of them that went again untouched.
+    pub brought: u64,
+    pub vain: u64,
     /// How long the program waited, in microseconds.
     pub stall_us: f64,
 }
@@ -28,6 +34,8 @@ impl Figures {
 pub struct Memory<'t> {
     pages: &'t [Page],
     places: Vec<Option<Tier>>,
+    /// It came beside another, and was not touched since.
+    is_brought: Vec<bool>,
     costs: Costs,
     limit_bytes: usize,
     bytes: usize,
@@ -37,8 +45,9 @@ pub struct Memory<'t> {
 impl Memory<'_> {
     /// None of the pages is there.
     pub fn new(trace: &Trace, costs: Costs, limit_bytes: usize) -> Memory<'_> {
-        let places = vec![None; trace.pages.len()];
-        Memory { pages: &trace.pages, places, costs, limit_bytes, bytes: 0, figures: Figures::default() }
+        let (places, is_brought) = (vec![None; trace.pages.len()], vec![false; trace.pages.len()]);
+        let figures = Figures::default();
+        Memory { pages: &trace.pages, places, is_brought, costs, limit_bytes, bytes: 0, figures }
     }
 
     /// Where a page is, if it is there.
@@ -55,6 +64,11 @@ impl Memory<'_> {
             Tier::Dense => page.dense_bytes.min(page.alone_bytes) as usize,
             Tier::Area => 0,
         }
+    }
+
+    /// Where it is in the program's memory, in bytes.
+    pub fn address(&self, page: PageId) -> usize {
+        self.pages[page as usize].number as usize * PAGE
     }
 
     /// What touches and ways cost.
@@ -80,6 +94,7 @@ impl Memory<'_> {
     /// The program touches a page, and has it then. What is returned is where it was.
     pub fn touch(&mut self, page: PageId) -> Option<Tier> {
         let was = self.place(page);
+        self.is_brought[page as usize] = false;
         match was {
             None => self.figures.fresh += 1,
             Some(Tier::Resident) => return was,
@@ -99,12 +114,38 @@ impl Memory<'_> {
     pub fn put(&mut self, page: PageId, tier: Tier) {
         assert!(self.place(page).is_some_and(|place| place != tier), "page {page} is no page for {tier:?}");
         self.figures.moves[tier as usize] += 1;
+        self.went(page);
         self.set(page, Some(tier));
+    }
+
+    /// A page comes to the program beside one that is touched.
+    pub fn bring(&mut self, page: PageId) {
+        assert!(self.place(page).is_some_and(|place| place >= Tier::Fast), "page {page}");
+        self.figures.brought += 1;
+        self.figures.stall_us += f64::from(self.costs.bring_us);
+        self.is_brought[page as usize] = true;
+        self.set(page, Some(Tier::Resident));
+    }
+
+    /// The other pages of a page's window that are compressed, or in the area.
+    pub fn stored_beside(&self, page: PageId) -> Vec<PageId> {
+        let window = |page: usize| self.pages[page].number / WINDOW_PAGES;
+        let is_beside = |other: &usize| window(*other) == window(page as usize);
+        let before = (0..page as usize).rev().take_while(is_beside);
+        let after = (page as usize + 1..self.pages.len()).take_while(is_beside);
+        let is_stored = |page: &PageId| self.place(*page) >= Some(Tier::Fast);
+        before.chain(after).map(|page| page as PageId).filter(is_stored).collect()
     }
 
     /// A page is there no more.
     pub fn discard(&mut self, page: PageId) {
+        self.went(page);
         self.set(page, None);
+    }
+
+    fn went(&mut self, page: PageId) {
+        let is_brought = std::mem::take(&mut self.is_brought[page as usize]);
+        self.figures.vain += u64::from(is_brought && self.place(page) <= Some(Tier::Inactive));
     }
 
     fn set(&mut self, page: PageId, place: Option<Tier>) {

@@ -17,8 +17,9 @@ use vmscan::price::{Costs, Tier};
 
 /// Decides which page goes where.
 pub trait Policy {
-    /// In an event of the trace the program touched a page, which was at `was`, if it was there.
-    fn touched(&mut self, memory: &Memory<'_>, page: PageId, was: Option<Tier>, event: usize);
+    /// In an event of the trace the program touched a page, which was at `was`, if it was there. Others may come beside
+    /// it.
+    fn touched(&mut self, memory: &mut Memory<'_>, page: PageId, was: Option<Tier>, event: usize);
 
     /// Until the memory is no longer over its limit, pages go, but not the one that was touched last. Where that is not
     /// enough, the memory stays over its limit.
@@ -32,16 +33,19 @@ pub trait Policy {
 }
 
 /// The policies by name, with what each is.
-pub const NAMES: [(&str, &str); 9] = [
+pub const NAMES: [(&str, &str); 12] = [
     ("swap", "LRU, all to the area: a plain swap file"),
     ("zram", "LRU, all compressed page by page"),
     ("clock", "CLOCK, all compressed page by page"),
     ("zswap:20", "LRU, page by page into so many percent of the limit, from there to the area"),
     ("zswap:40", "the same, with twice as much"),
     ("dense", "LRU, all compressed densely"),
+    ("swap+windows", "as swap, and what is out of a window comes with each page of it"),
+    ("zram+windows", "as zram, with that"),
     ("belady", "what is used last of all goes, compressed page by page: the fewest misses"),
     ("price", "one price, compressed alone and densely"),
     ("price+area", "one price, with an area"),
+    ("price+area+beside", "with an area, and what is beside a page comes with it where that pays"),
 ];
 
 /// The policies that can be run and have their tiers fixed.
@@ -51,7 +55,7 @@ pub fn fixed() -> impl Iterator<Item = &'static str> {
 
 /// True for a policy that sees no future, and whose tiers are fixed.
 pub fn is_fixed(name: &str) -> bool {
-    name != "belady" && !name.starts_with("price")
+    name != "belady" && !name.starts_with("price") && !name.ends_with("+windows")
 }
 
 /// The policy of a name.
@@ -59,12 +63,15 @@ fn named<'t>(name: &str, trace: &'t Trace) -> Result<Box<dyn Policy + 't>> {
     let pool_percent = name.strip_prefix("zswap:").and_then(|percent| percent.parse().ok());
     Ok(match name {
         "swap" => Box::new(lru::Lru::new(Tier::Area, None)),
+        "swap+windows" => Box::new(lru::Lru::new(Tier::Area, None).with_windows()),
+        "zram+windows" => Box::new(lru::Lru::new(Tier::Fast, None).with_windows()),
         "zram" => Box::new(lru::Lru::new(Tier::Fast, None)),
         "dense" => Box::new(lru::Lru::new(Tier::Dense, None)),
         "clock" => Box::new(clock::Clock::default()),
         "belady" => Box::new(belady::Belady::new(trace)),
-        "price" => Box::new(price::Price::new(trace, false)),
-        "price+area" => Box::new(price::Price::new(trace, true)),
+        "price" => Box::new(price::Price::new(trace, false, false)),
+        "price+area" => Box::new(price::Price::new(trace, true, false)),
+        "price+area+beside" => Box::new(price::Price::new(trace, true, true)),
         _ if pool_percent.is_some() => Box::new(lru::Lru::new(Tier::Fast, pool_percent)),
         _ => bail!("no policy is named {name}: {}", NAMES.map(|(name, _)| name).join(", ")),
     })
@@ -80,7 +87,7 @@ pub fn play(trace: &Trace, name: &str, costs: Costs, percent: usize) -> Result<O
         match *of {
             Event::Touch { page, .. } => {
                 let was = memory.touch(page);
-                policy.touched(&memory, page, was, event);
+                policy.touched(&mut memory, page, was, event);
                 if memory.is_over() {
                     policy.make_room(&mut memory);
                 }

@@ -23,6 +23,11 @@ impl Fates {
         self.wanted + self.vain
     }
 
+    /// The part that was wanted; 0 where nothing is known.
+    pub fn wanted_part(&self) -> f32 {
+        self.wanted as f32 / self.known().max(1) as f32
+    }
+
     /// True where one of so many was wanted, or more.
     pub fn is_one_in(&self, count: u32) -> bool {
         self.wanted * count >= self.known()
@@ -48,6 +53,7 @@ mod tests {
         );
         fates.add(25, 75, 1000);
         assert_eq!([3, 4].map(|count| fates.is_one_in(count)), [false, true]);
+        assert_eq!((fates.wanted_part(), Fates::default().wanted_part()), (0.25, 0.0));
         fates.add(500, 0, 1000);
         assert_eq!([8, 9].map(|count| fates.is_vain_in(count)), [true, false]);
         fates.add(0, 100_000, 1000);

@@ -15,6 +15,7 @@
 //!   waits for pages against processor time ──> crawl::Crawl ──> whether the program crawls
 //!   fault for which a window may come ──> returns::Returns ──> whether it comes whole
 //!   fate of what was read ahead ──> worth::Worth ──> whether to read beside a page from an area
+//!   miss, and what misses beside it ──> beside::Beside ──> how likely the rest of a window is to be wanted
 //!   page that is out, asked for or not ──> hazard::Hazard ──> how likely it is to be asked for
 //!   oldest page of each tier ──> price::cheapest ──> which goes on, and where to
 //!   page out of an object of many ──> split::Splitting ──> whether each is to have an object of its own
@@ -26,6 +27,7 @@
 extern crate alloc;
 
 pub mod asked;
+pub mod beside;
 pub mod crawl;
 pub mod fates;
 pub mod growth;

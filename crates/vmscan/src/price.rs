@@ -43,6 +43,8 @@ pub const ALL: [Tier; TIERS] = [Tier::Resident, Tier::Inactive, Tier::Fast, Tier
 pub struct Costs {
     /// How long a thread waits that touches a page there.
     pub touch_us: [f32; TIERS],
+    /// How much longer a thread waits for each page that comes beside the one that it touches.
+    pub bring_us: f32,
     /// The part that counts of the processor time which a page takes to get there.
     pub work_us: [f32; TIERS],
 }
@@ -85,6 +87,28 @@ pub fn cheapest(heads: &[Head], hazard: &Hazard, costs: &Costs) -> Option<Step> 
     steps.min_by(|a, b| a.price.total_cmp(&b.price))
 }
 
+/// A page beside one that missed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Neighbour {
+    /// How likely it is to be wanted soon.
+    pub chance: f32,
+    /// How long a thread waits that misses it.
+    pub touch_us: f32,
+    /// How much longer one waits that it comes along with.
+    pub bring_us: f32,
+    /// What it takes more in the program than where it is.
+    pub bytes: f32,
+    /// How long it lies in the program if nobody touches it.
+    pub lies_us: f32,
+}
+
+/// True where it saves more than it costs that a page comes along: what it takes in vain has a price, and has to go
+/// again, which takes as long as it took to bring it.
+pub fn brings(neighbour: Neighbour, price: f32) -> bool {
+    let Neighbour { chance, touch_us, bring_us, bytes, lies_us } = neighbour;
+    chance * touch_us > 2.0 * bring_us + (1.0 - chance) * price * bytes * lies_us
+}
+
 /// What became of pages that were unmapped, by class.
 #[derive(Clone, Debug, Default)]
 pub struct Probing {
@@ -123,7 +147,8 @@ mod tests {
     use super::*;
     use crate::hazard::FRESH;
 
-    const COSTS: Costs = Costs { touch_us: [0.0, 7.0, 12.0, 30.0, 100.0], work_us: [0.0; TIERS] };
+    const COSTS: Costs =
+        Costs { touch_us: [0.0, 7.0, 12.0, 30.0, 100.0], bring_us: 2.0, work_us: [0.0; TIERS] };
     const BYTES: [f32; TIERS] = [4096.0, 4096.0, 1800.0, 900.0, 0.0];
 
     /// After a second in which pages of class 3 were asked for within 10 ms, and those of class 6 never.
@@ -173,6 +198,14 @@ mod tests {
         let free = cheapest(&[warm], &hazard, &COSTS).unwrap();
         let dear = Costs { work_us: [0.0, 0.0, 2.0, 1000.0, 1000.0], ..COSTS };
         assert!(cheapest(&[warm], &hazard, &dear).unwrap().price > 5.0 * free.price);
+    }
+
+    #[test]
+    fn a_page_comes_along_where_that_is_likely_to_save_more_than_its_memory_costs() {
+        let fast = Neighbour { chance: 0.5, touch_us: 12.0, bring_us: 2.0, bytes: 2296.0, lies_us: 10_000.0 };
+        assert!(brings(fast, 0.0) && brings(fast, 1e-7) && !brings(fast, 1e-6));
+        assert!(!brings(Neighbour { chance: 0.1, ..fast }, 0.0), "it takes longer than it saves");
+        assert!(brings(Neighbour { touch_us: 110.0, ..fast }, 1e-6), "a disk is slow");
     }
 
     #[test]

@@ -37,7 +37,7 @@ impl Belady {
 }
 
 impl Policy for Belady {
-    fn touched(&mut self, _memory: &Memory<'_>, page: PageId, _was: Option<Tier>, event: usize) {
+    fn touched(&mut self, _memory: &mut Memory<'_>, page: PageId, _was: Option<Tier>, event: usize) {
         self.last = (Reverse(self.next[event]), page);
         self.resident.set(page, self.last.0);
     }

@@ -23,7 +23,7 @@ impl Clock {
 }
 
 impl Policy for Clock {
-    fn touched(&mut self, _memory: &Memory<'_>, page: PageId, was: Option<Tier>, _event: usize) {
+    fn touched(&mut self, _memory: &mut Memory<'_>, page: PageId, was: Option<Tier>, _event: usize) {
         if was == Some(Tier::Resident) {
             self.referenced.insert(page);
         } else {

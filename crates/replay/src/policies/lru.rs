@@ -15,13 +15,19 @@ pub struct Lru {
     pool: Ordered<usize>,
     pool_bytes: usize,
     stored: usize,
+    brings_windows: bool,
 }
 
 impl Lru {
     /// Pages go to a tier, of which so many percent of the limit may be.
     pub fn new(to: Tier, pool_percent: Option<usize>) -> Lru {
         let (resident, pool) = (Ordered::default(), Ordered::default());
-        Lru { to, pool_percent, resident, pool, pool_bytes: 0, stored: 0 }
+        Lru { to, pool_percent, resident, pool, pool_bytes: 0, stored: 0, brings_windows: false }
+    }
+
+    /// What is out of a window comes with each page of it, as if it were touched too.
+    pub fn with_windows(self) -> Lru {
+        Lru { brings_windows: true, ..self }
     }
 
     fn leave_pool(&mut self, memory: &Memory<'_>, page: PageId) {
@@ -32,8 +38,15 @@ impl Lru {
 }
 
 impl Policy for Lru {
-    fn touched(&mut self, memory: &Memory<'_>, page: PageId, _was: Option<Tier>, event: usize) {
+    fn touched(&mut self, memory: &mut Memory<'_>, page: PageId, was: Option<Tier>, event: usize) {
         self.leave_pool(memory, page);
+        if self.brings_windows && was >= Some(Tier::Fast) {
+            for page in memory.stored_beside(page) {
+                self.leave_pool(memory, page);
+                memory.bring(page);
+                self.resident.set(page, event.saturating_sub(1));
+            }
+        }
         self.resident.set(page, event);
     }
 

@@ -5,8 +5,9 @@ use crate::memory::Memory;
 use crate::trace::{PageId, Trace};
 use std::collections::VecDeque;
 use vmscan::PAGE;
+use vmscan::beside::Beside;
 use vmscan::hazard::{CLASSES, FRESH, Hazard, Us};
-use vmscan::price::{self, Head, Probing, Step, TIERS, Tier};
+use vmscan::price::{self, Head, Neighbour, Probing, Step, TIERS, Tier};
 
 /// What is known of a page.
 #[derive(Clone, Copy, Default)]
@@ -18,6 +19,10 @@ struct State {
     stamp: u32,
 }
 
+/// Pages beside one that missed are watched for this part of what an untouched page lies in the program: what comes in
+/// vain makes that shorter for all.
+const WATCHED_PART: f32 = 4.0;
+
 /// Pages unmapped for each that goes on, at most.
 const UNMAPPED_A_STEP: usize = 1;
 
@@ -28,6 +33,11 @@ pub struct Price {
     hazard: Hazard,
     probing: Probing,
     has_area: bool,
+    /// What is known of pages beside those that miss, if they may come along.
+    beside: Option<Beside>,
+    /// What the last steps cost in the mean, and how long pages lay in the program that were unmapped.
+    price: f32,
+    lies_us: f32,
     /// Of what went to each tier: how many pages, and what they take.
     sizes: [(f32, f32); TIERS],
     now_us: Us,
@@ -35,14 +45,17 @@ pub struct Price {
 }
 
 impl Price {
-    /// With tiers in memory, and an area if there is one.
-    pub fn new(trace: &Trace, has_area: bool) -> Price {
+    /// With tiers in memory, an area if there is one, and pages that come beside others, if they may.
+    pub fn new(trace: &Trace, has_area: bool, has_beside: bool) -> Price {
         Price {
             states: vec![State::default(); trace.pages.len()],
             lists: Default::default(),
             hazard: Hazard::default(),
             probing: Probing::default(),
             has_area,
+            beside: has_beside.then(Beside::default),
+            price: 0.0,
+            lies_us: 10_000.0,
             sizes: [PAGE as f32, PAGE as f32, 2000.0, 1000.0, 0.0].map(|bytes| (16.0, 16.0 * bytes)),
             now_us: 0,
             last: 0,
@@ -111,9 +124,45 @@ impl Price {
 
     fn unmap(&mut self, memory: &mut Memory<'_>, page: PageId) {
         let state = &mut self.states[page as usize];
+        self.lies_us += ((self.now_us - state.since_us) as f32 - self.lies_us) / 256.0;
         state.since_us = self.hazard.out(state.class);
         memory.put(page, Tier::Inactive);
         self.push(page, Tier::Inactive);
+    }
+
+    /// Beside a page that missed come those of its window for which that pays. Now and then none does, and all are
+    /// watched.
+    fn bring_beside(&mut self, memory: &mut Memory<'_>, page: PageId) {
+        let Some(beside) = &mut self.beside else { return };
+        let (at, out) = (memory.address(page), memory.stored_beside(page));
+        beside.missed(at);
+        let chance = beside.chance(at);
+        let pays = |page: &PageId| {
+            let (tier, costs) = (memory.place(*page).expect("it is stored"), memory.costs());
+            let bytes = (PAGE - memory.bytes_in(*page, tier)) as f32;
+            let touch_us = costs.touch_us[tier as usize];
+            let neighbour = |chance| Neighbour {
+                chance,
+                touch_us,
+                bring_us: costs.bring_us,
+                bytes,
+                lies_us: self.lies_us,
+            };
+            chance.is_some_and(|chance| price::brings(neighbour(chance), self.price))
+        };
+        let brought = out.iter().copied().filter(pays).collect::<Vec<_>>();
+        if brought.is_empty() {
+            let until_us = self.now_us + (self.lies_us / WATCHED_PART) as Us;
+            return beside.watch(at, out.into_iter().map(|page| memory.address(page)), until_us);
+        }
+        beside.came(at);
+        for page in brought {
+            let State { class, since_us, .. } = self.states[page as usize];
+            self.hazard.gone(class, since_us);
+            memory.bring(page);
+            self.states[page as usize].since_us = self.now_us;
+            self.push(page, Tier::Resident);
+        }
     }
 
     fn go_on(&mut self, memory: &mut Memory<'_>, page: PageId, to: Tier) {
@@ -134,7 +183,7 @@ impl Price {
 }
 
 impl Policy for Price {
-    fn touched(&mut self, _memory: &Memory<'_>, page: PageId, was: Option<Tier>, _event: usize) {
+    fn touched(&mut self, memory: &mut Memory<'_>, page: PageId, was: Option<Tier>, _event: usize) {
         self.last = page;
         let State { class, since_us, .. } = self.states[page as usize];
         let class = match was {
@@ -150,6 +199,9 @@ impl Policy for Price {
         let state = &mut self.states[page as usize];
         (state.class, state.since_us) = (class, self.now_us);
         self.push(page, Tier::Resident);
+        if was >= Some(Tier::Fast) {
+            self.bring_beside(memory, page);
+        }
     }
 
     fn make_room(&mut self, memory: &mut Memory<'_>) {
@@ -168,6 +220,7 @@ impl Policy for Price {
                     unmapped += 1;
                 }
                 (Some((page, step)), _) => {
+                    self.price += (step.price - self.price) / 64.0;
                     self.go_on(memory, page, step.to);
                     unmapped = 0;
                 }
@@ -186,5 +239,8 @@ impl Policy for Price {
     fn tick(&mut self, now: Us) {
         self.now_us = now;
         self.hazard.tick(now);
+        if let Some(beside) = &mut self.beside {
+            beside.tick(now);
+        }
     }
 }

@@ -2,7 +2,8 @@ use super::*;
 use crate::trace::Page;
 use base::Random;
 
-const COSTS: Costs = Costs { touch_us: [0.0, 7.0, 12.0, 30.0, 110.0], work_us: [0.0, 0.5, 1.0, 3.0, 3.0] };
+const COSTS: Costs =
+    Costs { touch_us: [0.0, 7.0, 12.0, 30.0, 110.0], bring_us: 2.0, work_us: [0.0, 0.5, 1.0, 3.0, 3.0] };
 
 /// A trace of so many pages, each compressed to a third or a fifth; `touch` says which is touched at each step.
 fn trace_of(pages: u64, steps: usize, mut touch: impl FnMut(usize) -> PageId) -> Trace {
@@ -79,7 +80,7 @@ fn times_of_best(directory: &str, name: &str) -> f64 {
 
 #[test]
 fn by_the_price_programs_are_nearly_as_fast_as_by_the_best_tiers_with_every_touch_seen() {
-    for name in ["price", "price+area"] {
+    for name in ["price", "price+area", "price+area+beside"] {
         let [tuned, held_out] = ["tuning", "held-out"].map(|directory| times_of_best(directory, name));
         assert!(
             tuned < 1.05 && held_out < 1.1 * tuned,
