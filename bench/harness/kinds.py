@@ -3,8 +3,9 @@
     alone    without a limit
     swap     in a memory control group, over a swap file without zswap
     zswap    in a memory control group, over a swap file with zswap in front, whose pool is bounded
+    zram     in a memory control group, over zram with lz4
     zfolio   under `zfolio run --backing` on the same disk; words behind choose a compressor and --max-pool-percent:
-             `zfolio lz4`, `zfolio 0%`
+             `zfolio lz4`, `zfolio 0%`; without a swap area: `zfolio ram`
 """
 
 import dataclasses
@@ -17,7 +18,7 @@ import threading
 import time
 
 from . import undo as u
-from . import zswap
+from . import zram, zswap
 from .cgroup import Cgroup
 
 # Version 1 does not charge zswap's pool to a group, and the machine's one is bounded by whole percents only.
@@ -36,12 +37,14 @@ class Failed(Exception):
 
 @dataclasses.dataclass
 class Seen:
-    """What was seen of one run. Pages are of 4 KiB; `total_bytes` is what it had, with the pool."""
+    """What was seen of one run. Pages are of 4 KiB; `total_bytes` is what it had, with the pool; `pages_brought` are those
+    that came back, from a pool or a disk."""
 
     seconds: float
     cpu_s: float
     pages_in: int
     pages_out: int
+    pages_brought: int
     major_faults: int
     device_bytes: int
     anonymous_peak_bytes: int
@@ -124,6 +127,7 @@ class Kinds:
     def __init__(self, undo, zfolio, swap_bytes, compressor="lzo", backing="/var/tmp", options=()):
         self.undo, self.zfolio, self.swap_bytes = undo, os.path.abspath(zfolio), swap_bytes
         self.compressor, self.backing, self.options = compressor, backing, list(options)
+        self.device = None
 
     def run(self, kind, command, memory_bytes, timeout_s=900, talk=None):
         """`memory_bytes` is the group's limit or that of `zfolio run`. `talk` is called with the process and returns
@@ -135,6 +139,8 @@ class Kinds:
             try:
                 if kind == "swap":
                     zswap.set_up_without(self.undo, self.swap_bytes)
+                elif kind == "zram":
+                    self.device = zram.set_up(self.undo, self.swap_bytes, "lz4")
                 else:
                     zswap.set_up(self.undo, self.swap_bytes, self.compressor, POOL_PERCENT)
                 return self.once(kind, command, memory_bytes, timeout_s, talk)
@@ -148,14 +154,17 @@ class Kinds:
     def words(self, kind, memory_bytes, summary):
         if not kind.startswith("zfolio"):
             return []
-        chosen = []
+        area = ["--backing", f"{self.backing},size={self.swap_bytes}"]
+        chosen = [] if "ram" in kind.split() else area
         for word in kind.split()[1:]:
+            if word == "ram":
+                continue
             chosen += ["--max-pool-percent", word[:-1]] if word.endswith("%") else ["--compressor", word]
         return [self.zfolio, "run", "--quiet", "--memory", str(memory_bytes), "--json", summary,
-                "--backing", f"{self.backing},size={self.swap_bytes}", *chosen, *self.options, "--"]
+                *chosen, *self.options, "--"]
 
     def once(self, kind, command, memory_bytes, timeout_s, talk):
-        group = Cgroup(self.undo, memory_bytes if kind in ("swap", "zswap") else None)
+        group = Cgroup(self.undo, memory_bytes if kind in ("swap", "zswap", "zram") else None)
         summary = None
         with tempfile.TemporaryDirectory() as folder, zswap.Watch() as watch:
             written = device_written_bytes(self.backing)
@@ -181,6 +190,10 @@ class Kinds:
         total = memory_bytes
         if kind == "zswap" and group.version == 1:
             total += watch.pool_peak_bytes
-        return Seen(seconds, cpu_s, counters["pswpin"], counters["pswpout"],
+        elif kind == "zram":
+            total += zram.pool_peak_bytes(self.device)
+        # What comes from an area goes through zfolio's pool, and not through the kernel's.
+        brought = counters["zswpin"] + (0 if summary else counters["pswpin"])
+        return Seen(seconds, cpu_s, counters["pswpin"], counters["pswpout"], brought,
                     faults + (counters["faults"] if summary else 0), written,
                     footprint.peak_bytes, total, answer, summary)

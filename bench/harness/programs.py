@@ -105,4 +105,33 @@ def redis(scale):
     return Program(server, *options, talk=talk)
 
 
-PROGRAMS = {"redis": redis, "sqlite3": sqlite3, "python3": python3, "go": go, "sort": sort, "duckdb": duckdb}
+def node(scale):
+    """Buffers outside the collector's heap, and a Map inside it."""
+    entries, buffers = str(int(200_000 * scale)), str(int(60 * scale))
+    return Program(installed("node"), "--max-old-space-size=1500", f"{SOURCES}/heap.js", entries, buffers)
+
+
+def java(scale):
+    """Maps, lists and strings under the G1 collector."""
+    java, javac, classes = installed("java"), installed("javac"), f"{OUT}/classes"
+    subprocess.run([javac, "-d", classes, f"{SOURCES}/Heap.java"], check=True)
+    return Program(java, "-XX:+UseG1GC", f"-Xmx{int(160 * scale)}m", "-cp", classes, "Heap", str(int(150_000 * scale)))
+
+
+def cc1(scale):
+    """GCC's compiler proper, on one large file."""
+    gcc, path = installed("gcc"), f"{OUT}/large-{scale}.c"
+    if not os.path.exists(path):
+        with open(path + ".new", "w") as file:
+            for i in range(int(4000 * scale)):
+                file.write(f"struct s{i} {{ int a[{i % 9 + 1}]; struct s{i} *next; long b; }};\n"
+                           f"long f{i}(struct s{i} *s, int n) {{\n  long sum = 0;\n"
+                           f"  for (int k = 0; k < n; k++) {{ sum += s->a[k % {i % 9 + 1}] * {i}; s->b ^= sum; }}\n"
+                           f"  return s->next ? sum + f{i}(s->next, n - {i % 5 + 1}) : sum;\n}}\n")
+        os.rename(path + ".new", path)
+    compiler = subprocess.run([gcc, "-print-prog-name=cc1"], check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+    return Program(compiler, "-quiet", "-O1", path, "-o", "/dev/stdout")
+
+
+PROGRAMS = {"redis": redis, "sqlite3": sqlite3, "python3": python3, "go": go, "sort": sort, "duckdb": duckdb,
+            "node": node, "java": java, "cc1": cc1}

@@ -85,6 +85,15 @@ def swap_off(path, _):
         raise OSError(errno, os.strerror(errno))
 
 
+def remove_zram(name, _):
+    """Takes a device of zram away, and what is swapped to it back."""
+    if not os.path.exists(f"/sys/block/{name}"):
+        return
+    swap_off(f"/dev/{name}", None)
+    write(f"/sys/block/{name}/reset", 1)
+    write("/sys/class/zram-control/hot_remove", name.removeprefix("zram"))
+
+
 def kill_group(path):
     for pid in read(path + "/cgroup.procs").split():
         try:
@@ -108,4 +117,5 @@ def remove_group(path, _):
     raise failure
 
 
-DO = {"set": write, "remove file": remove_file, "swapoff": swap_off, "remove group": remove_group}
+DO = {"set": write, "remove file": remove_file, "swapoff": swap_off, "remove zram": remove_zram,
+      "remove group": remove_group}

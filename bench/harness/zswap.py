@@ -62,16 +62,20 @@ def swap_file(undo, swap_bytes):
     raise Unavailable("no swap file could be turned on (" + "; ".join(reasons) + ")")
 
 
+def header(size):
+    """What mkswap writes: version 1, the last page, no bad pages."""
+    page = bytearray(PAGE)
+    page[1024:1036] = struct.pack("<III", 1, size // PAGE - 1, 0)
+    page[-10:] = b"SWAPSPACE2"
+    return page
+
+
 def swap_on(undo, path, size):
     steps = len(undo.steps)
     undo.plan("remove file", path)
     with open(path, "wb", opener=lambda p, flags: os.open(p, flags, 0o600)) as file:
         os.posix_fallocate(file.fileno(), 0, size)
-        # The header that mkswap writes: version 1, the last page, no bad pages.
-        header = bytearray(PAGE)
-        header[1024:1036] = struct.pack("<III", 1, size // PAGE - 1, 0)
-        header[-10:] = b"SWAPSPACE2"
-        file.write(header)
+        file.write(header(size))
         file.flush()
         os.fsync(file.fileno())
     undo.plan("swapoff", path)
