@@ -3,7 +3,7 @@ CARGO ?= cargo
 ZFOLIO := target/release/zfolio
 
 help: ## this list
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 15
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 16
 
 demo: ## a python3 program that wants 1.2 GiB, alone and in 256 MiB: about a minute after the build
 	@tools/setup demo
@@ -51,6 +51,9 @@ bench-build: build ## a build with 4 to 16 jobs over swap areas, against zswap a
 bench-swapped: build ## real programs in parts of their memory over a swap area, against the kernel's swap file
 	bench/swapped
 
+bench-programs: build ## real programs at 3/4 and 1/2 of their memory, against the kernel's swap, zswap and zram
+	bench/programs
+
 bench-traces: ## policies on recorded traces: what each would cost (replay record makes more of them)
 	$(CARGO) run --quiet --release --package replay -- run crates/replay/traces/*/*.trace
 
@@ -64,4 +67,4 @@ clean: ## removes what was built
 	$(CARGO) clean
 
 .PHONY: help demo test build install programs torture kernels suites soak fuzz miri bench bench-build bench-swapped \
-	bench-traces deny fmt clean
+	bench-programs bench-traces deny fmt clean
