@@ -150,7 +150,9 @@ fn run(percent: &[u8], names: &[String], costs: &[f32], traces: &[PathBuf]) -> R
                 fixed.filter_map(|(_, figures)| figures.as_ref().map(time_us)).fold(f64::INFINITY, f64::min);
             for ((name, figures), ratios) in names.iter().zip(&played).zip(&mut ratios) {
                 writeln!(text, "  {name:18} {}", figures.as_ref().map_or("   does not fit".to_owned(), row))?;
-                ratios.extend(figures.as_ref().map(|figures| time_us(figures) / best));
+                ratios.extend(
+                    figures.as_ref().map(|figures| time_us(figures) / best).filter(|_| best.is_finite()),
+                );
             }
         }
     }
@@ -165,6 +167,9 @@ fn run(percent: &[u8], names: &[String], costs: &[f32], traces: &[PathBuf]) -> R
 
 /// The geometric mean, the largest, and how many there are.
 fn summary(ratios: &[f64]) -> String {
+    if ratios.is_empty() {
+        return "   none fits".to_owned();
+    }
     let mean = (ratios.iter().map(|ratio| ratio.ln()).sum::<f64>() / ratios.len() as f64).exp();
     let largest = ratios.iter().copied().fold(f64::NAN, f64::max);
     format!("{mean:>7.2} {largest:>8.2} {:>5}", ratios.len())

@@ -6,6 +6,7 @@ mod belady;
 mod clock;
 mod lru;
 mod ordered;
+mod pager;
 mod price;
 
 use crate::memory::{Figures, Memory};
@@ -33,7 +34,7 @@ pub trait Policy {
 }
 
 /// The policies by name, with what each is.
-pub const NAMES: [(&str, &str); 12] = [
+pub const NAMES: [(&str, &str); 13] = [
     ("swap", "LRU, all to the area: a plain swap file"),
     ("zram", "LRU, all compressed page by page"),
     ("clock", "CLOCK, all compressed page by page"),
@@ -43,6 +44,7 @@ pub const NAMES: [(&str, &str); 12] = [
     ("swap+windows", "as swap, and what is out of a window comes with each page of it"),
     ("zram+windows", "as zram, with that"),
     ("belady", "what is used last of all goes, compressed page by page: the fewest misses"),
+    ("pager", "the pager's clock hand with heat and inactive list, compressed page by page"),
     ("price", "one price, compressed alone and densely"),
     ("price+area", "one price, with an area"),
     ("price+area+beside", "with an area, and what is beside a page comes with it where that pays"),
@@ -55,7 +57,7 @@ pub fn fixed() -> impl Iterator<Item = &'static str> {
 
 /// True for a policy that sees no future, and whose tiers are fixed.
 pub fn is_fixed(name: &str) -> bool {
-    name != "belady" && !name.starts_with("price") && !name.ends_with("+windows")
+    !["belady", "pager"].contains(&name) && !name.starts_with("price") && !name.ends_with("+windows")
 }
 
 /// The policy of a name.
@@ -69,6 +71,7 @@ fn named<'t>(name: &str, trace: &'t Trace) -> Result<Box<dyn Policy + 't>> {
         "dense" => Box::new(lru::Lru::new(Tier::Dense, None)),
         "clock" => Box::new(clock::Clock::default()),
         "belady" => Box::new(belady::Belady::new(trace)),
+        "pager" => Box::new(pager::Pager::new(trace)),
         "price" => Box::new(price::Price::new(trace, false, false)),
         "price+area" => Box::new(price::Price::new(trace, true, false)),
         "price+area+beside" => Box::new(price::Price::new(trace, true, true)),

@@ -1,0 +1,101 @@
+//! The pager's own, as it is without the price: a clock hand goes round the addresses, spares what has heat
+//! ([`vmscan::heat`]), and takes the rest to an inactive list of fixed size; its oldest are compressed page by page.
+
+use super::Policy;
+use crate::memory::Memory;
+use crate::trace::{PageId, Trace};
+use std::collections::VecDeque;
+use vmscan::PAGE;
+use vmscan::heat::Heat;
+use vmscan::price::Tier;
+
+/// One part of the limit in so many is the inactive list.
+const INACTIVE_PART: usize = 32;
+
+/// So many pages are unmapped at a time.
+const QUANTUM: usize = 16;
+
+/// The hand, and what is known of each page.
+pub struct Pager {
+    hand: usize,
+    heats: Vec<Heat>,
+    /// How many pages had been unmapped when this one was the last time.
+    unmapped_at: Vec<usize>,
+    unmapped: usize,
+    resident: usize,
+    inactive: VecDeque<(PageId, usize)>,
+    last: PageId,
+}
+
+impl Pager {
+    /// With the hand at the first page.
+    pub fn new(trace: &Trace) -> Pager {
+        let (heats, unmapped_at) = (vec![Heat::COLD; trace.pages.len()], vec![0; trace.pages.len()]);
+        Pager { hand: 0, heats, unmapped_at, unmapped: 0, resident: 0, inactive: VecDeque::new(), last: 0 }
+    }
+
+    /// The oldest page of the inactive list that is still there.
+    fn oldest(&mut self, memory: &Memory<'_>) -> Option<PageId> {
+        while let Some((page, at)) = self.inactive.pop_front() {
+            if memory.place(page) == Some(Tier::Inactive) && self.unmapped_at[page as usize] == at {
+                return Some(page);
+            }
+        }
+        None
+    }
+
+    /// Unmaps some pages: how many.
+    fn unmap(&mut self, memory: &mut Memory<'_>) -> usize {
+        let (mut taken, mut looks) = (0, 4 * self.heats.len());
+        while taken < QUANTUM && looks > 0 {
+            looks -= 1;
+            let page = self.hand;
+            self.hand = (self.hand + 1) % self.heats.len();
+            if memory.place(page as PageId) != Some(Tier::Resident) || page as PageId == self.last {
+                continue;
+            }
+            if let Some(cooler) = self.heats[page].visited() {
+                self.heats[page] = cooler;
+                continue;
+            }
+            memory.put(page as PageId, Tier::Inactive);
+            self.unmapped += 1;
+            self.unmapped_at[page] = self.unmapped;
+            self.inactive.push_back((page as PageId, self.unmapped));
+            self.resident -= 1;
+            taken += 1;
+        }
+        taken
+    }
+}
+
+impl Policy for Pager {
+    fn touched(&mut self, _memory: &mut Memory<'_>, page: PageId, was: Option<Tier>, _event: usize) {
+        self.last = page;
+        let heat = &mut self.heats[page as usize];
+        *heat = match was {
+            Some(Tier::Resident) => return,
+            Some(Tier::Inactive) => heat.touched(),
+            Some(_) => Heat::refault(self.unmapped - self.unmapped_at[page as usize], self.resident),
+            None => Heat::COLD,
+        };
+        self.resident += 1;
+    }
+
+    fn make_room(&mut self, memory: &mut Memory<'_>) {
+        let most = memory.limit_bytes() / PAGE / INACTIVE_PART;
+        while memory.is_over() {
+            // What lies there may be gone: then the list is empty, and short, the next time.
+            if self.inactive.len() <= most && self.unmap(memory) == 0 && self.inactive.is_empty() {
+                break;
+            }
+            if let Some(page) = self.oldest(memory) {
+                memory.put(page, Tier::Fast);
+            }
+        }
+    }
+
+    fn discarded(&mut self, _memory: &Memory<'_>, _page: PageId, was: Tier) {
+        self.resident -= usize::from(was == Tier::Resident);
+    }
+}
