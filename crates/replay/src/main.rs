@@ -54,6 +54,7 @@ enum Do {
         traces: Vec<PathBuf>,
     },
     /// Play policies on traces, and print what each would cost
+    #[command(after_help = policies::help())]
     Run {
         /// Limits, in percent of each trace's footprint
         #[arg(long, value_delimiter = ',', default_value = "75,50", value_parser = clap::value_parser!(u8).range(1..=100))]

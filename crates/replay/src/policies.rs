@@ -50,6 +50,12 @@ pub const NAMES: [(&str, &str); 13] = [
     ("price+area+beside", "with an area, and what is beside a page comes with it where that pays"),
 ];
 
+/// What each policy is, for a help text.
+pub fn help() -> String {
+    let lines = NAMES.map(|(name, what)| format!("  {name:18} {what}\n"));
+    format!("Policies:\n{}", lines.concat())
+}
+
 /// The policies that can be run and have their tiers fixed.
 pub fn fixed() -> impl Iterator<Item = &'static str> {
     NAMES.into_iter().map(|(name, _)| name).filter(|name| is_fixed(name))
