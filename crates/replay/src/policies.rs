@@ -1,6 +1,6 @@
 //! What is compared: policies that decide about a [`Memory`].
 //!
-//! Most of them see each touch, as no operating system does. The price sees what a pager sees: faults.
+//! Most of them see each touch, as no operating system does. The pager and the price see faults alone.
 
 mod belady;
 mod clock;

@@ -19,7 +19,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 
-/// What perf listens to: with the period of those that count, and what is after a slash said once more in its output.
+/// What perf listens to; behind a slash is that 100,000 ns of the program's own processor time are one event.
 const EVENTS: [&str; 7] = [
     "exceptions:page_fault_user",
     "syscalls:sys_enter_munmap",

@@ -11,18 +11,14 @@
 //! What is out and is touched is a miss, which the pager sees anyway. So nothing has to come on trial: where windows
 //! come whole, now and then one does not, and is watched.
 
+use crate::by_region::ByRegion;
 use crate::fates::Fates;
 use crate::hazard::Us;
-use crate::{HUGE, PAGE, WINDOW};
-use alloc::boxed::Box;
+use crate::{PAGE, WINDOW};
 use alloc::collections::VecDeque;
-use alloc::vec;
 
 /// So many windows are watched at a time.
 const WATCHED: usize = 256;
-
-/// So many regions are remembered, where each has one place.
-const REGIONS: usize = 1024;
 
 /// So many fates are remembered of a region, and of all.
 const MEMORY: u32 = 1 << 6;
@@ -46,15 +42,13 @@ struct Watch {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Region {
-    /// By its number; 0 for none, since nobody maps page 0.
-    number: usize,
     fates: Fates,
     whole_in_a_row: u8,
 }
 
 /// What is known.
 pub struct Beside {
-    regions: Box<[Region]>,
+    regions: ByRegion<Region>,
     all: Fates,
     /// The oldest first.
     watches: VecDeque<Watch>,
@@ -62,8 +56,11 @@ pub struct Beside {
 
 impl Default for Beside {
     fn default() -> Beside {
-        let regions = vec![Region::default(); REGIONS].into();
-        Beside { regions, all: Fates::default(), watches: VecDeque::with_capacity(WATCHED) }
+        Beside {
+            regions: ByRegion::default(),
+            all: Fates::default(),
+            watches: VecDeque::with_capacity(WATCHED),
+        }
     }
 }
 
@@ -93,7 +90,7 @@ impl Beside {
             let wanted = watch.wanted.count_ones() as usize;
             let vain = (watch.out & !watch.wanted).count_ones() as usize;
             self.all.add(wanted, vain, MEMORY_OF_ALL);
-            self.region(watch.window).fates.add(wanted, vain, MEMORY);
+            self.regions.of(watch.window).fates.add(wanted, vain, MEMORY);
         }
     }
 
@@ -101,7 +98,7 @@ impl Beside {
     /// watched once more.
     pub fn chance(&mut self, at: usize) -> Option<f32> {
         let all = self.all;
-        let region = self.region(at);
+        let region = self.regions.of(at);
         let fates = if region.fates.known() >= KNOWN { region.fates } else { all };
         if fates.known() < KNOWN || region.whole_in_a_row == WHOLE_IN_A_ROW {
             region.whole_in_a_row = 0;
@@ -112,19 +109,8 @@ impl Beside {
 
     /// A window at `at` came whole.
     pub fn came(&mut self, at: usize) {
-        let region = self.region(at);
+        let region = self.regions.of(at);
         region.whole_in_a_row = (region.whole_in_a_row + 1).min(WHOLE_IN_A_ROW);
-    }
-
-    /// The region of `at`: another one's place, if it had that.
-    fn region(&mut self, at: usize) -> &mut Region {
-        let number = at / HUGE;
-        let place = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-        let region = &mut self.regions[place % REGIONS];
-        if region.number != number {
-            *region = Region { number, ..Region::default() };
-        }
-        region
     }
 }
 
@@ -136,6 +122,7 @@ fn bit(at: usize) -> u16 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::HUGE;
     use base::Random;
 
     /// Windows miss one after the other, and so many pages beside each miss soon after, if they are not brought; the

@@ -20,6 +20,8 @@
 //!   oldest page of each tier ──> price::cheapest ──> which goes on, and where to
 //!   page out of an object of many ──> split::Splitting ──> whether each is to have an object of its own
 //! ```
+//!
+//! Three of them no pager asks yet, but `replay` alone, on traces: hazard, price and beside.
 
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
@@ -28,6 +30,7 @@ extern crate alloc;
 
 pub mod asked;
 pub mod beside;
+pub mod by_region;
 pub mod crawl;
 pub mod fates;
 pub mod growth;

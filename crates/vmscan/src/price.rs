@@ -15,6 +15,7 @@
 //! Pages that are in the program are touched unseen. To see whether one is wanted it is unmapped: it waits on the
 //! inactive list, where a touch is a soft fault. [`Probing`] says which pages are unmapped, and how many.
 
+use crate::fates::Fates;
 use crate::hazard::{CLASSES, Hazard, Us};
 
 /// Where a page is, the dearest in bytes first.
@@ -112,32 +113,24 @@ pub fn brings(neighbour: Neighbour, price: f32) -> bool {
 /// What became of pages that were unmapped, by class.
 #[derive(Clone, Debug, Default)]
 pub struct Probing {
-    classes: [Probed; CLASSES],
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-struct Probed {
-    found: f32,
-    passed: f32,
+    classes: [Fates; CLASSES],
 }
 
 /// So many fates of a class are remembered.
-const MEMORY: f32 = 256.0;
+const MEMORY: u32 = 256;
 
 impl Probing {
     /// A page of a class that was unmapped was touched on the inactive list, or went on from there.
     pub fn add(&mut self, class: u8, is_found: bool) {
-        let of = &mut self.classes[usize::from(class)];
-        *(if is_found { &mut of.found } else { &mut of.passed }) += 1.0;
-        if of.found + of.passed > MEMORY {
-            (of.found, of.passed) = (of.found / 2.0, of.passed / 2.0);
-        }
+        self.classes[usize::from(class)].add(is_found.into(), (!is_found).into(), MEMORY);
     }
 
     /// The stall in a microsecond that it costs to unmap a page of a class which has been mapped for so long.
     pub fn cost(&self, class: u8, mapped_us: Us, costs: &Costs) -> f32 {
-        let Probed { found, passed } = self.classes[usize::from(class)];
-        let chance = (found + 1.0) / (found + passed + 2.0);
+        let fates = self.classes[usize::from(class)];
+        let known = fates.known() as f32;
+        // What is guessed counts as one that was found and one that was not.
+        let chance = (fates.wanted_part() * known + 1.0) / (known + 2.0);
         chance * costs.touch_us[Tier::Inactive as usize] / (mapped_us + 1) as f32
     }
 }

@@ -12,10 +12,8 @@
 //! is a fault. What has become of that decides, for each region of 2 MiB by itself, or, where little is known of the
 //! region, for all of them.
 
-use crate::HUGE;
+use crate::by_region::ByRegion;
 use crate::fates::Fates;
-use alloc::boxed::Box;
-use alloc::vec;
 
 /// How much of a window comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,15 +29,10 @@ pub enum Return {
 /// A region and its fates.
 #[derive(Clone, Copy, Debug, Default)]
 struct Region {
-    /// By its number; 0 for none, since nobody maps page 0.
-    number: usize,
     fates: Fates,
     /// Decisions since the last trial.
     untried: u8,
 }
-
-/// So many regions are remembered, where each has one place.
-const REGIONS: usize = 1024;
 
 /// So many fates are remembered of a region, and of all.
 const MEMORY: u32 = 1 << 7;
@@ -56,23 +49,18 @@ const PAYS: u32 = 4;
 const TRIES: [u8; 2] = [16, 4];
 
 /// What is known.
+#[derive(Default)]
 pub struct Returns {
-    regions: Box<[Region]>,
+    regions: ByRegion<Region>,
     all: Fates,
     turn: usize,
-}
-
-impl Default for Returns {
-    fn default() -> Returns {
-        Returns { regions: vec![Region::default(); REGIONS].into(), all: Fates::default(), turn: 0 }
-    }
 }
 
 impl Returns {
     /// How much is to come of the window of a page at `at`.
     pub fn decide(&mut self, at: usize) -> Return {
         let all = self.all;
-        let region = self.region(at);
+        let region = self.regions.of(at);
         let is_known = region.fates.known() >= KNOWN;
         let fates = if is_known { region.fates } else { all };
         region.untried += 1;
@@ -93,25 +81,14 @@ impl Returns {
     pub fn add(&mut self, at: usize, is_wanted: bool) {
         let (wanted, vain) = (usize::from(is_wanted), usize::from(!is_wanted));
         self.all.add(wanted, vain, MEMORY_OF_ALL);
-        self.region(at).fates.add(wanted, vain, MEMORY);
-    }
-
-    /// The region of `at`: another one's place, if it had that.
-    fn region(&mut self, at: usize) -> &mut Region {
-        let number = at / HUGE;
-        let place = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-        let region = &mut self.regions[place % REGIONS];
-        if region.number != number {
-            *region = Region { number, ..Region::default() };
-        }
-        region
+        self.regions.of(at).fates.add(wanted, vain, MEMORY);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::WINDOW;
+    use crate::{HUGE, WINDOW};
     use base::Random;
 
     /// Goes through regions where of each window so many pages are wanted beside the first: how much came whole, alone
