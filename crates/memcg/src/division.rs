@@ -41,7 +41,7 @@ pub struct Division {
     pub takers: AtomicU64,
     /// How many processes divide the limit. A gauge.
     pub processes: AtomicU64,
-    /// What processes without an engine hold, and `zfolio run` itself, in bytes. A gauge.
+    /// What processes without an engine hold, and `zfolio run` itself with its files, in bytes. A gauge.
     pub unmanaged_bytes: AtomicU64,
     /// The coordinator's process id, as it sees it itself, and the start of that process as /proc/PID/stat has it.
     pub pid: AtomicU64,

@@ -57,6 +57,7 @@ pub use text::Text;
 
 use accelerator::Accelerator;
 use base::PAGE;
+use base::sys::{self, consts::MADV_POPULATE_WRITE};
 use core::mem::offset_of;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
@@ -66,9 +67,12 @@ use tunables::Tunables;
 /// "zfolio" and the version of this layout; both sides refuse any other.
 pub const MAGIC: u64 = 0x7a66_6f6c_696f_000c;
 
-/// How many processes of a run can be managed at the same time. There is room in the file for all of them before the
-/// first begins, so that none can find none later.
+/// How many processes of a run can be managed at the same time.
 pub const SLOTS: usize = 512;
+
+/// So many of them have room in the file before the first begins. Further ones get theirs when they are claimed first,
+/// if there is any: a run of a few processes does not hold the memory of hundreds.
+pub const SLOTS_AT_ONCE: usize = 32;
 
 /// The addresses where engines reserve their memory, 256 GiB from 85 TiB on: `zfolio run` knows an engine's mappings by
 /// them.
@@ -116,6 +120,18 @@ pub const FIXED_BYTES: usize = offset_of!(Memcg, written);
 
 const _: () =
     assert!(FIXED_BYTES.is_multiple_of(size_of::<Page>()) && FIXED_BYTES > offset_of!(Memcg, dictionary));
+
+/// Which parts of the mapped file need room before the first process begins; the other file needs
+/// [`fixed_bytes`].
+pub const ROOMS: [Range<usize>; 2] = [
+    FIXED_BYTES..offset_of!(Memcg, slots) + SLOTS_AT_ONCE * size_of::<Slot>(),
+    offset_of!(Memcg, current)..size_of::<Memcg>(),
+];
+
+/// How much of the first [`FIXED_BYTES`] is written where the user's dictionary has this length.
+pub fn fixed_bytes(dictionary_bytes: usize) -> usize {
+    offset_of!(Memcg, dictionary) + dictionary_bytes
+}
 
 /// The socket's name there, by which `zfolio run` hands to processes of the run what they may not open.
 pub const HANDOVER_FILE: &str = "handover";
@@ -329,10 +345,23 @@ impl Memcg {
         let hint = self.free_hint.load(Relaxed) as usize % SLOTS;
         let index = (hint..SLOTS).chain(0..hint).find(|&index| {
             let slot = &self.slots[index];
-            slot.state.load(Relaxed) == from as u32 && slot.words_len.load(Relaxed) == 0 && slot.seize(from)
+            self.has_room(index)
+                && slot.state.load(Relaxed) == from as u32
+                && slot.words_len.load(Relaxed) == 0
+                && slot.seize(from)
         })?;
         self.free_hint.store(index as u32 + 1, Relaxed);
         Some(index)
+    }
+
+    /// True where a slot can be touched: the kernel has a page for all of it, or has found one now. To touch one
+    /// without room in a full file system would end the process by SIGBUS.
+    fn has_room(&self, index: usize) -> bool {
+        let bytes = size_of::<Slot>();
+        let begin = self.slots[index..].as_ptr() as usize;
+        let pages = begin / PAGE * PAGE..(begin + bytes).next_multiple_of(PAGE);
+        index < SLOTS_AT_ONCE.max(self.slots_end.load(Acquire) as usize)
+            || sys::madvise_keep(pages.start, pages.len(), MADV_POPULATE_WRITE).is_ok()
     }
 
     /// Hands a slot's figures in: its gauges and its share become 0, and `zfolio run` reads the rest. For the slot's

@@ -1,6 +1,7 @@
 //! What the page says while processes come and go, and are killed at the wrong moment.
 
 use super::*;
+use base::sys::consts::{MAP_ANONYMOUS, MAP_PRIVATE, PROT_NONE, PROT_READ, PROT_WRITE};
 
 fn memcg() -> Box<Memcg> {
     // SAFETY: every field is an integer or an atomic, for which all zeros is a value.
@@ -102,6 +103,28 @@ fn slots_run_out_for_the_living_alone() {
     assert_eq!((m.unrecorded.load(Relaxed), m.ended.faults.load(Relaxed)), (1, 5));
     assert_eq!((slot.process().pid, slot.process().faults, slot.process().ended_ns), (999, 0, 0));
     assert!(m.claim(1000).is_none());
+}
+
+/// A file system that is full has no room for slots that were never used: what a touch would be a signal for.
+#[test]
+fn a_slot_without_room_is_nobodys() {
+    let bytes = size_of::<Memcg>();
+    let at = sys::mmap(bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, None).unwrap();
+    // SAFETY: mapped, zeroed, never unmapped; and all zeros is a value of every field.
+    let m = unsafe { &mut *(at as *mut Memcg) };
+    m.init(1 << 20, Settings::default());
+    let is_inside = |room: &Range<usize>| room.end <= bytes;
+    assert!(ROOMS.iter().all(is_inside) && ROOMS[0].end < ROOMS[1].start);
+    // Each page that no room has is out of reach.
+    let out_of_reach = at + ROOMS[0].end.next_multiple_of(PAGE)..at + ROOMS[1].start / PAGE * PAGE;
+    // SAFETY: nothing is executed, and what is not there is touched by the kernel alone, which says so.
+    let protect = |flags| unsafe { sys::mprotect(out_of_reach.start, out_of_reach.len(), flags) }.unwrap();
+    protect(PROT_NONE);
+    let roomy = (1..).take_while(|pid| m.claim(*pid).is_some()).count();
+    assert!((SLOTS_AT_ONCE..SLOTS_AT_ONCE + 2).contains(&roomy), "{roomy}");
+    assert!(m.used().len() == roomy && m.claim(1).is_none());
+    protect(PROT_READ | PROT_WRITE);
+    assert!((roomy..SLOTS).all(|_| m.claim(1).is_some()) && m.claim(1).is_none());
 }
 
 #[test]

@@ -66,6 +66,8 @@ struct Known {
 /// Who divides.
 pub struct Coordinator {
     memcg: &'static Memcg,
+    /// The directory of the run.
+    dir: PathBuf,
     /// The limit at the last tick, in bytes.
     max_bytes: u64,
     cpus: u64,
@@ -86,7 +88,7 @@ pub struct Coordinator {
     lines: Vec<String>,
     /// The most that processes were seen with whose engines could not begin, by their numbers, in bytes.
     refused_peaks: HashMap<u32, u64>,
-    /// Who had no slot at the last look, and what each held, in bytes; and this process.
+    /// Who had no slot at the last look, and what each held, in bytes; and this process with the files of the run.
     strangers: Vec<(u32, u64)>,
     /// Page tables of related processes are not walked before; and how often they were.
     walk: Instant,
@@ -146,6 +148,7 @@ impl Coordinator {
         let cpus = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
         let mut coordinator = Coordinator {
             memcg,
+            dir: library.parent().map(PathBuf::from).unwrap_or_default(),
             max_bytes,
             cpus,
             known: vec![Known::default(); SLOTS],
@@ -385,7 +388,8 @@ impl Coordinator {
         let others = self.tree.processes.iter().filter(|process| !managed.contains(&process.own_pid));
         let others: Vec<(&Process, u64)> = others.map(|process| (process, self.bytes_of(process))).collect();
         self.strangers = others.iter().map(|&(process, bytes)| (process.own_pid, bytes)).collect();
-        self.strangers.push((0, descendants::private_bytes(std::process::id()).unwrap_or(0)));
+        let own = descendants::private_bytes(std::process::id()).unwrap_or(0);
+        self.strangers.push((0, own + self.files_bytes()));
         // Of some it is known already, and others' engines are still to hand it in.
         let is_refused = |slot: &&Slot| slot.state() == State::Unmanaged;
         let words = |slot: &Slot| slot.said(&mut [0; 512]).unwrap_or_default().to_string();
@@ -402,6 +406,12 @@ impl Coordinator {
         let refused =
             refused.map(|(process, bytes, words)| (process.clone(), bytes, words)).collect::<Vec<_>>();
         self.find(&refused, now);
+    }
+
+    /// What the files of the run take, which is memory where they are in a tmpfs.
+    fn files_bytes(&self) -> u64 {
+        let files = [memcg::LIBRARY_FILE, memcg::PAGE_FILE, memcg::FIXED_FILE];
+        files.iter().map(|name| sys::allocated_bytes(&self.dir.join(name))).sum()
     }
 
     /// Adds up what strangers hold, and shared memory. Whoever has got a slot since the look, and has published in it,

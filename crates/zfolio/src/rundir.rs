@@ -98,8 +98,9 @@ impl RunDir {
             // While it is empty: who looks for dead runs by the page's lock alone leaves an empty one be.
             sys::share_lock(&page);
             let fixed = new_file(&path.join(memcg::FIXED_FILE), 0o600)?;
-            sys::allocate(&fixed, 0..memcg::FIXED_BYTES)
-                .and_then(|()| sys::allocate(&page, memcg::FIXED_BYTES..size_of::<Memcg>()))
+            sys::allocate(&fixed, 0..memcg::fixed_bytes(dictionary.len()))
+                .and_then(|()| fixed.set_len(memcg::FIXED_BYTES as u64))
+                .and_then(|()| memcg::ROOMS.into_iter().try_for_each(|range| sys::allocate(&page, range)))
                 .context("no room for the run's shared page")?;
             for mib in 0..=GROWN_MIB {
                 symlink(memcg::PAGE_FILE, page_in(&path, mib))?;

@@ -73,6 +73,11 @@ pub fn fill_closed_streams() {
     }
 }
 
+/// What a file takes of its file system, in bytes; 0 where there is none.
+pub fn allocated_bytes(path: &Path) -> u64 {
+    std::fs::symlink_metadata(path).map_or(0, |file| 512 * file.blocks())
+}
+
 /// Makes a file at least as long as this range, with room for all of that: otherwise a process that touches a part of
 /// it for the first time when the file system is full is killed by SIGBUS.
 pub fn allocate(file: &File, range: Range<usize>) -> io::Result<()> {

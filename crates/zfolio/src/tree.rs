@@ -133,7 +133,10 @@ impl Figures {
         // Those without a slot could not say who they are.
         let nameless = self.unmanaged.saturating_sub(self.unmanaged_as.iter().map(|group| group.count).sum());
         if nameless > 0 {
-            write_wrapped(out, &format!("{} came when {} ran already", Count(nameless), memcg::SLOTS))?;
+            write_wrapped(
+                out,
+                &format!("{} found no place among the run's {} processes", Count(nameless), memcg::SLOTS),
+            )?;
         }
         Ok(())
     }

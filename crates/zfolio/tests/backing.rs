@@ -417,7 +417,7 @@ fn what_is_read_and_not_changed_is_written_once() {
 
 #[test]
 fn the_shrinker_writes_before_the_pool_is_at_its_limit() {
-    let run = |tunables: &[&str]| read_often(["64", "hex", "4"], &["--max-pool-percent", "50"], tunables);
+    let run = |tunables: &[&str]| read_often(["56", "hex", "4"], &["--max-pool-percent", "50"], tunables);
     let (without, expected) = run(&[]);
     let (with, said) = run(&["shrinker_enabled=Y"]);
     assert_eq!(said, expected);

@@ -143,7 +143,8 @@ fn the_kernels_own_swap_beneath_loses_nothing() {
         Err(why) => return skip(&format!("no swap: {why}")),
     };
     a_swapped_page_is_moved_and_has_come();
-    let group = match Group::make(20 << 20) {
+    // Less than the run takes.
+    let group = match Group::make(16 << 20) {
         Ok(group) => group,
         Err(why) => return skip(&format!("no control group: {why}")),
     };

@@ -358,3 +358,15 @@ fn it_is_not_waited_long_nor_for_the_dead() {
         assert_eq!(child.share.excess_bytes.load(Relaxed), 100 * MIB);
     }
 }
+
+/// Library and shared page are memory of the run, and the limit is for all of it.
+#[test]
+fn the_files_of_the_run_count() {
+    let dir = crate::rundir::RunDir::create(&[1; 1 << 20], 1 << 30, Settings::default(), &[]).unwrap();
+    let coordinator = Coordinator::new(dir.memcg, dir.library_file(), None);
+    let held = coordinator.files_bytes();
+    let page = size_of::<Memcg>() as u64;
+    assert!((MIB..MIB + page / 2).contains(&held), "the library and a part of the page: {held} bytes");
+    assert!(dir.memcg.division.unmanaged_bytes.load(Relaxed) >= held);
+    assert!(coordinator.usable() <= (1 << 30) - held);
+}

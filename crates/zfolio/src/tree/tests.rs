@@ -144,7 +144,7 @@ fn the_unmanaged_stay_within_the_columns_whatever_they_are() {
     }
     let text = listing(&all);
     assert!(text.contains("\n              20 others\n"), "{text}");
-    assert!(text.ends_with("              10 came when 512 ran already\n"), "{text}");
+    assert!(text.ends_with("              10 found no place among the run's 512 processes\n"), "{text}");
 }
 
 #[test]

@@ -86,6 +86,9 @@ pub fn prefork(size: Size) -> Result<Workload, Missing> {
 pub fn persistence(size: Size) -> Result<Workload, Missing> {
     let mut workload = workload::redis(size)?;
     workload.name = "redis-save";
+    // The half and a twentieth: with two pools in the half, and the run's own files, each second page that a process
+    // touches is out.
+    workload.share = 0.55;
     workload.told_slack = FAMILY_SLACK;
     let directory = workload.directory.path().to_path_buf();
     workload.command.extend(["--dir".into(), directory.display().to_string()]);
