@@ -302,7 +302,7 @@ impl Ring {
         self.head = self.head.wrapping_add(1);
         self.rings.word(self.parameters.cq_off.head).store(self.head, Release);
         let bytes = usize::try_from(completion.result);
-        Some((completion.user_data, bytes.map_err(|_| Errno(completion.result.unsigned_abs()))))
+        Some((completion.user_data, bytes.map_err(|_| Errno(completion.result.unsigned_abs() as u16))))
     }
 
     /// True where [`Ring::pop`] has one.

@@ -60,7 +60,7 @@ static REFUSED: AtomicU32 = AtomicU32::new(0);
 
 /// Why nothing was handed over at the last time.
 pub fn refused() -> Option<Errno> {
-    Some(Errno(REFUSED.load(Relaxed))).filter(|errno| errno.0 != 0)
+    Some(Errno(REFUSED.load(Relaxed) as u16)).filter(|errno| errno.0 != 0)
 }
 
 /// Asks, and waits for no longer than `ns`. EACCES: this process is not of the tree.
@@ -75,7 +75,7 @@ pub fn ask(ns: u64) -> Result<Handed> {
             handed => break handed,
         }
     };
-    REFUSED.store(handed.as_ref().err().map_or(0, |errno| errno.0), Relaxed);
+    REFUSED.store(handed.as_ref().err().map_or(0, |errno| errno.0.into()), Relaxed);
     handed
 }
 

@@ -51,7 +51,7 @@ pub fn answer(watch: &Watch, pager: &mut Engine) {
 fn advise_children(pager: &mut Engine, range: Range<usize>, advice: u32) {
     pager.await_quiet();
     let done = pager.kernel().advise_children(range, advice, pager.regions());
-    CONTROL.outcome.store(done.err().map_or(0, |errno| errno.0), Release);
+    CONTROL.outcome.store(done.err().map_or(0, |errno| errno.0.into()), Release);
 }
 
 /// Makes guards, and forgets what was in their places: they discard it without an event.
@@ -60,7 +60,7 @@ fn install_guards(pager: &mut Engine, range: Range<usize>) {
     pager.await_quiet();
     let (done, guarded) = pager.kernel().install_guards(range, pager.regions());
     guarded.into_iter().for_each(|part| pager.disown(part));
-    CONTROL.outcome.store(done.err().map_or(0, |errno| errno.0), Release);
+    CONTROL.outcome.store(done.err().map_or(0, |errno| errno.0.into()), Release);
 }
 
 /// How much comes home at a time for the kernel to look at it or take it: little beside any limit.

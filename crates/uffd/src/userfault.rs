@@ -280,7 +280,7 @@ fn moved(result: Result<usize>, done: i64, bytes: usize) -> Moved {
         Ok(_) => Moved { bytes, stop: None },
         Err(errno) if done > 0 => Moved { bytes: done as usize, stop: Some(errno) },
         // The count field carries the reason where the ioctl itself only says EAGAIN.
-        Err(Errno::EAGAIN) if done < 0 => Moved { bytes: 0, stop: Some(Errno(-done as u32)) },
+        Err(Errno::EAGAIN) if done < 0 => Moved { bytes: 0, stop: Some(Errno(-done as u16)) },
         Err(errno) => Moved { bytes: 0, stop: Some(errno) },
     }
 }

@@ -170,7 +170,7 @@ pub fn make_secret(file: &Fd, bytes: usize) -> Result<Result<(), Errno>, Errno> 
     if got != bytes as isize {
         return Err(Errno::EIO);
     }
-    Ok(is_locked.map(drop).map_err(|error| Errno(error.raw_os_error().unwrap_or(0) as u32)))
+    Ok(is_locked.map(drop).map_err(|error| Errno(error.raw_os_error().unwrap_or(0) as u16)))
 }
 
 /// Another descriptor of the same file description.

@@ -292,7 +292,7 @@ fn refuse(numbers: &[u32]) {
     let (load, equal, end) = (0x20, 0x15, 0x06);
     let mut filter: Vec<(u16, u8, u8, u32)> = vec![(load, 0, 0, 0)];
     for &number in numbers {
-        filter.extend([(equal, 0, 1, number), (end, 0, 0, 0x0005_0000 | Errno::EPERM.0)]);
+        filter.extend([(equal, 0, 1, number), (end, 0, 0, 0x0005_0000 | u32::from(Errno::EPERM.0))]);
     }
     filter.push((end, 0, 0, 0x7fff_0000));
     let code: Vec<u64> =

@@ -21,7 +21,7 @@ pub unsafe fn syscall(nr: u32, args: [usize; 6]) -> Result<usize> {
 
 /// What the kernel's answer means: the last 4095 numbers are errors.
 pub(super) fn result(ret: usize) -> Result<usize> {
-    if ret > -4096isize as usize { Err(Errno(ret.wrapping_neg() as u32)) } else { Ok(ret) }
+    if ret > -4096isize as usize { Err(Errno(ret.wrapping_neg() as u16)) } else { Ok(ret) }
 }
 
 /// The registers of a call with fewer arguments than six: the kernel does not look at the others.

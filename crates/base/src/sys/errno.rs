@@ -3,14 +3,14 @@
 use core::fmt;
 use linux_raw_sys::errno;
 
-/// An error number of the kernel.
+/// An error number of the kernel: below 4096.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Errno(pub u32);
+pub struct Errno(pub u16);
 
 macro_rules! names {
     ($($name:ident)*) => {
         impl Errno {
-            $(#[doc = concat!("`", stringify!($name), "`.")] pub const $name: Errno = Errno(errno::$name);)*
+            $(#[doc = concat!("`", stringify!($name), "`.")] pub const $name: Errno = Errno(errno::$name as u16);)*
 
             /// The name, as in errno(3); "an unknown error" for those that zfolio never meets.
             pub fn name(self) -> &'static str {

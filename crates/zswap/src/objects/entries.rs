@@ -8,6 +8,7 @@
 //! - a `Dropped` object has `stored == 0`: nobody's contents depend on it
 //! - a `Swapped` object has a place in an area, and `stored > 0` unless it is being read or `is_hashed`: then pages
 //!   that are in the program may be found to be still as they are there
+//! - an object that `is_hashed` is named by somebody who does not depend on it
 //! - `clean` says that somebody names the object and nobody depends on it; `clean_bytes` is the pool's memory of
 //!   all of those that are not frozen
 //! - an object whose `queued` is set is in the list of clean copies, once
@@ -250,6 +251,7 @@ impl Entries {
         if core::mem::take(&mut o.clean) {
             self.clean_bytes -= o.bytes();
         }
+        self.forget_needless(id);
         self.age(id);
     }
 
@@ -276,7 +278,8 @@ impl Entries {
                 && queued[id as usize] == o.queued as usize
                 && self.lru.contains(id) == o.may_go()
                 && (!o.is_swapped() || o.place.is_some() && (o.stored > 0 || o.io == Io::In || o.is_hashed))
-                && o.is_hashed == o.place.is_some_and(|place| self.swapped.hashes(place).is_some());
+                && o.is_hashed == o.place.is_some_and(|place| self.swapped.hashes(place).is_some())
+                && (!o.is_hashed || o.refs > o.stored);
             if !is_right {
                 let times = queued[id as usize];
                 return Err(format!("object {id} is among clean copies {times} times: {o:?}"));
@@ -360,6 +363,7 @@ impl Entries {
         let o = &mut self.table[id as usize];
         o.refs -= 1;
         if o.refs > 0 {
+            self.forget_needless(id);
             return None;
         }
         self.clean_bytes -= if core::mem::take(&mut o.clean) { o.bytes() } else { 0 };

@@ -98,6 +98,9 @@ pub struct Object {
     pub born_ms: u32,
 }
 
+// There is one for each page of a plain swap: what it takes, the program lacks.
+const _: () = assert!(size_of::<Object>() == 48);
+
 impl Object {
     /// How long ago it was stored, in milliseconds.
     pub fn age_ms(&self, now_ms: u64) -> u64 {

@@ -41,14 +41,9 @@ impl Swapped {
         self.is_scarce = is_scarce;
     }
 
-    /// Its pages' hashes from now on, or none.
-    pub(super) fn set_hashes(&mut self, id: PlaceId, hashes: Option<Box<[u128]>>) {
-        self.copied_mut(id).hashes = hashes;
-    }
-
     /// The hashes that are kept of an object.
     pub(super) fn hashes(&self, id: PlaceId) -> Option<&[u128]> {
-        self.copied(id).hashes.as_deref()
+        self.hashes.get(&id).map(|hashes| &**hashes)
     }
 }
 
@@ -89,7 +84,7 @@ impl Entries {
         let o = &mut self.table[id as usize];
         if let (Some(place), Some(hashes)) = (o.place, hashes) {
             o.is_hashed = true;
-            self.swapped.set_hashes(place, Some(hashes));
+            self.swapped.hashes.insert(place, hashes);
         }
         self.drop_swapped(id);
     }
@@ -106,7 +101,15 @@ impl Entries {
         if core::mem::take(&mut o.is_hashed)
             && let Some(place) = o.place
         {
-            self.swapped.set_hashes(place, None);
+            self.swapped.hashes.remove(&place);
+        }
+    }
+
+    /// The same where no page in the program names it any more: it is read before one does.
+    pub(super) fn forget_needless(&mut self, id: u32) {
+        let o = self.get(id);
+        if o.is_hashed && o.refs == o.stored {
+            self.forget_hashes(id);
         }
     }
 

@@ -17,6 +17,7 @@ use crate::objects::object::{Body, Io, Object};
 use crate::objects::swap_cache::Left;
 use crate::{Damaged, PAGE};
 use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -54,9 +55,10 @@ pub(super) struct Copied {
     fingerprint: u32,
     tag: [u8; TAG],
     is_raw: bool,
-    /// Of its pages, while some of them are in the program and the object is not in the pool.
-    pub(super) hashes: Option<Box<[u128]>>,
 }
+
+// There is one for each page of a plain swap: what it takes, the program lacks.
+const _: () = assert!(size_of::<Option<Copied>>() == 44);
 
 /// An object of a batch.
 #[derive(Clone, Copy, Debug)]
@@ -132,6 +134,8 @@ pub struct Swapped {
     childs: Option<Slots>,
     copies: Vec<Option<Copied>>,
     free: Vec<PlaceId>,
+    /// Of copies of which some pages are in the program, while the object is not in the pool: the pages' hashes.
+    pub(super) hashes: BTreeMap<PlaceId, Box<[u128]>>,
     /// Under way, by number.
     batches: [Option<Batch>; BATCHES],
     reads: Vec<u32>,
@@ -172,7 +176,8 @@ impl Swapped {
     /// What the child takes over as a copy, where memory is not copied by a clone.
     pub(super) fn copy_for_child(&mut self) -> Swapped {
         let (childs, copies, free) = (self.childs.take(), self.copies.clone(), self.free.clone());
-        Swapped { childs, copies, free, back: self.back.clone(), ..Swapped::default() }
+        let (hashes, back) = (self.hashes.clone(), self.back.clone());
+        Swapped { childs, copies, free, hashes, back, ..Swapped::default() }
     }
 
     /// What the next child has.
@@ -234,6 +239,7 @@ impl Swapped {
     /// A copy is nobody's any more.
     pub(super) fn release(&mut self, id: PlaceId) {
         let copied = self.copies[id.get() as usize - 1].take().expect("a copy is given up once");
+        self.hashes.remove(&id);
         self.free.push(id);
         if let Some(slots) = &mut self.slots {
             let _ = slots.release(copied.place);
@@ -251,10 +257,6 @@ impl Swapped {
 
     pub(super) fn copied(&self, id: PlaceId) -> &Copied {
         self.copies[id.get() as usize - 1].as_ref().expect("an object's copy is kept")
-    }
-
-    pub(super) fn copied_mut(&mut self, id: PlaceId) -> &mut Copied {
-        self.copies[id.get() as usize - 1].as_mut().expect("an object's copy is kept")
     }
 
     /// What does not hold, in words; `objects` are all that somebody names.
@@ -408,7 +410,7 @@ impl Entries {
             o.io = if piece.is_damaged { Io::Stays } else { Io::None };
             if is_kept && let Body::Blob { fingerprint, .. } = piece.body {
                 let &Piece { place, tag, is_raw, .. } = piece;
-                o.place = Some(self.swapped.keep(Copied { place, fingerprint, tag, is_raw, hashes: None }));
+                o.place = Some(self.swapped.keep(Copied { place, fingerprint, tag, is_raw }));
                 // A worker may be reading it: then it goes another time.
                 if o.pins == 0 {
                     freed.push(Left { id: piece.id, body: self.leave_pool(piece.id) });
