@@ -71,14 +71,17 @@ pub struct Watermarks {
 pub const UNKNOWN: usize = usize::MAX;
 
 /// None of the three is less, but for a small limit: a part in so many of it, and at least so much.
-const LEAST: usize = 8 * WINDOW;
+const LEAST: usize = 4 * WINDOW;
 const LEAST_PART: usize = 20;
 const LEAST_OF_ALL: usize = 2 * WINDOW;
 
 /// Between the low mark and the high one lies no less; of a small limit a part in so many, and at least so much.
-const GAP: usize = 1 << 20;
+const GAP: usize = 768 << 10;
 const GAP_PART: usize = 8;
 const GAP_OF_ALL: usize = 4 * WINDOW;
+
+/// Above the high mark is no less room for what comes unheard, but for a small limit.
+const SLACK: usize = 512 << 10;
 
 /// So far below `low` everything is made ready: memory grows by 3 or 4 bytes a nanosecond, it takes some milliseconds,
 /// and where others want the CPUs too a look can be as late again.
@@ -100,12 +103,12 @@ impl Watermarks {
     /// (`unheard` bytes), since the next look may be later. Where that is not known or large it is 8 MiB, a twelfth
     /// where that is less, and of a large limit a part in 128 up to 64 MiB, since memory is written at 2 or 3 MiB in a
     /// millisecond, and the engine may be late by two where others want the CPUs too. Of several processes for each CPU
-    /// no more than one writes at a time: with two or more each keeps half. 1 MiB at least lies between `low` and
-    /// `high`, less of a limit below 8 MiB, and no more than stock needs to come and go: a program uses what is below
+    /// no more than one writes at a time: with two or more each keeps half. 768 KiB at least lie between `low` and
+    /// `high`, less of a limit below 6 MiB, and no more than stock needs to come and go: a program uses what is below
     /// `low` only.
     pub fn new(limit: usize, processes_per_cpu: usize, unheard: usize) -> Watermarks {
         let most = (limit / 128).clamp((limit / 12).min(8 << 20), 64 << 20);
-        let least = (limit / 512).max(1 << 20).min(most);
+        let least = (limit / 512).max(SLACK).min(most);
         let slack = unheard.saturating_mul(2).clamp(least, most) / processes_per_cpu.clamp(1, 2);
         let high = limit.saturating_sub(slack);
         let gap = (limit / 256).clamp((limit / GAP_PART).clamp(GAP_OF_ALL, GAP), 64 << 20);
@@ -230,8 +233,8 @@ mod tests {
         }
         let at = |mib: usize| Watermarks::new(mib * MIB, 2, 0);
         let of = |w: Watermarks| [w.high - w.low, w.inactive, w.stock, w.in_flight];
-        assert_eq!(of(at(10)), [MIB, LEAST, LEAST, LEAST], "from here on it is as much");
-        assert_eq!(of(at(24)), [MIB, 24 * MIB / 32, LEAST, 24 * MIB / 32]);
+        assert_eq!(of(at(6)), [GAP, LEAST, LEAST, LEAST], "from here on it is as much");
+        assert_eq!(of(at(24)), [GAP, 24 * MIB / 32, LEAST, 24 * MIB / 32]);
     }
 
     #[test]
@@ -257,15 +260,18 @@ mod tests {
         }
     }
 
-    /// A program whose memory is all there, and registered, has all of its limit but 2 MiB.
+    /// A program whose memory is all there, and registered, has all of its limit but 1.25 MiB.
     #[test]
     fn as_much_is_kept_free_as_comes_unheard() {
         let free = |limit, unheard| {
             let w = Watermarks::new(limit, 1, unheard);
             (limit - w.low) as f64 / MIB as f64
         };
-        assert_eq!([0, MIB, 2 * MIB, UNKNOWN].map(|unheard| free(90 * MIB, unheard)), [2.0, 3.0, 5.0, 8.5]);
-        assert_eq!(free(16 * MIB, 0), 2.0);
+        assert_eq!(
+            [0, MIB, 2 * MIB, UNKNOWN].map(|unheard| free(90 * MIB, unheard)),
+            [1.25, 2.75, 4.75, 8.25]
+        );
+        assert_eq!(free(16 * MIB, 0), 1.25);
         assert_eq!(free(4 << 30, 0), 24.0);
     }
 
