@@ -16,8 +16,10 @@
 //! while, twice as long each time until it has proved good. Who may not leave SCHED_IDLE again (that takes
 //! CAP_SYS_NICE, or an RLIMIT_NICE of 20) never takes it.
 //!
-//! Where misses are rare, come from several threads at a time, or come as a stream, which the engine works ahead of, it
-//! is better on a CPU of its own, and the scheduler says where.
+//! Where misses are rare, come from several threads at a time, or are for fresh memory, for which the engine makes room
+//! meanwhile, it is better on a CPU of its own, and the scheduler says where. How much a miss brings does not matter:
+//! windows and streams too are read faster so (read in order, 320 MiB in 160: 640 MB/s instead of 300; python3 in 48 of
+//! 97 MiB, where about half of the misses bring a window: 5.4 s instead of 7.3).
 
 use alloc::vec::Vec;
 use uffd::sys::{self, CpuSet, consts::*};
@@ -45,8 +47,8 @@ const FOLLOW_NS: u64 = 100_000;
 pub struct Faults {
     /// Faults served.
     pub all: u64,
-    /// Those that brought a single page.
-    pub single: u64,
+    /// Those on memory that was out.
+    pub out: u64,
     /// Those of another thread than the one before.
     pub switches: u64,
     /// The thread of the last one.
@@ -109,7 +111,7 @@ impl Placement {
         }
         let dense = count >= FAULTS
             && took < OFTEN_NS
-            && (faults.single - self.before.single) * 2 > count
+            && (faults.out - self.before.out) * 2 > count
             && faults.switches - self.before.switches <= SWITCHES;
         (self.since_ns, self.before) = (now_ns, faults);
         match (self.taken, dense) {
@@ -190,7 +192,7 @@ mod tests {
             let (mut now, mut all) = (0, 0);
             let mut choose = |placement: &mut Placement, ms: u64, faults: u64| {
                 (now, all) = (now + ms * 1_000_000, all + faults);
-                placement.choose(now, Faults { all, single: all, switches: 0, thread: 1 }, |_| cpu);
+                placement.choose(now, Faults { all, out: all, switches: 0, thread: 1 }, |_| cpu);
                 placement.is_taken()
             };
             assert!(choose(&mut placement, 1, FAULTS));
@@ -214,8 +216,7 @@ mod tests {
     #[test]
     fn who_may_not_leave_sched_idle_stays_where_it_is() {
         let mut placement = Placement::new(&[], false);
-        placement
-            .choose(1_000_000, Faults { all: FAULTS, single: FAULTS, switches: 0, thread: 1 }, |_| Some(0));
+        placement.choose(1_000_000, Faults { all: FAULTS, out: FAULTS, switches: 0, thread: 1 }, |_| Some(0));
         assert!(!placement.is_taken());
     }
 }

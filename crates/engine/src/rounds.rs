@@ -306,16 +306,16 @@ impl Rounds {
     /// Chooses the CPU that the engine runs on, by the faults that there were.
     fn choose_cpu(&mut self, now: u64, pager: &mut Engine) {
         let (slot, head) = (self.slot, self.board.head());
-        let faults = slot.stat.faults.load(Relaxed) + slot.stat.fresh_faults.load(Relaxed);
+        let out = slot.stat.faults.load(Relaxed);
+        let faults = out + slot.stat.fresh_faults.load(Relaxed);
         if faults != self.faults {
             (self.faults, self.fault_ns) = (faults, now);
         }
         let (thread, switches) = pager.kernel().faulters();
-        let single = slot.stat.folios_zswpin[0].load(Relaxed);
         if head.called.swap(0, AcqRel) != 0 {
             self.placement.leave(now);
         }
-        let faults = Faults { all: faults, single, switches, thread };
+        let faults = Faults { all: faults, out, switches, thread };
         self.placement.choose(now, faults, |tid| pager.kernel().cpu_of(tid));
         pager.set_alone(self.placement.is_taken());
         let alarm = (pager.marks().max + self.excess).saturating_sub(self.board.apart_bytes() + self.swapped);
