@@ -213,6 +213,29 @@ mod tests {
         test.join().expect("the thread ends");
     }
 
+    /// Who fills fresh memory, or misses from several threads, is not to wait for an engine that waits for the CPU.
+    #[test]
+    fn its_cpu_is_left_to_who_fills_fresh_memory_and_to_threads_that_miss_by_turns() {
+        let test = std::thread::spawn(|| {
+            let takes = |out, switches| {
+                let mut placement = Placement::new(&[], true);
+                if placement.barred {
+                    crate::skip::lacks("there is one CPU only");
+                    return None;
+                }
+                let cpu = (0..).find(|&cpu| placement.all.contains(cpu));
+                placement.choose(1_000_000, Faults { all: FAULTS, out, switches, thread: 1 }, |_| cpu);
+                let taken = placement.is_taken();
+                placement.leave(1_000_000);
+                Some(taken)
+            };
+            let all = [(FAULTS, 0), (FAULTS / 2 + 1, 0), (FAULTS / 2, 0), (0, 0), (FAULTS, SWITCHES + 1)];
+            let taken: Vec<bool> = all.iter().filter_map(|&(out, switches)| takes(out, switches)).collect();
+            assert!(taken.is_empty() || taken == [true, true, false, false, false], "{taken:?}");
+        });
+        test.join().unwrap();
+    }
+
     #[test]
     fn who_may_not_leave_sched_idle_stays_where_it_is() {
         let mut placement = Placement::new(&[], false);
