@@ -1,7 +1,7 @@
 //! What makes new objects: what the user has begun the run with, or set since (`zfolio set PID compressor=NAME`).
 //!
 //! ```text
-//!   the run's page ── with each job ──> engine: what reads it, and the chooser ── Work::Pack { made_by } ──> workers
+//!   the run's page ── with each job ──> engine: what reads it ── Work::Pack { made_by } ──> workers
 //! ```
 //!
 //! The engine is first to follow, so that it reads whatever its workers make. One of them that cannot follow, for want
@@ -36,7 +36,7 @@ impl Maker {
     /// it is now.
     pub fn of_worker(memcg: &Memcg) -> Option<Maker> {
         let first = Maker::of(memcg, 0);
-        first.filter(|first| first.choice.compressor.is_for_device()).or_else(|| Maker::now(memcg))
+        first.filter(|first| first.choice.device().is_some()).or_else(|| Maker::now(memcg))
     }
 }
 
@@ -47,7 +47,12 @@ mod tests {
 
     #[test]
     fn workers_begin_with_a_device_and_else_with_what_there_is_now() {
-        for (first, begins_with) in [("zstd:3", "lz4:1"), ("deflate-iaa:fixed", "deflate-iaa:fixed")] {
+        for (first, begins_with) in [
+            ("zstd:3", "lz4:1"),
+            ("lz4:2,zstd:3", "lz4:1"),
+            ("deflate-iaa:fixed", "deflate-iaa:fixed"),
+            ("lz4:1,deflate-iaa:fixed", "lz4:1,deflate-iaa:fixed"),
+        ] {
             // SAFETY: every field is an integer or an atomic, for which all zeros is a value.
             let mut memcg: Box<Memcg> = unsafe { Box::new_zeroed().assume_init() };
             let compressor = Text::new(first).unwrap();

@@ -70,7 +70,7 @@ impl Sharer {
             }
         }
         let Some((pages, fingerprint, bytes)) =
-            pager.store_mut().pack(at, &mut self.window, there, &mut self.parcel)
+            pager.store_mut().pack(&mut self.window, there, &mut self.parcel)
         else {
             return Some(0);
         };

@@ -22,7 +22,7 @@ use vmscan::PAGE;
 use zsmalloc::Handle;
 use zswap::layout::plain_bytes;
 use zswap::objects::{Areas, Batch, Body, Came, Contents, Piece, Read};
-use zswap::{Cache, Choice, Chooser, Chosen, Codec, New, Origin, Packed, PageMask, Priors, Purse, Way};
+use zswap::{Cache, Codec, New, Packed, PageMask, Priors, Tier};
 
 /// How much compaction moves at a time, in bytes: somebody may fault meanwhile.
 const COMPACT_BYTES: usize = 64 << 10;
@@ -34,8 +34,6 @@ const LOOK_EVERY: u32 = 1000;
 #[derive(Clone, Copy)]
 struct Given {
     slot: u32,
-    /// By which of two compressors its objects are made, where there are two.
-    chosen: Option<Chosen>,
     /// What it loads, if it does: pinned, since a worker has its address.
     loads: Option<Handle>,
 }
@@ -49,8 +47,6 @@ pub struct PageStore {
     memcg: &'static Memcg,
     /// What makes new objects: [`Maker::word`].
     made_by: u64,
-    /// Where there are two compressors.
-    chooser: Option<Chooser<'static>>,
     stat: &'static Stat,
     /// In the order in which they were given.
     given: VecDeque<Given>,
@@ -77,7 +73,7 @@ impl PageStore {
     ) -> Option<PageStore> {
         let &Workers { board, seed, file, .. } = workers;
         let Maker { word, choice } = Maker::now(memcg)?;
-        let mut codec = Codec::new(choice, seed, file).ok()?.timed_by(sys::process_cpu_ns);
+        let mut codec = Codec::new(choice, seed, file).ok()?;
         // What relatives have made before.
         let mut others = Kind::all_of(memcg.tunables.compressors.load(Relaxed));
         others.try_for_each(|kind| codec.prepare(kind)).ok()?;
@@ -87,7 +83,6 @@ impl PageStore {
             codec,
             memcg,
             made_by: word,
-            chooser: chooser(memcg, choice).ok()?,
             stat: &workers.slot.stat,
             given: VecDeque::new(),
             in_vain: 0,
@@ -116,7 +111,6 @@ impl PageStore {
             codec,
             memcg,
             made_by,
-            chooser,
             damage_every,
             stored,
             areas: parents_areas,
@@ -133,7 +127,6 @@ impl PageStore {
             codec,
             memcg,
             made_by,
-            chooser,
             stat,
             given,
             in_vain,
@@ -175,21 +168,18 @@ impl PageStore {
     }
 
     /// Makes one object, which all of the family can read, at the beginning of `parcel`: of `pages` of the window
-    /// `bytes`, the program's at `from`. Its pages, fingerprint and bytes; `None` where that would save little.
+    /// `bytes`. Its pages, fingerprint and bytes; `None` where that would save little.
     pub fn pack(
         &mut self,
-        from: usize,
         bytes: &mut [u8],
         pages: PageMask,
         parcel: &mut [u8],
     ) -> Option<(PageMask, u32, usize)> {
-        let origin = Origin { at: from, pages: pages.count(), is_single: false };
-        let chosen = self.choose(origin, false);
-        let (priors, way) = (Priors::default(), way_of(chosen));
-        let packed = self.codec.pack_one(bytes, pages, WINDOW_PAGES, &priors, way, parcel);
-        self.learn(chosen, &packed);
+        self.follow();
+        let packed = self.codec.pack_one(bytes, pages, WINDOW_PAGES, &Priors::default(), false, parcel);
         match packed.objects[0] {
-            Some(New::Blob { fingerprint, bytes, compressed: true, .. }) => {
+            Some(New::Blob { fingerprint, bytes, data_pages, compressed: true }) => {
+                self.count_made(packed.tier, data_pages);
                 Some((packed.in_objects, fingerprint, bytes as usize))
             }
             _ => None,
@@ -203,35 +193,21 @@ impl PageStore {
             return;
         }
         if let Some(Maker { word, choice }) = Maker::now(self.memcg)
-            && let Ok(chooser) = chooser(self.memcg, choice)
             && self.codec.make_by(choice).is_ok()
         {
-            (self.made_by, self.chooser) = (word, chooser);
+            self.made_by = word;
         }
     }
 
-    /// By which of two compressors objects are made, where there are two.
-    fn choose(&mut self, origin: Origin, is_awaited: bool) -> Option<Chosen> {
-        self.follow();
-        let chooser = self.chooser.as_mut()?;
-        Some(chooser.choose(sys::now_ns(), origin, is_awaited))
-    }
-
-    /// Hears what came of that.
-    fn learn(&mut self, chosen: Option<Chosen>, packed: &Packed) {
-        let (Some(chooser), Some(chosen)) = (&mut self.chooser, chosen) else { return };
-        let pages = packed.in_objects.count();
-        let spent = chooser.learn(sys::now_ns(), &chosen, pages, &packed.tried);
-        let blobs = packed.objects.iter().flatten().filter(|new| matches!(new, New::Blob { .. }));
+    /// Counts a new object whose `pages` with data a compressor has made smaller; without data nothing was to be made.
+    fn count_made(&self, tier: Tier, pages: usize) {
         let stat = self.stat;
-        let (made_objects, made_pages) = match chosen.way {
-            Way::Fast => (&stat.auto_fast_objects, &stat.auto_fast_pages),
-            _ => (&stat.auto_dense_objects, &stat.auto_dense_pages),
+        let (objects, in_pages) = match tier {
+            Tier::Fast => (&stat.fast_objects, &stat.fast_pages),
+            Tier::Dense => (&stat.dense_objects, &stat.dense_pages),
         };
-        made_objects.fetch_add(blobs.count() as u64, Relaxed);
-        made_pages.fetch_add(pages as u64, Relaxed);
-        stat.auto_samples.fetch_add((chosen.way == Way::Both).into(), Relaxed);
-        stat.auto_extra_ns.fetch_add(spent, Relaxed);
+        objects.fetch_add((pages > 0).into(), Relaxed);
+        in_pages.fetch_add(pages as u64, Relaxed);
     }
 
     /// How many jobs were given and their results not fetched.
@@ -262,12 +238,14 @@ impl PageStore {
                         self.stat.compressed_in_bytes.fetch_add((data_pages * PAGE) as u64, Relaxed);
                         self.stat.compressed_out_bytes.fetch_add(bytes as u64, Relaxed);
                         self.stat.incompressible.fetch_add(!compressed as u64, Relaxed);
+                        if compressed {
+                            self.count_made(packed.tier, data_pages);
+                        }
                         Body::Blob { handle: handle.into_raw(), fingerprint, bytes }
                     })
                 }
             };
         }
-        self.learn(given.chosen, packed);
         let Packed { reused, zero, in_objects, filled, guesses, failed, .. } = *packed;
         let is_plain = |new: &&New| matches!(new, New::Blob { compressed: false, .. });
         let plain = packed.objects.iter().flatten().filter(is_plain).count();
@@ -327,17 +305,6 @@ fn copy_out(codec: &Codec, object: &[u8], piece: &Piece, room: &mut [u8]) -> boo
     bytes.inspect(|bytes| room.copy_from_slice(bytes)).is_some()
 }
 
-/// What chooses between two compressors, where there are two. The error is that there is no memory for it.
-fn chooser(memcg: &'static Memcg, choice: Choice) -> Result<Option<Chooser<'static>>, ()> {
-    let Some(auto) = choice.auto else { return Ok(None) };
-    let purse = Purse { paid_ns: &memcg.paid_ns, percent: auto.percent };
-    Chooser::new(purse).map(Some).ok_or(())
-}
-
-fn way_of(chosen: Option<Chosen>) -> Way {
-    chosen.map_or(Way::Only, |chosen| chosen.way)
-}
-
 impl Store for PageStore {
     fn submit(&mut self, job: Job) {
         let mut priors = Priors::default();
@@ -346,13 +313,11 @@ impl Store for PageStore {
                 priors.set(page, hash);
             }
         }
-        let Job { slot, at, from, is_awaited, pages, unit, is_plain, fewest, .. } = job;
+        let Job { slot, at, pages, unit, is_plain, fewest, .. } = job;
         priors.want(fewest);
-        let origin = Origin { at: from, pages: pages.count(), is_single: unit == 1 };
-        let chosen = if is_plain { None } else { self.choose(origin, is_awaited) };
-        let given = Given { slot, chosen, loads: None };
-        let (made_by, way) = (self.made_by, if is_plain { Way::Plain } else { way_of(chosen) });
-        self.put_up(given, Work::Pack { at, pages, unit, priors, made_by, way });
+        self.follow();
+        let made_by = self.made_by;
+        self.put_up(Given { slot, loads: None }, Work::Pack { at, pages, unit, priors, made_by, is_plain });
     }
 
     fn fetch(&mut self, fetch: Fetch) {
@@ -365,16 +330,13 @@ impl Store for PageStore {
         let pinned = loads.map(|handle| self.cache.pool().pin(handle));
         let (object, bytes) = pinned.map_or((0, 0), |(at, bytes)| (at.addr().get(), bytes));
         let work = Work::Unpack { object, bytes, fingerprint, first, pages, to };
-        self.put_up(Given { slot, chosen: None, loads }, work);
+        self.put_up(Given { slot, loads }, work);
     }
 
     fn withdraw(&mut self, slot: u32) -> bool {
         let withdrawn = self.board.withdraw(slot);
         if withdrawn && let Some(at) = self.given.iter().position(|g| g.slot == slot) {
-            let given = self.take_off(at);
-            if let (Some(chooser), Some(chosen)) = (&mut self.chooser, given.and_then(|given| given.chosen)) {
-                chooser.withdraw(&chosen);
-            }
+            self.take_off(at);
         }
         withdrawn
     }

@@ -26,7 +26,7 @@ use memcg::{Memcg, Slot};
 use uffd::sys::{self, CpuSet, consts::*};
 use uffd::{Fd, Memory};
 use vmscan::{PAGE, WINDOW};
-use zswap::{BATCH_MAX, Codec, Damaged, Load, PARCEL_MAX_BYTES, Packed, PageMask, Priors, Way, Window};
+use zswap::{BATCH_MAX, Codec, Damaged, Load, PARCEL_MAX_BYTES, Packed, PageMask, Priors, Window};
 
 /// What a worker is started with.
 pub struct WorkerStart {
@@ -180,15 +180,14 @@ impl Bench {
         Bench { codec, made_by: maker.word, bytes }
     }
 
-    /// Has objects made by what this word says. False where that cannot be had: then they are made as before.
-    fn follow(&mut self, memcg: &Memcg, word: u64) -> bool {
+    /// Has objects made by what this word says. Where that cannot be had they are made as before.
+    fn follow(&mut self, memcg: &Memcg, word: u64) {
         if word != self.made_by
             && let Some(maker) = Maker::of(memcg, word)
             && self.codec.make_by(maker.choice).is_ok()
         {
             self.made_by = word;
         }
-        word == self.made_by
     }
 
     /// Does what a worker has taken, and calls `between` meanwhile.
@@ -214,7 +213,7 @@ impl Bench {
             pages: PageMask::NONE,
             unit: 1,
             priors: &none,
-            way: Way::Only,
+            is_plain: false,
             parcel: &mut [],
             packed: Packed::default(),
         });
@@ -223,17 +222,15 @@ impl Bench {
             Work::Unpack { .. } => None,
         });
         let Some(wants) = wants else { return };
-        let follows = self.follow(watch.start.memcg, wants);
+        self.follow(watch.start.memcg, wants);
         let mut count = 0;
         let places = self.bytes.chunks_exact_mut(WINDOW);
         let mut replies = [const { None }; BATCH_MAX];
         for (Task { work, parcel, reply, .. }, bytes) in tasks.iter_mut().flatten().zip(places) {
-            let Work::Pack { at, pages, unit, priors, way, .. } = work else { continue };
+            let Work::Pack { at, pages, unit, priors, is_plain, .. } = work else { continue };
             copy(watch, *at, *pages, bytes);
-            // Of two that are not these.
-            let way = if follows || *way == Way::Plain { *way } else { Way::Only };
-            let (pages, unit, packed) = (*pages, *unit, Packed::default());
-            windows[count] = Window { bytes, pages, unit, priors, way, parcel, packed };
+            let (pages, unit, is_plain, packed) = (*pages, *unit, *is_plain, Packed::default());
+            windows[count] = Window { bytes, pages, unit, priors, is_plain, parcel, packed };
             replies[count] = Some(reply);
             count += 1;
         }
@@ -300,15 +297,13 @@ fn copy(watch: &mut WorkerWatch<'_>, at: usize, pages: PageMask, window: &mut [u
     }
 }
 
-/// Opens the device that the compressor is made for, if there is one and it is one that may be opened here, and has it
-/// do the work.
+/// Opens the device that a compressor is made for, if there is one and it is one that may be opened here, and has it do
+/// that compressor's work.
 ///
 /// Here and not in the engine: a device works in the address space of whoever opened it, which is to be neither the
 /// program's nor one that a child of fork takes over. What the engine reads back itself it reads in software.
 fn attach_device(start: &WorkerStart, codec: &mut Codec) -> Option<Meter> {
-    if !start.maker.choice.compressor.is_for_device() {
-        return None;
-    }
+    start.maker.choice.device()?;
     let mut driver = None;
     let root = start.memcg.settings.iaa_root.as_str();
     let open = |config| {
@@ -345,8 +340,7 @@ pub extern "C" fn main(start: usize) -> ! {
     let _ = sys::set_name(c"zfolio-worker");
     // SAFETY: this process was made apart, and uses nothing of the engine's but what is kept.
     let is_alone = start.kept.as_ref().is_none_or(|kept| unsafe { kept.leave_the_rest() });
-    let codec = Codec::new(start.maker.choice, start.seed, start.file)
-        .map(|codec| codec.timed_by(sys::process_cpu_ns));
+    let codec = Codec::new(start.maker.choice, start.seed, start.file);
     let watched = (sys::pidfd_open(start.engine), sys::pidfd_open(start.program));
     let (true, Ok(mut codec), (Ok(engine), Ok(program))) = (is_alone, codec, watched) else { sys::exit(1) };
     if start.kept.is_some() {

@@ -65,7 +65,7 @@ use division::Division;
 use tunables::Tunables;
 
 /// "zfolio" and the version of this layout; both sides refuse any other.
-pub const MAGIC: u64 = 0x7a66_6f6c_696f_000c;
+pub const MAGIC: u64 = 0x7a66_6f6c_696f_000d;
 
 /// How many processes of a run can be managed at the same time.
 pub const SLOTS: usize = 512;
@@ -224,9 +224,6 @@ pub struct Memcg {
     free_hint: AtomicU32,
     /// How the limit is divided.
     pub division: Division,
-    /// Until when, on the monotonic clock, the time that a dense compressor took beyond the fast one is paid for by the
-    /// run's budget; and the same for samples.
-    pub paid_ns: [AtomicU64; 2],
     /// What devices have done, for all processes.
     pub accelerator: Accelerator,
 }

@@ -157,12 +157,10 @@ counters! {
     tried_noise: Objects, "that looked like noise, and were tried all the same";
     wrong_noise: Objects, "of tried_noise: shrunk";
     compacted: Objects, "moved to compact the pool";
-    auto_fast_objects: Objects, "made by the fast one of two compressors";
-    auto_dense_objects: Objects, "made by the dense one";
-    auto_fast_pages: Pages, "in objects of the fast one";
-    auto_dense_pages: Pages, "in objects of the dense one";
-    auto_samples: Times, "both compressors were tried, to compare them";
-    auto_extra_ns: Nanoseconds, "of processor time that the dense one took beyond the fast one, samples included";
+    fast_objects: Objects, "of a page by itself, made by the fast compressor";
+    fast_pages: Pages, "with data in fast_objects";
+    dense_objects: Objects, "of pages of a window, made by the dense compressor";
+    dense_pages: Pages, "with data in dense_objects";
     engine_cpu_ns: Nanoseconds, "of processor time of engines and workers";
     events: Times, "memory was unmapped, moved or discarded by the program";
     checks: Times, "the test mode has recomputed all that an engine keeps count of";
@@ -297,6 +295,8 @@ impl Counts {
         most("wrong_noise and tried_noise", [self.wrong_noise, self.tried_noise])?;
         let plain = self.believed_noise + self.reject_compress_poor + self.reject_compress_fail;
         most("incompressible, by reason", [self.incompressible, plain])?;
+        same("fast_objects, and their pages", [self.fast_objects, self.fast_pages])?;
+        most("dense_objects, and their pages", [self.dense_objects, self.dense_pages])?;
         most("nothing below zero is out", [u64::from(self.balance() < 0), 0])
     }
 }

@@ -184,10 +184,6 @@ pub struct Job {
     pub slot: u32,
     /// Its address.
     pub at: usize,
-    /// The program's address of its first page.
-    pub from: usize,
-    /// A thread waits for room.
-    pub is_awaited: bool,
     /// Which of its pages are to be stored.
     pub pages: PageMask,
     /// How many pages an object holds at most: all of them, or 1 for pages that went out one by one and will come

@@ -73,7 +73,7 @@ impl Usage {
     /// Reads the shared page; `None` where the compressor is for no device.
     pub fn read(memcg: &Memcg) -> Option<Usage> {
         let choice = Choice::parse(memcg.settings.compressor.as_str()).ok()?;
-        let page = choice.compressor.is_for_device().then_some(&memcg.accelerator)?;
+        let page = choice.device().map(|_| &memcg.accelerator)?;
         let mut queues: Vec<_> = page.queues().collect();
         queues.sort_unstable();
         Some(Usage { workers: page.workers(), queues, cpus: page.cpus().collect(), reasons: page.reasons() })
@@ -219,7 +219,13 @@ mod tests {
         memcg.accelerator.add_queue(3, 1, queue(5));
         memcg.accelerator.add_queue(1, 0, queue(7));
         memcg.accelerator.count_worker(Attached::Yes);
-        for (name, is_read) in [("zstd:1", false), ("auto,cpu=5", false), ("deflate-iaa:fixed", true)] {
+        for (name, is_read) in [
+            ("zstd:1", false),
+            ("lz4:1,zstd:1", false),
+            ("deflate-iaa:fixed", true),
+            ("lz4:1,deflate-iaa:fixed", true),
+            ("deflate-iaa:fixed,zstd:1", true),
+        ] {
             let compressor = memcg::Text::new(name).unwrap();
             memcg.init(1 << 30, memcg::Settings { compressor, ..memcg::Settings::default() });
             assert_eq!(Usage::read(&memcg).is_some(), is_read, "{name}");

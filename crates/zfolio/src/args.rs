@@ -133,7 +133,7 @@ pub struct Run {
     pub memory: Option<OsString>,
 
     // Help lists what there is, from the table that the parser has.
-    #[arg(long, short, value_name = "NAME[:LEVEL][,dict=FILE]|auto[,cpu=PERCENT]", default_value = DEFAULT_COMPRESSOR, allow_hyphen_values = true,
+    #[arg(long, short, value_name = "FAST[,DENSE]", default_value = DEFAULT_COMPRESSOR, allow_hyphen_values = true,
           help = compressors(false), long_help = compressors(true))]
     pub compressor: OsString,
 

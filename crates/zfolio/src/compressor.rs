@@ -65,7 +65,7 @@ mod tests {
         for (text, expected) in [
             ("zstd:9", "zstd:9"),
             ("lz4", "lz4:1, before with zstd"),
-            ("auto", "auto,cpu=25"),
+            ("lz4:3,zstd:9", "lz4:3,zstd:9"),
             ("lzo", "lzo, before with lz4, zstd"),
         ] {
             set(&memcg, Choice::parse(text).unwrap().word().unwrap());

@@ -1,16 +1,18 @@
 //! The dictionary that the user has in a file, as `--compressor zstd:1,dict=FILE` names it.
 
 use crate::size::Bytes;
-use acomp::{Compressor, Context, FILE_MAX_BYTES};
+use acomp::{Context, FILE_MAX_BYTES};
 use std::fs::File;
 use std::io::Read;
+use zswap::Choice;
 
 const _: () = assert!(memcg::DICTIONARY_MAX_BYTES == FILE_MAX_BYTES);
 
-/// Reads the dictionary that `text` names, of which `compressor` was parsed; empty where that has none. An error is one
+/// Reads the dictionary that `text` names, of which `choice` was parsed; empty where that has none. An error is one
 /// line for the user.
-pub fn read(text: &str, compressor: Compressor) -> Result<Vec<u8>, String> {
-    let Some(name) = Compressor::dictionary_file(text) else { return Ok(Vec::new()) };
+pub fn read(text: &str, choice: impl Into<Choice>) -> Result<Vec<u8>, String> {
+    let with_dictionary = choice.into().with_dictionary().zip(Choice::dictionary_file(text));
+    let Some((compressor, name)) = with_dictionary else { return Ok(Vec::new()) };
     let mut dictionary = Vec::new();
     let read = |file: File| file.take(FILE_MAX_BYTES as u64 + 1).read_to_end(&mut dictionary);
     let refuse = |why: String| Err(format!("--compressor {text}: {name}: {why}"));
@@ -37,7 +39,7 @@ mod tests {
 
     fn read_named(name: &str) -> Result<Vec<u8>, String> {
         let text = format!("zstd:3,dict={name}");
-        read(&text, Compressor::parse(&text).unwrap())
+        read(&text, Choice::parse(&text).unwrap())
     }
 
     #[test]
@@ -63,6 +65,8 @@ mod tests {
         fs::remove_file(path).unwrap();
         assert!(read_named("/dev/zero").unwrap_err().ends_with("at most"));
         assert!(read_named("/tmp").unwrap_err().contains("directory"));
-        assert_eq!(read("zstd:3", Compressor::parse("zstd:3").unwrap()), Ok(Vec::new()));
+        for (text, has_any) in [("zstd:3", false), ("lz4,zstd:3,dict=/proc/self/stat", true)] {
+            assert_eq!(read(text, Choice::parse(text).unwrap()).unwrap().is_empty(), !has_any, "{text}");
+        }
     }
 }

@@ -279,7 +279,8 @@ fn start(args: &Run) -> Result<u8, Refusal> {
     let is_managed = cmd.obstacle.is_none();
     if is_managed
         && !args.quiet
-        && let Some(why) = accelerator::shortfall(asked.choice.compressor, || Setup::look(&args.iaa_root))
+        && let Some(device) = asked.choice.device()
+        && let Some(why) = accelerator::shortfall(device, || Setup::look(&args.iaa_root))
     {
         say(why);
     }
@@ -345,8 +346,8 @@ impl Asked {
         let max_bytes = args.memory_bytes(&memory).map_err(Refusal::usage)?;
         let visible_bytes = args.visible_bytes(&memory, max_bytes).map_err(Refusal::usage)?;
         let choice = compressor(args)?;
-        let dictionary = dictionary::read(&args.compressor.to_string_lossy(), choice.compressor)
-            .map_err(Refusal::usage)?;
+        let dictionary =
+            dictionary::read(&args.compressor.to_string_lossy(), choice).map_err(Refusal::usage)?;
         let settings = crate::settings::settings(args, choice).map_err(Refusal::usage)?;
         if let Some(limit) = memory.cgroup.as_ref().filter(|limit| limit.bytes < max_bytes) {
             let (mine, its) = (Bytes(max_bytes), Bytes(limit.bytes));

@@ -16,7 +16,7 @@ use terminal_size::{Height, Width, terminal_size_of};
 use text::View;
 
 /// Version of the JSON: raised when a field changes its meaning or goes; new fields may come at any time.
-const SCHEMA: u32 = 2;
+const SCHEMA: u32 = 3;
 
 /// There is no such run, or more than one.
 const NONE: u8 = 1;

@@ -13,10 +13,10 @@ use memcg::hist::Histogram;
 use memcg::{Counts, Memcg, State};
 use serde_json::{Value, json};
 use std::sync::atomic::Ordering::Relaxed;
-use zswap::{Auto, Choice};
+use zswap::Choice;
 
 /// Version of the JSON: raised when a field changes its meaning or goes; new fields may come at any time.
-const SCHEMA: u32 = 4;
+const SCHEMA: u32 = 5;
 
 /// Everything that is told, in bytes, nanoseconds and pages of 4 KiB.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -112,15 +112,9 @@ impl Figures {
         figures
     }
 
-    /// The two compressors, if there were two.
-    fn auto(&self) -> Option<(Choice, Auto)> {
-        let choice = Choice::parse(&self.compressors.now).ok()?;
-        Some((choice, choice.auto?))
-    }
-
-    /// What their budget came to.
-    fn budget_ns(&self, auto: Auto) -> u64 {
-        self.elapsed_ns / 100 * u64::from(auto.percent)
+    /// The two compressors, if each tier has another one.
+    fn tiers(&self) -> Option<Choice> {
+        Choice::parse(&self.compressors.now).ok().filter(|choice| choice.fast != choice.dense)
     }
 
     /// The same for programs.
@@ -152,10 +146,6 @@ impl Figures {
             "counters": counters_json(&self.counts),
             "folios": folios_json(&self.counts),
             "latency": { "p50_ns": self.fault_p50_ns, "p99_ns": self.fault_p99_ns, "max_ns": self.fault_max_ns },
-            "auto": self.auto().map(|(_, auto)| json!({
-                "cpu_percent": auto.percent,
-                "budget_ns": self.budget_ns(auto),
-            })),
             "accelerator": self.accelerator.as_ref().map(Usage::json),
             "processes": self.processes_json(),
             "unmanaged": self.unmanaged_json(),
@@ -227,6 +217,24 @@ zfolio: ran in 255 MiB instead of 1.21 GiB (21 %)
 "
         );
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    }
+
+    #[test]
+    fn the_summary_says_what_each_of_two_compressors_made() {
+        let counts = Counts { fast_pages: 20_000, dense_pages: 338_502, ..figures().counts };
+        for (now, expected) in [
+            ("zstd:1", None),
+            (
+                "lz4:1,zstd:1",
+                Some("\n  tiers       78.1 MiB in single pages by lz4:1, 1.29 GiB in windows by zstd:1\n"),
+            ),
+        ] {
+            let compressors = Compressors { now: now.into(), before: Vec::new() };
+            let text = Figures { counts: counts.clone(), compressors, ..figures() }.text();
+            assert_eq!(text.contains("tiers"), expected.is_some(), "{text}");
+            assert!(expected.is_none_or(|line| text.contains(line)), "{text}");
+            assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        }
     }
 
     #[test]

@@ -93,17 +93,27 @@ fn an_unknown_compressor_or_level_is_one_line_with_the_list() {
         assert_eq!((output.status.code(), &*output.stdout), (Some(2), &b""[..]));
         let form = acomp::ALGORITHMS.iter().find(|a| a.name == "deflate-iaa").unwrap();
         let line = format!(
-            "zfolio: --compressor {compressor}: no such parameter of deflate-iaa: accepted is {form}\n"
+            "zfolio: --compressor {compressor}: no such parameter of deflate-iaa: accepted is {form}, or {}\n",
+            zswap::Choice::FORM
         );
         assert_eq!(stderr(&output), line);
     }
-    for compressor in ["auto:1", "auto,", "auto,cpu=", "auto,cpu=-5", "auto,cpu=401", "auto,dict=x"] {
+    for (compressor, why) in [
+        ("auto", "no such compressor: accepted are "),
+        ("lz4,gzip", "no such parameter of lz4: accepted is lz4["),
+        ("lz4,zstd:23", "no such LEVEL of zstd: accepted is zstd["),
+        ("lz4,zstd,842", "more than two compressors: accepted is one, or two as FAST,DENSE\n"),
+        (
+            "zstd,dict=a,zstd,dict=b",
+            "two dictionaries: accepted is one dict=FILE, for one compressor or both\n",
+        ),
+        ("deflate-iaa,deflate-iaa:fixed", "two ways to use a device: accepted is one, for both\n"),
+    ] {
         let output = zfolio(&["run", "--compressor", compressor, "--", "echo", "started"]);
         assert_eq!((output.status.code(), &*output.stdout), (Some(2), &b""[..]));
-        let form = zswap::Choice::FORM;
-        let line =
-            format!("zfolio: --compressor {compressor}: no such parameter of auto: accepted is {form}\n");
-        assert_eq!(stderr(&output), line);
+        let said = stderr(&output);
+        assert!(said.starts_with(&format!("zfolio: --compressor {compressor}: {why}")), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
     }
 }
 
@@ -118,7 +128,7 @@ fn help_lists_every_compressor() {
         assert!(help("-h").contains(algorithm.name), "{}", help("-h"));
         assert!(help("--help").contains(&algorithm.to_string()), "{}", help("--help"));
     }
-    assert!(help("-h").contains("auto[,cpu=PERCENT]") && help("--help").contains(zswap::Choice::FORM));
+    assert!(help("-h").contains("FAST[,DENSE]") && help("-h").contains("[default: zstd:1]"));
 }
 
 #[test]

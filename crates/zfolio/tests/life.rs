@@ -247,7 +247,7 @@ fn the_json_tells_how_the_program_ended() {
     assert_eq!(status.code(), Some(9));
     let json: serde_json::Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
     fs::remove_file(path).unwrap();
-    assert_eq!(json["schema"], 4);
+    assert_eq!(json["schema"], 5);
     assert_eq!(json["exit_status"], 9);
     assert_eq!(json["command"], serde_json::json!(["sh", "-c", "exit 9"]));
     assert_eq!(json["memory"]["max_bytes"], 64 << 20);

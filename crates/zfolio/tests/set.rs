@@ -130,7 +130,8 @@ fn what_is_wrong_is_said_in_one_line_and_changes_nothing() {
             2,
             "compressor=lz4:0: no such ACCELERATION of lz4",
         ),
-        (&["compressor=auto,cpu=500"], 2, "no such parameter of auto: accepted is auto[,cpu=PERCENT]"),
+        (&["compressor=auto"], 2, "compressor=auto: no such compressor: accepted are lz4[:ACCELERATION]"),
+        (&["compressor=lz4,zstd,842"], 2, "more than two compressors: accepted is one, or two as FAST,DENSE"),
         (&["compressor=zstd,dict=x"], 2, "a run has the dictionary that it begins with"),
         (
             &["compressor=deflate-iaa"],

@@ -13,7 +13,7 @@ use iaa::{Config, Driver};
 use iaa_model::{DeviceConfig, Model};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use zswap::{BATCH_MAX, Codec, Damaged, Load, New, PAGE, PARCEL_MAX_BYTES, Priors, WINDOW_PAGES, Way};
+use zswap::{BATCH_MAX, Codec, Damaged, Load, New, PAGE, PARCEL_MAX_BYTES, Priors, WINDOW_PAGES};
 
 const WINDOWS: usize = 64;
 /// How long turns are taken, for each line.
@@ -34,7 +34,7 @@ fn objects(codec: &mut Codec, unit: usize) -> Vec<Object> {
         }
         let mut parcel = vec![0; PARCEL_MAX_BYTES];
         let packed =
-            codec.pack_one(&mut window, u16::MAX.into(), unit, &Priors::default(), Way::Only, &mut parcel);
+            codec.pack_one(&mut window, u16::MAX.into(), unit, &Priors::default(), false, &mut parcel);
         let mut at = 0;
         for new in packed.objects.into_iter().flatten() {
             let New::Blob { bytes, fingerprint, .. } = new else { continue };

@@ -22,7 +22,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use zswap::{
-    BATCH_MAX, Cache, Codec, New, PAGE, PARCEL_MAX_BYTES, Packed, PageMask, Priors, WINDOW_PAGES, Way, Window,
+    BATCH_MAX, Cache, Codec, New, PAGE, PARCEL_MAX_BYTES, Packed, PageMask, Priors, WINDOW_PAGES, Window,
 };
 
 const WINDOW_BYTES: usize = WINDOW_PAGES * PAGE;
@@ -150,7 +150,7 @@ impl Variant {
             if !is_batched {
                 for window in folio.chunks_exact_mut(WINDOW_BYTES) {
                     let parcel = &mut parcels[..PARCEL_MAX_BYTES];
-                    let packed = self.codec.pack_one(window, whole, unit, &priors, Way::Only, parcel);
+                    let packed = self.codec.pack_one(window, whole, unit, &priors, false, parcel);
                     Self::store(&self.cache, &packed, parcel, unit, &mut stored);
                 }
                 continue;
@@ -163,7 +163,7 @@ impl Variant {
                         let (bytes, pages) =
                             bytes.next().map_or((&mut [][..], PageMask::NONE), |bytes| (bytes, whole));
                         let (parcel, packed) = (parcels.next().expect("one for each"), Packed::default());
-                        Window { bytes, pages, unit, priors: &priors, way: Way::Only, parcel, packed }
+                        Window { bytes, pages, unit, priors: &priors, is_plain: false, parcel, packed }
                     })
                 };
                 let count = windows.iter().filter(|window| !window.pages.is_empty()).count();

@@ -1,86 +1,87 @@
-//! What the user has pages compressed with: one compressor, or two of which each object is made by one (chooser.rs).
+//! What the user has pages compressed with: a compressor for each tier.
+//!
+//! A *fast* object has one page, which misses alone and often: it is to come back soon. A *dense* object has the pages
+//! of a window, which is cold as a whole: it is to be small. So what each compressor costs follows the use of the
+//! memory, and no budget is needed.
 
 use acomp::{Compressor, Kind, ParseError};
 use core::fmt;
 
-/// One compressor, or `auto`: a fast one and a dense one.
+/// Which of the two an object is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Tier {
+    /// A page by itself.
+    Fast,
+    /// Pages of a window.
+    #[default]
+    Dense,
+}
+
+impl Tier {
+    /// That of objects which have at most so many pages each.
+    pub fn of(unit: usize) -> Tier {
+        if unit == 1 { Tier::Fast } else { Tier::Dense }
+    }
+}
+
+/// What makes the objects of each tier; it may be the same for both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choice {
-    /// The one, or the dense one of two.
-    pub compressor: Compressor,
-    /// What there is besides.
-    pub auto: Option<Auto>,
-}
-
-/// The other half of `auto`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Auto {
-    /// What objects are made with where the dense one is not worth its time.
+    /// What makes fast objects.
     pub fast: Compressor,
-    /// How much of it that may take beyond what the fast one would: so many hundredths of a CPU, in all processes of
-    /// the run together.
-    pub percent: u32,
+    /// What makes dense objects.
+    pub dense: Compressor,
 }
 
-const NAME: &str = "auto";
-const FAST: &str = "lz4";
-const DENSE: &str = "zstd:1";
-/// What comes before the parameter's value.
-const BUDGET: &str = "cpu=";
+/// What comes before the name of the dictionary's file.
+const DICTIONARY: &str = "dict=";
 
-/// The budget of who gives none: some 150 MB a second may go through the dense one.
-const DEFAULT_PERCENT: u32 = 25;
-
-/// What stands in a word for it, where other numbers stand for kinds.
-const AUTO: u8 = 255;
-const _: () = assert!(Kind::END < AUTO);
-
-/// More than this can never be spent: there are at most four workers.
-const PERCENT_MAX: u32 = 400;
+/// Bits of a compressor's half of a word that say its kind, counted from 1. The others are its level.
+const KIND_BITS: u32 = 8;
 
 impl Choice {
-    /// One line on `auto` for help texts, saying when to choose it.
-    pub const DESCRIPTION: &str = "lz4, and zstd:1 for the memory where it saves most for its time, as long as that takes no more than \
-                                   PERCENT of one CPU beyond what lz4 would: 0 is lz4, 400 nearly zstd:1";
+    /// How two compressors are named, for help texts and errors.
+    pub const FORM: &str = "two as FAST,DENSE";
 
-    /// Reads what [`Compressor::parse`] does, or `auto`, or `auto,cpu=PERCENT`.
+    /// Reads what [`Compressor::parse`] does, for both tiers; or two of that, with a comma between them. A comma stands
+    /// there where the name of an algorithm follows it, and else before a parameter.
     ///
     /// # Errors
     ///
-    /// It is neither.
+    /// It is neither, or two that one run cannot have.
     pub fn parse(text: &str) -> Result<Choice, ChoiceError> {
-        let Some(rest) =
-            text.strip_prefix(NAME).filter(|rest| rest.is_empty() || rest.starts_with([',', ':']))
-        else {
-            return Compressor::parse(text).map(Choice::from).map_err(ChoiceError::Compressor);
-        };
-        let percent = match rest.strip_prefix(',').and_then(|parameter| parameter.strip_prefix(BUDGET)) {
-            None if rest.is_empty() => Some(DEFAULT_PERCENT),
-            None => None,
-            Some(number) => number.parse().ok(),
-        };
-        Choice::auto(percent.ok_or(ChoiceError::Auto)?)
+        let compressor = |text| Compressor::parse(text).map_err(ChoiceError::Compressor);
+        let Some((first, second)) = split(text) else { return compressor(text).map(Choice::from) };
+        if split(second).is_some() {
+            return Err(ChoiceError::ThreeNames);
+        }
+        let choice = Choice { fast: compressor(first)?, dense: compressor(second)? };
+        let [one, other] = [first, second].map(Compressor::dictionary_file);
+        if choice.fast.has_dictionary() && choice.dense.has_dictionary() && one != other {
+            return Err(ChoiceError::TwoDictionaries);
+        }
+        if choice.fast.is_for_device() && choice.dense.is_for_device() && choice.fast != choice.dense {
+            return Err(ChoiceError::TwoDevices);
+        }
+        Ok(choice)
     }
 
-    /// In one word, for who reads it while another writes it: never 0. `None` where it is for a device, whose
+    /// The file that a text names of which [`Choice::parse`] says that it has a dictionary.
+    pub fn dictionary_file(text: &str) -> Option<&str> {
+        let (first, second) = split(text).unwrap_or((text, ""));
+        [first, second].into_iter().find_map(Compressor::dictionary_file)
+    }
+
+    /// In one word, for who reads it while another writes it: never 0. `None` where either is for a device, whose
     /// parameters have no room in it.
     pub fn word(&self) -> Option<u64> {
-        let Choice { compressor, auto } = self;
-        let (made_by, number) = match auto {
-            Some(auto) => (AUTO, auto.percent),
-            None => (1 + compressor.kind().number(), compressor.level() as u32),
-        };
-        (!compressor.is_for_device()).then_some(u64::from(number) << 32 | u64::from(made_by))
+        let Choice { fast, dense } = self;
+        self.device().is_none().then(|| u64::from(half(fast)) << 32 | u64::from(half(dense)))
     }
 
     /// That of a word; `None` where it is none.
     pub fn of_word(word: u64) -> Option<Choice> {
-        let (made_by, number) = (word as u32, (word >> 32) as u32);
-        if made_by == AUTO.into() {
-            return Choice::auto(number).ok();
-        }
-        let kind = Kind::of(u8::try_from(made_by).ok()?.checked_sub(1)?)?;
-        Some(kind.at_level(number as i32)?.into()).filter(|choice: &Choice| choice.word() == Some(word))
+        Some(Choice { fast: of_half((word >> 32) as u32)?, dense: of_half(word as u32)? })
     }
 
     /// What makes new objects in a run that has begun with `first`, as [`Choice::parse`] reads it, and where this word
@@ -89,56 +90,88 @@ impl Choice {
         Choice::of_word(word).or_else(|| Choice::parse(first).ok())
     }
 
+    /// What makes the objects of a tier.
+    pub fn of(&self, tier: Tier) -> Compressor {
+        match tier {
+            Tier::Fast => self.fast,
+            Tier::Dense => self.dense,
+        }
+    }
+
+    /// The one that has a dictionary from a file, if either has.
+    pub fn with_dictionary(&self) -> Option<Compressor> {
+        [self.dense, self.fast].into_iter().find(Compressor::has_dictionary)
+    }
+
+    /// The one that is for a device, if either is.
+    pub fn device(&self) -> Option<Compressor> {
+        [self.dense, self.fast].into_iter().find(Compressor::is_for_device)
+    }
+
     /// What makes objects by this choice.
     pub fn kinds(&self) -> impl Iterator<Item = Kind> {
-        let fast = self.auto.map(|auto| auto.fast.kind());
-        core::iter::once(self.compressor.kind()).chain(fast)
+        [self.fast, self.dense].into_iter().map(|compressor| compressor.kind())
     }
+}
 
-    /// `auto` with this budget.
-    fn auto(percent: u32) -> Result<Choice, ChoiceError> {
-        if percent > PERCENT_MAX {
-            return Err(ChoiceError::Auto);
-        }
-        let compressor = |name| Compressor::parse(name).map_err(ChoiceError::Compressor);
-        Ok(Choice { compressor: compressor(DENSE)?, auto: Some(Auto { fast: compressor(FAST)?, percent }) })
-    }
+/// What comes before and behind the comma between two compressors, if there is one.
+fn split(text: &str) -> Option<(&str, &str)> {
+    let mut commas = text.match_indices(',').map(|(at, _)| (&text[..at], &text[at + 1..]));
+    commas.find(|(_, behind)| {
+        let name = behind.split([':', ',']).next();
+        Compressor::ALL.iter().any(|algorithm| Some(algorithm.name) == name)
+    })
+}
 
-    /// The form of `auto` that is accepted, for help texts and errors.
-    pub const FORM: &str = "auto[,cpu=PERCENT] (PERCENT 0 to 400, default 25)";
+/// A compressor's half of a word.
+fn half(compressor: &Compressor) -> u32 {
+    (compressor.level() as u32) << KIND_BITS | u32::from(1 + compressor.kind().number())
+}
+
+fn of_half(half: u32) -> Option<Compressor> {
+    let kind = Kind::of((half as u8).checked_sub(1)?)?;
+    let compressor = kind.at_level(half as i32 >> KIND_BITS)?;
+    (!compressor.is_for_device()).then_some(compressor)
 }
 
 impl From<Compressor> for Choice {
-    fn from(compressor: Compressor) -> Choice {
-        Choice { compressor, auto: None }
+    fn from(both: Compressor) -> Choice {
+        Choice { fast: both, dense: both }
     }
 }
 
-/// Prints what [`Choice::parse`] reads back.
+/// Prints what [`Choice::parse`] reads back: one name where both are the same.
 impl fmt::Display for Choice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.auto {
-            None => self.compressor.fmt(f),
-            Some(Auto { percent, .. }) => write!(f, "{NAME},{BUDGET}{percent}"),
-        }
+        let Choice { fast, dense } = self;
+        if fast == dense { dense.fmt(f) } else { write!(f, "{fast},{dense}") }
     }
 }
 
-/// The text names no compressor, nor `auto`. It prints as one line that says what is accepted.
+/// The text names no compressor, nor two that one run can have. It prints as one line that says what is accepted.
 #[derive(Clone, Copy, Debug)]
 pub enum ChoiceError {
-    /// It is none.
+    /// One of them is none.
     Compressor(ParseError),
-    /// What follows `auto` is no budget.
-    Auto,
+    /// There are more than two.
+    ThreeNames,
+    /// Each has a dictionary, and they are of different files.
+    TwoDictionaries,
+    /// Both are for a device, and would use it in different ways.
+    TwoDevices,
 }
 
 impl fmt::Display for ChoiceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let form = Choice::FORM;
         match self {
-            ChoiceError::Compressor(error @ ParseError::Name) => write!(f, "{error}, {}", Choice::FORM),
-            ChoiceError::Compressor(error) => error.fmt(f),
-            ChoiceError::Auto => write!(f, "no such parameter of {NAME}: accepted is {}", Choice::FORM),
+            ChoiceError::Compressor(error @ ParseError::Level(_)) => error.fmt(f),
+            ChoiceError::Compressor(error) => write!(f, "{error}, or {form}"),
+            ChoiceError::ThreeNames => write!(f, "more than two compressors: accepted is one, or {form}"),
+            ChoiceError::TwoDictionaries => {
+                write!(f, "two dictionaries: accepted is one {DICTIONARY}FILE, for one compressor or both")
+            }
+            ChoiceError::TwoDevices => f.write_str("two ways to use a device: accepted is one, for both"),
         }
     }
 }
@@ -148,36 +181,65 @@ impl core::error::Error for ChoiceError {}
 #[cfg(test)]
 mod tests {
     use super::*;
-    use alloc::string::ToString;
+    use alloc::string::{String, ToString};
+    use alloc::vec::Vec;
+
+    fn choice(text: &str) -> Choice {
+        Choice::parse(text).unwrap()
+    }
 
     #[test]
     fn what_is_printed_is_read_back() {
         for (text, printed) in [
-            ("auto", "auto,cpu=25"),
-            ("auto,cpu=0", "auto,cpu=0"),
-            ("auto,cpu=400", "auto,cpu=400"),
             ("lz4", "lz4:1"),
+            ("lz4,zstd", "lz4:1,zstd:1"),
+            ("lz4,lz4:1", "lz4:1"),
+            ("zstd:-3,zstd:3", "zstd:-3,zstd:3"),
+            ("lzo-rle,842", "lzo-rle,842"),
             ("zstd,dict=x", "zstd:1,dict=FILE"),
+            ("lz4,zstd:3,dict=a,b", "lz4:1,zstd:3,dict=FILE"),
+            ("zstd,dict=a,b,lz4", "zstd:1,dict=FILE,lz4:1"),
+            ("zstd,dict=a,zstd:9,dict=a", "zstd:1,dict=FILE,zstd:9,dict=FILE"),
+            ("deflate-iaa:fixed,verify_compress=1", "deflate-iaa:fixed,verify_compress=1"),
+            ("lz4,deflate-iaa,timeout_ms=7", "lz4:1,deflate-iaa:dynamic,timeout_ms=7"),
+            ("deflate-iaa,timeout_ms=7,zstd:3", "deflate-iaa:dynamic,timeout_ms=7,zstd:3"),
         ] {
-            let choice = Choice::parse(text).unwrap();
+            let choice = choice(text);
             assert_eq!(choice.to_string(), printed);
             assert_eq!(Choice::parse(printed).unwrap(), choice);
         }
-        let Choice { compressor, auto } = Choice::parse("auto,cpu=5").unwrap();
-        let auto = auto.unwrap();
+        let Choice { fast, dense } = choice("lz4,zstd:3");
+        assert_eq!((fast.to_string(), dense.to_string()), ("lz4:1".into(), "zstd:3".into()));
+        for (text, file) in [
+            ("zstd", None),
+            ("lz4,zstd", None),
+            ("zstd,dict=lz4,x", Some("lz4,x")),
+            ("lz4,zstd,dict=x", Some("x")),
+            ("zstd:3,dict=/a,b,lz4:2", Some("/a,b")),
+        ] {
+            assert_eq!(Choice::dictionary_file(text), file, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_tier_has_its_compressor() {
+        let two = choice("lz4,zstd:3");
+        assert_eq!([1, 2, 16].map(Tier::of), [Tier::Fast, Tier::Dense, Tier::Dense]);
+        assert_eq!([Tier::Fast, Tier::Dense].map(|tier| two.of(tier)), [two.fast, two.dense]);
+        let kinds = |text| choice(text).kinds().map(Kind::name).collect::<Vec<_>>();
+        assert_eq!((kinds("lz4,zstd:3"), kinds("842")), (["lz4", "zstd"].into(), ["842", "842"].into()));
+        let device = |text| choice(text).device().map(|device| device.name());
         assert_eq!(
-            (compressor.to_string(), auto.fast.to_string(), auto.percent),
-            ("zstd:1".into(), "lz4:1".into(), 5)
+            ["deflate-iaa,lz4", "lz4,deflate-iaa", "lz4,zstd"].map(device).map(|name| name.is_some()),
+            [true, true, false]
         );
+        let dictionary = |text| choice(text).with_dictionary().is_some();
+        assert_eq!(["zstd,dict=x,lz4", "lz4,zstd,dict=x", "lz4,zstd"].map(dictionary), [true, true, false]);
     }
 
     #[test]
     fn every_choice_but_for_devices_has_a_word_and_no_other_word_is_one() {
-        let mut words = alloc::vec::Vec::new();
-        for text in [
-            "auto",
-            "auto,cpu=0",
-            "auto,cpu=400",
+        let names = [
             "lz4",
             "lz4:65537",
             "lz4hc:12",
@@ -189,57 +251,71 @@ mod tests {
             "lzo",
             "lzo-rle",
             "842",
-        ] {
-            let choice = Choice::parse(text).unwrap();
-            let word = choice.word().unwrap();
-            assert!(word != 0 && !words.contains(&word), "{text}");
-            assert_eq!(
-                (Choice::of_word(word), Choice::now("lz4", word)),
-                (Some(choice), Some(choice)),
-                "{text}"
-            );
-            words.push(word);
+        ];
+        let mut words = Vec::new();
+        for fast in names {
+            for dense in names {
+                let choice = choice(&[fast, ",", dense].concat());
+                let word = choice.word().unwrap();
+                assert!(word != 0 && !words.contains(&word), "{choice}");
+                assert_eq!((Choice::of_word(word), Choice::now("lz4", word)), (Some(choice), Some(choice)));
+                words.push(word);
+            }
         }
-        for text in ["deflate-iaa", "deflate-iaa:fixed,verify_compress=1"] {
-            let choice = Choice::parse(text).unwrap();
+        for text in
+            ["deflate-iaa", "deflate-iaa:fixed,verify_compress=1", "lz4,deflate-iaa", "deflate-iaa,lz4"]
+        {
+            let choice = choice(text);
             assert_eq!((choice.word(), Choice::now(text, 0)), (None, Some(choice)));
         }
-        let device = Choice::parse("deflate-iaa").unwrap().compressor;
-        let device = u64::from(1 + device.kind().number());
-        for word in
-            [0, device, 17, 18, 254, 255 | 401 << 32, 256, 1 << 8 | 1, 65538 << 32 | 1, 1 << 32 | 7, u64::MAX]
-        {
-            assert_eq!(Choice::of_word(word), None, "{word:#x}");
+        let device = u32::from(1 + choice("deflate-iaa").dense.kind().number());
+        let good = half(&choice("lz4").dense);
+        for bad in [0, device, 17, 18, 254, 255, 256, 65538 << 8 | 1, 1 << 8 | 7, 23 << 8 | 3, u32::MAX] {
+            assert_eq!(of_half(bad), None, "{bad:#x}");
+            for word in [
+                u64::from(bad),
+                u64::from(bad) << 32 | u64::from(good),
+                u64::from(good) << 32 | u64::from(bad),
+            ] {
+                assert_eq!(Choice::of_word(word), None, "{word:#x}");
+            }
         }
-        let kinds =
-            |text| Choice::parse(text).unwrap().kinds().map(Kind::name).collect::<alloc::vec::Vec<_>>();
-        assert_eq!((kinds("auto"), kinds("zstd:9")), (alloc::vec!["zstd", "lz4"], alloc::vec!["zstd"]));
+        assert_eq!(of_half(good), Some(choice("lz4").dense));
     }
 
     #[test]
-    fn nonsense_gets_one_line_with_the_list() {
-        assert!(Choice::FORM.contains(&alloc::format!("0 to {PERCENT_MAX}, default {DEFAULT_PERCENT})")));
-        for text in [
-            "auto,",
-            "auto:",
-            "auto:1",
-            "auto,cpu=",
-            "auto,cpu=401",
-            "auto,cpu=-1",
-            "auto,cpu=5%",
-            "auto,dict=x",
-        ] {
-            let line = Choice::parse(text).unwrap_err().to_string();
-            assert_eq!(line, ["no such parameter of auto: accepted is ", Choice::FORM].concat(), "{text}");
+    fn nonsense_gets_one_line_with_what_is_accepted() {
+        let line = |text| Choice::parse(text).unwrap_err().to_string();
+        let form = [", or ", Choice::FORM].concat();
+        for text in ["", "auto", "LZ4", "gzip", "gzip,lz4", ",lz4"] {
+            let line = line(text);
+            assert!(line.starts_with("no such compressor: accepted are lz4[:"), "{text}: {line}");
+            assert!(line.ends_with(&form), "{text}: {line}");
         }
-        for text in ["", "aut", "autom", "AUTO", "gzip"] {
-            let line = Choice::parse(text).unwrap_err().to_string();
+        for (text, name) in
+            [("zstd,gzip", "zstd"), ("lz4,zstd,x=1", "zstd"), ("lz4,", "lz4"), ("lz4, zstd", "lz4")]
+        {
+            let line = line(text);
+            let begin: String = ["no such parameter of ", name, ": accepted is ", name].concat();
+            assert!(line.starts_with(&begin) && line.ends_with(&form), "{text}: {line}");
+        }
+        for text in ["lz4:0", "lz4:0,zstd", "zstd,lz4:0"] {
             assert!(
-                line.starts_with("no such compressor: accepted are lz4[:") && line.ends_with(Choice::FORM),
-                "{line}"
+                line(text).starts_with("no such ACCELERATION of lz4: accepted is lz4["),
+                "{}",
+                line(text)
             );
         }
-        let line = Choice::parse("lz4:0").unwrap_err().to_string();
-        assert!(line.starts_with("no such ACCELERATION of lz4"), "{line}");
+        for (text, expected) in [
+            ("lz4,zstd,842", "more than two compressors: accepted is one, or two as FAST,DENSE"),
+            ("lz4,zstd,dict=x,842", "more than two compressors: accepted is one, or two as FAST,DENSE"),
+            (
+                "zstd,dict=x,zstd:3,dict=y",
+                "two dictionaries: accepted is one dict=FILE, for one compressor or both",
+            ),
+            ("deflate-iaa,deflate-iaa:fixed", "two ways to use a device: accepted is one, for both"),
+        ] {
+            assert_eq!(line(text), expected, "{text}");
+        }
     }
 }

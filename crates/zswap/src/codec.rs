@@ -1,7 +1,6 @@
 //! Pages to objects, and back: what can be done without the pool, by whoever has the bytes.
 
-use crate::choice::Choice;
-use crate::chooser::Tried;
+use crate::choice::{Choice, Tier};
 use crate::layout::prefix;
 use crate::noise::{Guesses, Trust};
 use crate::page::Hash;
@@ -27,12 +26,10 @@ pub const PARCEL_MAX_BYTES: usize = WINDOW_PAGES * (PAGE + prefix(1, 0));
 /// Compressors' contexts and a buffer, made before the first page goes out; for one thread.
 pub struct Codec {
     contexts: Contexts,
-    /// By which it is told what each of them takes.
-    clock: fn() -> u64,
     seed: u64,
     plain: Vec<u8>,
     /// For compressors that do not give up on noise by themselves.
-    trust: Option<Trust>,
+    trust: Trust,
     /// Windows that are best packed together.
     batch: usize,
     /// Data that comes to more of what it was, in percent, is kept as it is.
@@ -100,20 +97,12 @@ pub struct Packed {
     pub guesses: Guesses,
     /// How many of them are as they were since the compressor failed.
     pub failed: u8,
-    /// What each of two compressors took, as far as that was asked for.
-    pub tried: Tried,
-}
-
-impl Packed {
-    /// Bytes of the new objects.
-    fn bytes(&self) -> u32 {
-        let bytes = |new: &New| if let New::Blob { bytes, .. } = new { *bytes } else { 0 };
-        self.objects.iter().flatten().map(bytes).sum()
-    }
+    /// Of which tier its new objects are.
+    pub tier: Tier,
 }
 
 impl Codec {
-    /// A codec for one compressor or two; allocates all that it will ever need, but for what [`Codec::make_by`] does.
+    /// A codec of these compressors; allocates all that it will ever need, but for what [`Codec::make_by`] does.
     /// `seed` keys the hashes: objects are read by codecs of the same seed. `file` is the dictionary of a compressor
     /// that has one from a file.
     ///
@@ -124,10 +113,9 @@ impl Codec {
         let choice = choice.into();
         Ok(Codec {
             contexts: Contexts::new(choice, file)?,
-            clock: || 0,
             seed,
             plain: vec![0; WINDOW_PAGES * PAGE],
-            trust: trust(choice),
+            trust: Trust::default(),
             batch: 1,
             most_percent: 100,
         })
@@ -142,7 +130,7 @@ impl Codec {
     pub fn make_by(&mut self, choice: impl Into<Choice>) -> Result<(), acomp::Error> {
         let choice = choice.into();
         self.contexts.make_by(choice)?;
-        self.trust = trust(choice);
+        self.trust = Trust::default();
         self.count_batch();
         Ok(())
     }
@@ -156,15 +144,11 @@ impl Codec {
         self.contexts.reader(kind).map(|_| ())
     }
 
-    /// Has it tell by this clock, in nanoseconds, what each of two compressors takes.
-    pub fn timed_by(self, clock: fn() -> u64) -> Codec {
-        Codec { clock, ..self }
-    }
-
-    /// Has a device do the work that `attach` comes by ([`Context::attach`]); false if it does not. Only where the
-    /// calling process has an address space of its own, which no child takes over: the device works in it.
+    /// Has a device do the work that `attach` comes by ([`Context::attach`]), of the tier whose compressor is for one;
+    /// false if it does not. Only where the calling process has an address space of its own, which no child takes over:
+    /// the device works in it.
     pub fn attach(&mut self, attach: impl FnOnce(&mut Context) -> bool) -> bool {
-        let attached = attach(self.contexts.dense());
+        let attached = attach(self.contexts.attachable());
         if attached {
             self.contexts.note_attached();
             self.count_batch();
@@ -173,8 +157,8 @@ impl Codec {
     }
 
     fn count_batch(&mut self) {
-        let has_device = self.contexts.is_attached();
-        self.batch = if has_device { self.contexts.dense().batch_size().min(BATCH_MAX) } else { 1 };
+        let tier = [Tier::Fast, Tier::Dense].into_iter().find(|tier| self.contexts.is_attached(*tier));
+        self.batch = tier.map_or(1, |tier| self.contexts.maker(tier).batch_size().min(BATCH_MAX));
     }
 
     /// From now on data that comes to more than so many percent of what it was is kept as it is. What saves less than a
@@ -198,9 +182,4 @@ impl Codec {
     pub fn batch_size(&self) -> usize {
         self.batch
     }
-}
-
-/// For what makes objects without giving up on noise by itself.
-fn trust(choice: Choice) -> Option<Trust> {
-    (!choice.compressor.gives_up_early()).then(Trust::default)
 }

@@ -6,7 +6,7 @@
 //!                 ── noise? ──> the pages as they are             (noise.rs)
 //!                 ── compress ── shrunk? ──> object, else the pages as they are
 //!
-//!   compress: with the compressor; of two with the one that the job's region is worth   (chooser.rs)
+//!   compress: a page by itself with the fast compressor, a window with the dense one   (choice.rs)
 //!   object: [ header | 128-bit hash of each page | compressed pages ]   (layout.rs)
 //! ```
 //!
@@ -18,8 +18,7 @@
 //! - [`objects`]: [`Objects`](objects::Objects), the entries: what each object holds, who names it, clean copies
 //! - [`layout`]: how an object lies in the pool
 //! - [`page`]: what can be said of a page without compressing it
-//! - [`choice`]: what the user has pages compressed with: one compressor, or two
-//! - [`chooser`]: which of two makes an object
+//! - [`choice`]: what the user has pages compressed with: a compressor for each tier
 //! - [`noise`]: what is not worth compressing, by a look at a part of it
 
 #![cfg_attr(not(test), no_std)]
@@ -29,7 +28,6 @@ extern crate alloc;
 
 pub mod cache;
 pub mod choice;
-pub mod chooser;
 pub mod codec;
 pub mod layout;
 pub mod noise;
@@ -38,8 +36,7 @@ pub mod page;
 
 pub use base::{Damaged, PAGE, PageMask};
 pub use cache::{Cache, hash_in};
-pub use choice::{Auto, Choice};
-pub use chooser::{Chooser, Chosen, Origin, Purse, Way};
+pub use choice::{Choice, Tier};
 pub use codec::{BATCH_MAX, Codec, Load, New, PARCEL_MAX_BYTES, Packed, Priors, Window};
 
 /// Pages of a window, the largest object.

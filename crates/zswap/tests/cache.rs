@@ -7,9 +7,7 @@ use heap::Heap;
 use zsmalloc::Handle;
 use zswap::layout::{Format, View, plain_bytes};
 use zswap::noise::Guesses;
-use zswap::{
-    Cache, Codec, Damaged, New, PAGE, PARCEL_MAX_BYTES, Packed, PageMask, Priors, WINDOW_PAGES, Way,
-};
+use zswap::{Cache, Codec, Damaged, New, PAGE, PARCEL_MAX_BYTES, Packed, PageMask, Priors, WINDOW_PAGES};
 
 /// A cache, a codec, and a window whose page `n` is text-like for `n` < 8, then noise, then one word, then zeros.
 fn cache(compressor: &str) -> (Cache<Heap>, Codec, Vec<u8>) {
@@ -43,7 +41,7 @@ fn store(
     priors: &Priors,
 ) -> (Packed, Vec<Blob>) {
     let mut parcel = vec![0xaa; PARCEL_MAX_BYTES];
-    let packed = codec.pack_one(&mut window.to_vec(), pages.into(), unit, priors, Way::Only, &mut parcel);
+    let packed = codec.pack_one(&mut window.to_vec(), pages.into(), unit, priors, false, &mut parcel);
     let (mut at, mut blobs) = (0, Vec::new());
     for new in packed.objects.into_iter().flatten() {
         if let New::Blob { fingerprint, bytes, compressed, .. } = new {
@@ -107,7 +105,7 @@ fn what_is_to_be_plain_is_kept_as_it_is_page_by_page() {
     let (cache, mut codec, mut window) = cache("zstd:1");
     let mut parcel = vec![0xaa; PARCEL_MAX_BYTES];
     let (priors, pages) = (Priors::default(), PageMask::first(WINDOW_PAGES));
-    let packed = codec.pack_one(&mut window.clone(), pages, 1, &priors, Way::Plain, &mut parcel);
+    let packed = codec.pack_one(&mut window.clone(), pages, 1, &priors, true, &mut parcel);
     assert_eq!(
         (packed.zero.to_u16(), packed.filled.to_u16()),
         (0xc000, 0x3000),

@@ -6,12 +6,12 @@ use base::Random;
 use heap::Heap;
 use zsmalloc::Handle;
 use zswap::layout::{Format, View};
-use zswap::{BATCH_MAX, Cache, Choice, Codec, Load, New, PAGE, PARCEL_MAX_BYTES, Priors, WINDOW_PAGES, Way};
+use zswap::{BATCH_MAX, Cache, Choice, Codec, Load, New, PAGE, PARCEL_MAX_BYTES, Priors, Tier, WINDOW_PAGES};
 
 const WINDOW: usize = WINDOW_PAGES * PAGE;
 
 /// Every one that a run can change to.
-const CHOICES: [&str; 13] = [
+const CHOICES: [&str; 15] = [
     "lz4",
     "lz4:40",
     "lz4hc:3",
@@ -23,8 +23,10 @@ const CHOICES: [&str; 13] = [
     "lzo",
     "lzo-rle",
     "842",
-    "auto",
-    "auto,cpu=400",
+    "lz4,zstd:1",
+    "zstd:-3,zstd:3",
+    "zstd:3,lz4",
+    "842,lzo",
 ];
 
 fn choice(text: &str) -> Choice {
@@ -59,34 +61,30 @@ struct Stored {
     fingerprint: u32,
     pages: Vec<u8>,
     made_by: Choice,
-    way: Way,
+    tier: Tier,
 }
 
 impl Stored {
     /// What its header is to say, if it shrank.
     fn format(&self) -> Format {
-        let by = match (self.way, self.made_by.auto) {
-            (Way::Fast, Some(auto)) => auto.fast,
-            _ => self.made_by.compressor,
-        };
-        Format::Of(by.kind())
+        Format::Of(self.made_by.of(self.tier).kind())
     }
 }
 
 /// Makes objects of a window, and takes them in.
 fn store(cache: &Cache<Heap>, codec: &mut Codec, made_by: Choice, random: &mut Random) -> Vec<Stored> {
     let (window, unit) = (window(random), *random.pick(&[1, 5, WINDOW_PAGES]));
-    let way =
-        if made_by.auto.is_some() { *random.pick(&[Way::Fast, Way::Dense, Way::Both]) } else { Way::Only };
     let mut parcel = vec![0; PARCEL_MAX_BYTES];
     let packed =
-        codec.pack_one(&mut window.clone(), u16::MAX.into(), unit, &Priors::default(), way, &mut parcel);
+        codec.pack_one(&mut window.clone(), u16::MAX.into(), unit, &Priors::default(), false, &mut parcel);
+    let tier = if unit == 1 { Tier::Fast } else { Tier::Dense };
+    assert_eq!(packed.tier, tier);
     let (mut at, mut all) = (0, Vec::new());
     for (new, pages) in packed.objects.iter().flatten().zip(window.chunks(unit * PAGE)) {
         if let New::Blob { fingerprint, bytes, .. } = *new {
             let handle = cache.store(&parcel[at..at + bytes as usize]).unwrap();
             at += bytes as usize;
-            all.push(Stored { handle, fingerprint, pages: pages.to_vec(), made_by, way });
+            all.push(Stored { handle, fingerprint, pages: pages.to_vec(), made_by, tier });
         }
     }
     // A page that has not changed is known again, whatever has made its object.
@@ -99,9 +97,8 @@ fn store(cache: &Cache<Heap>, codec: &mut Codec, made_by: Choice, random: &mut R
         }
     }
     let mut other = Codec::new(any(random), SEED, &[]).unwrap();
-    let again =
-        other.pack_one(&mut window.clone(), u16::MAX.into(), unit, &priors, Way::Only, &mut parcel).reused;
-    assert_eq!(again.count(), page);
+    let again = other.pack_one(&mut window.clone(), u16::MAX.into(), unit, &priors, false, &mut parcel);
+    assert_eq!(again.reused.count(), page);
     all
 }
 
@@ -174,8 +171,10 @@ fn a_change_that_cannot_be_had_changes_nothing() {
     let (cache, mut random) = (Cache::new(Heap), Random(1));
     let mut codec = Codec::new(choice("zstd:3"), SEED, &[]).unwrap();
     // It has no dictionary.
-    assert!(codec.make_by(choice("zstd:1,dict=FILE")).is_err());
-    assert!(codec.prepare(choice("zstd:1,dict=FILE").compressor.kind()).is_err());
+    for text in ["zstd:1,dict=FILE", "lz4,zstd:1,dict=FILE", "zstd:1,dict=FILE,lz4"] {
+        assert!(codec.make_by(choice(text)).is_err());
+    }
+    assert!(codec.prepare(choice("zstd:1,dict=FILE").dense.kind()).is_err());
     let all = store(&cache, &mut codec, choice("zstd:3"), &mut random);
     read(&cache, &mut codec, &all, &mut random, 1);
     assert!(!all.is_empty());

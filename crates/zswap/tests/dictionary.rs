@@ -1,7 +1,7 @@
 //! Objects that were compressed with a dictionary.
 
 use base::Random;
-use zswap::{Codec, New, PAGE, PARCEL_MAX_BYTES, Packed, Priors, WINDOW_PAGES, Way};
+use zswap::{Codec, New, PAGE, PARCEL_MAX_BYTES, Packed, Priors, WINDOW_PAGES};
 
 const WINDOW: usize = WINDOW_PAGES * PAGE;
 
@@ -43,14 +43,8 @@ impl Habit {
 /// Packs all pages of a window.
 fn pack(codec: &mut Codec, window: &[u8], unit: usize) -> (Packed, Vec<u8>) {
     let mut parcel = vec![0; PARCEL_MAX_BYTES];
-    let packed = codec.pack_one(
-        &mut window.to_vec(),
-        u16::MAX.into(),
-        unit,
-        &Priors::default(),
-        Way::Only,
-        &mut parcel,
-    );
+    let packed =
+        codec.pack_one(&mut window.to_vec(), u16::MAX.into(), unit, &Priors::default(), false, &mut parcel);
     (packed, parcel)
 }
 

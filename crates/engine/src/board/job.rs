@@ -1,6 +1,6 @@
 //! A job on the board: what a worker is asked for, and what it says.
 
-use zswap::{BATCH_MAX, Packed, PageMask, Priors, Way};
+use zswap::{BATCH_MAX, Packed, PageMask, Priors};
 
 /// What a worker is asked for. Addresses are the program's.
 #[derive(Clone, Copy)]
@@ -21,8 +21,8 @@ pub enum Work {
         priors: Priors,
         /// By what ([`Maker::word`](crate::maker::Maker)).
         made_by: u64,
-        /// By which of two compressors, where it is two.
-        way: Way,
+        /// They are kept as they are.
+        is_plain: bool,
     },
     /// To load pages of an object.
     Unpack {

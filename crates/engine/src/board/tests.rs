@@ -2,7 +2,7 @@
 
 use super::*;
 use std::collections::BTreeMap;
-use zswap::{Packed, PageMask, Priors, Way};
+use zswap::{Packed, PageMask, Priors};
 
 fn board(slots: usize) -> Board {
     Board::map(slots, sys::eventfd().unwrap()).unwrap()
@@ -12,8 +12,8 @@ fn board(slots: usize) -> Board {
 fn work(number: usize) -> Work {
     match number % 2 {
         0 => {
-            let (priors, way) = (Priors::default(), Way::Only);
-            Work::Pack { at: number, pages: PageMask::page(0), unit: 1, priors, made_by: 0, way }
+            let priors = Priors::default();
+            Work::Pack { at: number, pages: PageMask::page(0), unit: 1, priors, made_by: 0, is_plain: false }
         }
         _ => Work::Unpack { object: number, bytes: 0, fingerprint: 0, first: 0, pages: 0, to: 0 },
     }

@@ -42,9 +42,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             let lent = (0..WINDOW_PAGES).filter(|p| priors[*p].is_some()).map(|p| s.prior[p].id());
             let lent: Vec<u32> = lent.collect();
             got += s.present.count() * PAGE;
-            let (at, unit, is_awaited) = (self.inactive.at(slot), s.unit(), self.faults.has_waiting());
-            let from = s.owner[s.owned.lowest().unwrap_or_default()];
-            let job = Job { slot, at, from, is_awaited, pages: s.owned, unit, is_plain, priors, fewest };
+            let (at, unit) = (self.inactive.at(slot), s.unit());
+            let job = Job { slot, at, pages: s.owned, unit, is_plain, priors, fewest };
             for id in lent {
                 // The job reads the object, whatever becomes of the page meanwhile.
                 self.objects.retain(id, true);

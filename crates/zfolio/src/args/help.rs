@@ -2,14 +2,14 @@
 
 use acomp::Compressor;
 use memcg::Counter;
-use zswap::Choice;
 
 /// The help text of `--compressor`: the names, and if it is `long` what each is good for.
 pub fn compressors(long: bool) -> String {
     let names: Vec<&str> = Compressor::ALL.iter().map(|algorithm| algorithm.name).collect();
     let (last, others) = names.split_last().expect("there is one");
     let mut text = format!(
-        "Compress with this: {} or {last}, if you like with a level; or auto, lz4 and zstd",
+        "Compress single pages with FAST and windows of 64 KiB with DENSE, or all with FAST: {} or {last}, \
+         if you like with a level",
         others.join(", ")
     );
     if long {
@@ -17,7 +17,6 @@ pub fn compressors(long: bool) -> String {
         for algorithm in Compressor::ALL {
             text += &format!("\n{algorithm}:\n    {}", algorithm.description);
         }
-        text += &format!("\n{}:\n    {}", Choice::FORM, Choice::DESCRIPTION);
         text += &format!(
             "\n\ndict=FILE: a dictionary, at most {} KiB: any bytes, or what `zstd --train` writes.",
             acomp::FILE_MAX_BYTES >> 10

@@ -7,7 +7,6 @@ use super::subject::{Subject, has_engine};
 use crate::cgroup::Memory;
 use crate::compressor::{self, Compressors};
 use crate::size::{BadSize, LEAST_BYTES, Size};
-use acomp::Compressor;
 use memcg::Memcg;
 use memcg::tunables::NO_MAX;
 use std::sync::atomic::{AtomicU32, Ordering::*};
@@ -265,8 +264,8 @@ impl Run<'_> {
     fn compressor(&self, text: &str) -> Result<u64, String> {
         let choice = Choice::parse(text).map_err(|why| why.to_string())?;
         let first = self.memcg.settings.compressor.as_str();
-        let is_named = Compressor::dictionary_file(text) == Some(DICTIONARY);
-        if choice.compressor.has_dictionary() && (self.memcg.dictionary().is_empty() || !is_named) {
+        let is_named = Choice::dictionary_file(text) == Some(DICTIONARY);
+        if choice.with_dictionary().is_some() && (self.memcg.dictionary().is_empty() || !is_named) {
             return Err(format!(
                 "a run has the dictionary that it begins with, and dict={DICTIONARY} is that one"
             ));
@@ -385,18 +384,24 @@ mod tests {
             let run = Run { memcg: &memcg, memory: &MEMORY, subject: Subject::Run };
             let value = || run.value(find("compressor").unwrap());
             assert_eq!(value(), first);
-            for text in ["lz4:1", "auto,cpu=3", "zstd:-5", "842", "deflate:9"] {
+            for text in ["lz4:1", "lz4:1,zstd:3", "zstd:-5", "842", "deflate:9,lzo"] {
                 run.apply(&run.check("compressor", text).unwrap());
                 assert_eq!(value(), text);
             }
             for (text, can_be_had, why) in [
                 ("zstd:3,dict=FILE", !dictionary.is_empty(), "a run has the dictionary that it begins with"),
+                (
+                    "lz4:1,zstd:3,dict=FILE",
+                    !dictionary.is_empty(),
+                    "a run has the dictionary that it begins with",
+                ),
                 ("zstd:3,dict=/etc/passwd", false, "a run has the dictionary that it begins with"),
                 (device, first == device, "a device is opened when the run begins, and this one began with"),
+                ("lz4,deflate-iaa", false, "a device is opened when the run begins, and this one began with"),
                 ("deflate-iaa", false, "a device is opened when the run begins, and this one began with"),
                 ("gzip", false, "no such compressor: accepted are lz4["),
                 ("zstd:23", false, "no such LEVEL of zstd: accepted is zstd["),
-                ("auto,cpu=401", false, "no such parameter of auto: accepted is auto["),
+                ("lz4,zstd,842", false, "more than two compressors: accepted is one, or two as FAST,DENSE"),
             ] {
                 let before = value();
                 match run.check("compressor", text) {

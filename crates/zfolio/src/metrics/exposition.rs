@@ -281,11 +281,11 @@ mod tests {
             );
         }
         let named: Vec<String> =
-            ["zswpout", "faults", "stall_ns", "compressed_in_bytes", "auto_fast_pages", "events"]
+            ["zswpout", "faults", "stall_ns", "compressed_in_bytes", "fast_objects", "events"]
                 .map(|name| base_name(COUNTERS.iter().find(|counter| counter.name == name).unwrap()))
                 .to_vec();
         let expected =
-            ["zswpout_pages", "faults", "stall_seconds", "compressed_in_bytes", "auto_fast_pages", "events"];
+            ["zswpout_pages", "faults", "stall_seconds", "compressed_in_bytes", "fast_objects", "events"];
         assert_eq!(named, expected);
     }
 

@@ -9,6 +9,7 @@ use crate::size::Bytes;
 use memcg::ORDERS;
 use std::fmt::{self, Write};
 use vmscan::watermark::Watermarks;
+use zswap::Choice;
 
 /// A limit that falls short by no more than one part in so many is worth a word.
 const LITTLE: u64 = 4;
@@ -113,11 +114,9 @@ impl Figures {
             };
             line!(out, "swap areas", "{written} written, {read} read{refused}")?;
         }
-        if let Some((choice, auto)) = self.auto() {
-            let [fast, dense] = [counts.auto_fast_pages, counts.auto_dense_pages].map(Bytes::of_pages);
-            let used = percent(counts.auto_extra_ns, self.budget_ns(auto));
-            let by = format!("{dense} by {}, {fast} by {}", choice.compressor, auto.fast);
-            line!(out, "auto", "{by}; {used} of the budget, {}", Time(counts.auto_extra_ns))?;
+        if let Some(Choice { fast, dense }) = self.tiers() {
+            let [alone, together] = [counts.fast_pages, counts.dense_pages].map(Bytes::of_pages);
+            line!(out, "tiers", "{alone} in single pages by {fast}, {together} in windows by {dense}")?;
         }
         if let Some(said) = self.accelerator.as_ref().and_then(Usage::text) {
             line!(out, "accelerator", "{said}")?;

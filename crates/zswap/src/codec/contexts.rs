@@ -1,13 +1,13 @@
 //! The contexts of a codec: those that make objects, and those that read what was made by others before.
 //!
 //! ```text
-//!   make_by(lz4)     contexts:  zstd:1, read only     lz4      <── dense: what makes objects
-//!   object ── its header's kind ──^
+//!   make_by(lz4,zstd:3)     contexts:  842, read only     lz4 <── fast objects     zstd:3 <── dense objects
+//!   object ── its header's kind ────────^
 //! ```
 //!
-//! There is one of each kind at most: it reads that kind at any level.
+//! What makes objects reads them too, of any level. Of every other kind there is one context at most, which only reads.
 
-use crate::choice::Choice;
+use crate::choice::{Choice, Tier};
 use crate::{PAGE, WINDOW_PAGES};
 use acomp::{Compressor, Context, Error, Kind};
 use alloc::vec::Vec;
@@ -17,12 +17,10 @@ const WINDOW: usize = WINDOW_PAGES * PAGE;
 /// All of a codec's.
 pub(super) struct Contexts {
     all: Vec<Context>,
-    /// Which of them makes objects: the one, or the dense one of two.
-    dense: usize,
-    /// The fast one of two.
-    fast: Option<usize>,
+    /// Which of them make objects.
+    choice: Choice,
     /// The one that has a device.
-    attached: Option<usize>,
+    attached: Option<Compressor>,
     /// The user's dictionary.
     file: &'static [u8],
 }
@@ -30,19 +28,19 @@ pub(super) struct Contexts {
 impl Contexts {
     /// Those that this choice takes.
     pub(super) fn new(choice: Choice, file: &'static [u8]) -> Result<Contexts, Error> {
-        let mut contexts = Contexts { all: Vec::new(), dense: 0, fast: None, attached: None, file };
+        let mut contexts = Contexts { all: Vec::new(), choice, attached: None, file };
         contexts.make_by(choice)?;
         Ok(contexts)
     }
 
     /// From now on objects are made by this. On an error nothing has changed.
     pub(super) fn make_by(&mut self, choice: Choice) -> Result<(), Error> {
-        let Choice { compressor, auto } = choice;
-        let dense = self.made(compressor)?;
-        let fast = auto.map(|auto| self.made(auto.fast)).transpose()?;
+        let Choice { fast, dense } = choice;
+        let made_fast = self.made(fast)?;
+        let made_dense = if dense == fast { None } else { self.made(dense)? };
         self.make_room(2)?;
-        self.dense = self.place(compressor, dense);
-        self.fast = fast.zip(auto).map(|(made, auto)| self.place(auto.fast, made));
+        self.all.extend(made_fast.into_iter().chain(made_dense));
+        self.choice = choice;
         self.slim();
         Ok(())
     }
@@ -53,48 +51,34 @@ impl Contexts {
         if is_there { Ok(None) } else { Context::with_dictionary(compressor, WINDOW, self.file).map(Some) }
     }
 
-    /// Puts what was made in place of another level's; where it is then.
-    fn place(&mut self, compressor: Compressor, made: Option<Context>) -> usize {
-        let at = self.find(compressor.kind());
-        match (at, made) {
-            (Some(at), Some(made)) => {
-                self.all[at] = made;
-                self.attached = self.attached.filter(|attached| *attached != at);
-                at
-            }
-            (Some(at), None) => at,
-            (None, made) => {
-                self.all.extend(made);
-                self.all.len() - 1
-            }
-        }
-    }
-
-    fn find(&self, kind: Kind) -> Option<usize> {
-        self.all.iter().position(|context| context.compressor().kind() == kind)
-    }
-
     fn make_room(&mut self, count: usize) -> Result<(), Error> {
         let bytes = count * size_of::<Context>();
         self.all.try_reserve(count).map_err(|_| Error::NoMemory { bytes })
     }
 
-    /// What makes nothing any more gives back what it takes to make objects, as far as there is memory for one that has
-    /// not.
+    /// Of what makes nothing any more one of each kind stays, unless others read that kind. It gives back what it takes
+    /// to make objects, as far as there is memory for one that has not.
     fn slim(&mut self) {
-        let Contexts { all, dense, fast, attached, file } = self;
-        for (at, context) in all.iter_mut().enumerate() {
-            let is_needed = at == *dense || Some(at) == *fast || Some(at) == *attached;
-            let reader = context.compressor().kind().reader();
-            if !is_needed && let Ok(new) = Context::with_dictionary(reader, WINDOW, file) {
+        let Contexts { all, choice, attached, file } = self;
+        let needed = [Some(choice.fast), Some(choice.dense), *attached];
+        let mut read = needed.iter().flatten().fold(0, |bits, compressor| bits | compressor.kind().bit());
+        all.retain_mut(|context| {
+            let (compressor, kind) = (context.compressor(), context.compressor().kind());
+            if needed.contains(&Some(compressor)) {
+                return true;
+            }
+            let is_read = read & kind.bit() != 0;
+            read |= kind.bit();
+            if !is_read && let Ok(new) = Context::with_dictionary(kind.reader(), WINDOW, file) {
                 *context = new;
             }
-        }
+            !is_read
+        });
     }
 
     /// What reads objects of this kind; makes it where there is none.
     pub(super) fn reader(&mut self, kind: Kind) -> Result<&mut Context, Error> {
-        let at = match self.find(kind) {
+        let at = match self.all.iter().position(|context| context.compressor().kind() == kind) {
             Some(at) => at,
             None => {
                 self.make_room(1)?;
@@ -105,14 +89,24 @@ impl Contexts {
         Ok(&mut self.all[at])
     }
 
-    /// What makes objects: the one, or the dense one of two.
-    pub(super) fn dense(&mut self) -> &mut Context {
-        &mut self.all[self.dense]
+    /// What makes the objects of this tier.
+    pub(super) fn maker(&mut self, tier: Tier) -> &mut Context {
+        self.get(self.choice.of(tier))
     }
 
-    /// The fast one of two.
-    pub(super) fn fast(&mut self) -> Option<&mut Context> {
-        self.fast.map(|at| &mut self.all[at])
+    /// What reads most: with a device, or else what makes dense objects.
+    pub(super) fn main_reader(&mut self) -> &mut Context {
+        self.get(self.attached.unwrap_or(self.choice.dense))
+    }
+
+    /// What a device may be attached to: what is for one, or else what makes dense objects.
+    pub(super) fn attachable(&mut self) -> &mut Context {
+        self.get(self.choice.device().unwrap_or(self.choice.dense))
+    }
+
+    fn get(&mut self, compressor: Compressor) -> &mut Context {
+        let context = self.all.iter_mut().find(|context| context.compressor() == compressor);
+        context.expect("it is there as long as it makes objects or has a device")
     }
 
     /// All, one after the other.
@@ -120,13 +114,13 @@ impl Contexts {
         self.all.iter_mut().for_each(act);
     }
 
-    /// Notes that what makes objects has a device from now on.
+    /// Notes that [`Contexts::attachable`] has a device from now on.
     pub(super) fn note_attached(&mut self) {
-        self.attached = Some(self.dense);
+        self.attached = Some(self.attachable().compressor());
     }
 
-    /// True where it has.
-    pub(super) fn is_attached(&self) -> bool {
-        self.attached == Some(self.dense)
+    /// True where a device makes the objects of this tier.
+    pub(super) fn is_attached(&self, tier: Tier) -> bool {
+        self.attached == Some(self.choice.of(tier))
     }
 }

@@ -9,11 +9,11 @@
 //! ```
 //!
 //! One window at a time where the CPU does the work: to have begun more than one gains nothing there, and a thread that
-//! wants a page of the last one waits for all. A device gets as many windows as there are, since its engines work side
-//! by side.
+//! wants a page of the last one waits for all. A device gets as many windows as there are for it, since its engines
+//! work side by side.
 
 use super::{BATCH_MAX, Codec, New, Packed, Priors};
-use crate::chooser::{Made, Tried, Way};
+use crate::choice::Tier;
 use crate::layout::{self, Format, prefix};
 use crate::noise::{self, Trust};
 use crate::page::{self, Hash};
@@ -28,16 +28,23 @@ pub struct Window<'a> {
     pub bytes: &'a mut [u8],
     /// Which of its pages.
     pub pages: PageMask,
-    /// How many an object holds at most.
+    /// How many an object holds at most, by which its tier is known: [`Tier::of`].
     pub unit: usize,
     /// What they were when they were loaded.
     pub priors: &'a Priors,
-    /// By which of two compressors, or by none. With a device there is one alone.
-    pub way: Way,
+    /// The pages are kept as they are.
+    pub is_plain: bool,
     /// Where the objects go, one after the other: [`PARCEL_MAX_BYTES`](super::PARCEL_MAX_BYTES).
     pub parcel: &'a mut [u8],
     /// What has become of it.
     pub packed: Packed,
+}
+
+impl Window<'_> {
+    /// That of its objects.
+    fn tier(&self) -> Tier {
+        Tier::of(self.unit)
+    }
 }
 
 /// A page that goes into a new object.
@@ -105,15 +112,20 @@ enum Plan {
 }
 
 impl Codec {
-    /// Makes objects of up to [`BATCH_MAX`] windows. Where a device does the work it has all of them at once, and
-    /// guesses at noise do not know what came of those before them. Calls `between` again and again meanwhile, for what
-    /// is more urgent.
+    /// Makes objects of up to [`BATCH_MAX`] windows. Where a device does the work of a tier it has all windows of that
+    /// at once, and guesses at noise do not know what came of those before them. Calls `between` again and again
+    /// meanwhile, for what is more urgent.
     pub fn pack(&mut self, windows: &mut [Window<'_>], between: &mut dyn FnMut()) {
-        if self.batch > 1 {
-            return self.pack_batch::<BATCH_MAX>(windows, between);
+        let [fast, dense] = [Tier::Fast, Tier::Dense].map(|tier| self.contexts.is_attached(tier));
+        let is_for_device = |window: &Window<'_>| match window.tier() {
+            Tier::Fast => fast,
+            Tier::Dense => dense,
+        };
+        if windows.iter().any(is_for_device) {
+            self.pack_batch::<BATCH_MAX>(windows, is_for_device, between);
         }
-        for window in windows {
-            self.pack_batch::<1>(slice::from_mut(window), between);
+        for window in windows.iter_mut().filter(|window| !is_for_device(window)) {
+            self.pack_batch::<1>(slice::from_mut(window), |_| true, between);
         }
     }
 
@@ -124,47 +136,35 @@ impl Codec {
         pages: PageMask,
         unit: usize,
         priors: &Priors,
-        way: Way,
+        is_plain: bool,
         parcel: &mut [u8],
     ) -> Packed {
-        let mut windows = [Window { bytes, pages, unit, priors, way, parcel, packed: Packed::default() }];
+        let packed = Packed::default();
+        let mut windows = [Window { bytes, pages, unit, priors, is_plain, parcel, packed }];
         self.pack(&mut windows, &mut || {});
         windows[0].packed
     }
 
-    /// The same for at most `N` windows.
-    fn pack_batch<const N: usize>(&mut self, windows: &mut [Window<'_>], between: &mut dyn FnMut()) {
+    /// The same for the windows that are in the batch, at most `N`: one compressor makes all of their objects.
+    fn pack_batch<const N: usize>(
+        &mut self,
+        windows: &mut [Window<'_>],
+        is_in_batch: impl Fn(&Window<'_>) -> bool,
+        between: &mut dyn FnMut(),
+    ) {
         let mut fresh = [Pages::default(); N];
-        for (window, fresh) in windows.iter_mut().zip(&mut fresh) {
+        for (window, fresh) in windows.iter_mut().filter(|window| is_in_batch(window)).zip(&mut fresh) {
             (window.packed, *fresh) = self.sort(window);
             for object in fresh.objects(window.unit) {
                 gather(window.bytes, object);
             }
         }
-        let way = match windows {
-            [window] => window.way,
-            _ => Way::Only,
-        };
-        if matches!(way, Way::Only | Way::Fast | Way::Plain) {
-            return self.make::<N>(windows, &fresh, way, between);
-        }
-        let mut made_by = |windows: &mut [Window<'_>], way| {
-            let began = (self.clock)();
-            self.make::<N>(windows, &fresh, way, between);
-            let ns = (self.clock)().saturating_sub(began).clamp(1, u32::MAX.into()) as u32;
-            Made { ns, bytes: windows[0].packed.bytes() }
-        };
-        let mut tried = Tried::default();
-        if way == Way::Both {
-            tried.fast = made_by(windows, Way::Fast);
-        }
-        tried.dense = made_by(windows, Way::Dense);
-        windows[0].packed.tried = tried;
+        self.make::<N>(windows, is_in_batch, &fresh, between);
     }
 
     /// Tells what has to be made of a window's pages, and which of them go into new objects.
     fn sort(&self, window: &Window<'_>) -> (Packed, Pages) {
-        let (mut packed, mut fresh) = (Packed::default(), Pages::default());
+        let (mut packed, mut fresh) = (Packed { tier: window.tier(), ..Packed::default() }, Pages::default());
         let mut hashes = [(None, 0); WINDOW_PAGES];
         for index in window.pages.iter() {
             let bytes = &window.bytes[index * PAGE..][..PAGE];
@@ -194,29 +194,26 @@ impl Codec {
         (packed, fresh)
     }
 
-    /// Makes the objects of windows whose pages are gathered.
+    /// Makes the objects of the batch's windows, whose pages are gathered.
     fn make<const N: usize>(
         &mut self,
         windows: &mut [Window<'_>],
+        is_in_batch: impl Fn(&Window<'_>) -> bool,
         fresh: &[Pages; N],
-        way: Way,
         between: &mut dyn FnMut(),
     ) {
         let Codec { contexts, trust, most_percent, .. } = self;
-        let is_fast = way == Way::Fast && contexts.fast().is_some();
-        // A fast one gives up on noise by itself.
-        let mut trust = trust.as_mut().filter(|_| !is_fast);
-        let context = match contexts.fast() {
-            Some(fast) if is_fast => fast,
-            _ => contexts.dense(),
-        };
+        let Some(tier) = windows.iter().find(|window| is_in_batch(window)).map(Window::tier) else { return };
+        let context = contexts.maker(tier);
+        let mut trust = Some(trust).filter(|_| !context.compressor().gives_up_early());
         let shrunk_format = Format::Of(context.compressor().kind());
         let mut plans = [[Plan::default(); WINDOW_PAGES]; N];
         let mut requests: [[CompressRequest<'_>; WINDOW_PAGES]; N] =
             core::array::from_fn(|_| core::array::from_fn(|_| CompressRequest::new(&[], &mut [])));
         let requests = requests.as_flattened_mut();
         let mut wanted = 0;
-        for ((window, fresh), plans) in windows.iter_mut().zip(fresh).zip(&mut plans) {
+        let batch = windows.iter_mut().filter(|window| is_in_batch(window));
+        for ((window, fresh), plans) in batch.zip(fresh).zip(&mut plans) {
             plan(window, fresh, plans, trust.as_deref_mut(), *most_percent, requests, &mut wanted);
         }
         context.submit(Batch::Compress(&mut requests[..wanted])).wait_with(between);
@@ -230,7 +227,8 @@ impl Codec {
                 Ok(Outcome::Incompressible) | Err(_) => None,
             };
         }
-        for ((window, fresh), plans) in windows.iter_mut().zip(fresh).zip(&plans) {
+        let batch = windows.iter_mut().filter(|window| is_in_batch(window));
+        for ((window, fresh), plans) in batch.zip(fresh).zip(&plans) {
             let shrunk = |request: usize| results.as_flattened()[request];
             let failed = |plan: &&Plan| matches!(plan, Plan::Compressed(at, _) if failed.as_flattened()[*at]);
             window.packed.failed = plans.iter().filter(failed).count() as u8;
@@ -250,8 +248,8 @@ fn plan<'a>(
     requests: &mut [CompressRequest<'a>],
     wanted: &mut usize,
 ) {
-    let Window { bytes, unit, parcel, packed, way, .. } = window;
-    let (bytes, mut parcel, is_plain) = (&**bytes, &mut **parcel, *way == Way::Plain);
+    let Window { bytes, unit, parcel, packed, is_plain, .. } = window;
+    let (bytes, mut parcel) = (&**bytes, &mut **parcel);
     for (plan, object) in plans.iter_mut().zip(fresh.objects(*unit)) {
         if let Some(word) = object.word() {
             *plan = Plan::Same(word);
@@ -261,7 +259,7 @@ fn plan<'a>(
         let plain = &bytes[object.at()..][..len];
         let (room, rest) = take(&mut parcel).split_at_mut(head + len);
         parcel = rest;
-        if is_plain || plain.is_empty() {
+        if *is_plain || plain.is_empty() {
             continue;
         }
         let guess = trust.as_deref_mut().filter(|_| {

@@ -28,7 +28,7 @@ impl Codec {
             core::array::from_fn(|_| DecompressRequest::new(&[], &mut []));
         let mut views = [const { None }; BATCH_MAX];
         let mut wanted = 0;
-        let together = Format::Of(self.contexts.dense().compressor().kind());
+        let together = Format::Of(self.contexts.main_reader().compressor().kind());
         for (load, kept) in loads.iter_mut().zip(&mut views) {
             let Load { object, fingerprint, first, ref mut to, .. } = *load;
             let pages = to.len() / PAGE;
@@ -43,7 +43,7 @@ impl Codec {
                 _ => load.result = self.unpack(object, fingerprint, first, to),
             }
         }
-        self.contexts.dense().submit(Batch::Decompress(&mut requests[..wanted])).wait_with(between);
+        self.contexts.main_reader().submit(Batch::Decompress(&mut requests[..wanted])).wait_with(between);
         let results = requests.map(|request| request.result);
         for (load, kept) in loads.iter_mut().zip(&views) {
             if let Some((view, request)) = kept {

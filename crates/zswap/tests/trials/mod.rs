@@ -5,19 +5,17 @@
 //! ```
 //!
 //! The body is an object, of which pages are asked for; or, where `what` is odd, what a window repeats, which is
-//! packed, damaged, and unpacked. Where `what` has the bit [`AUTO`] the algorithms are the two of `auto`, and what
-//! packs is the fast one if its bit [`FAST`] is set too.
+//! packed, damaged, and unpacked. Where `what` has the bit [`TWO`] there are two algorithms, one for each tier.
 
 use crate::samples::fence::Fenced;
 use crate::samples::{Random, Samples};
 use acomp::Compressor;
 use zswap::layout::View;
-use zswap::{Choice, Codec, New, PAGE, PARCEL_MAX_BYTES, Packed, Priors, WINDOW_PAGES, Way};
+use zswap::{Choice, Codec, New, PAGE, PARCEL_MAX_BYTES, Packed, Priors, WINDOW_PAGES};
 
 const WINDOW_BYTES: usize = WINDOW_PAGES * PAGE;
 
-const AUTO: u8 = 0x40;
-const FAST: u8 = 0x80;
+const TWO: u8 = 0x40;
 
 /// A codec for each algorithm and one for two, and fenced buffers.
 pub struct Trials {
@@ -31,9 +29,9 @@ impl Trials {
     /// Codecs of all algorithms, at their usual levels.
     pub fn new() -> Trials {
         let codec = |a: &&acomp::Algorithm| Codec::new(Compressor::parse(a.name).unwrap(), 1, &[]).unwrap();
-        let auto = Codec::new(Choice::parse("auto").unwrap(), 1, &[]).unwrap();
+        let two = Codec::new(Choice::parse("lz4,zstd:1").unwrap(), 1, &[]).unwrap();
         Trials {
-            codecs: Compressor::ALL.iter().map(codec).chain([auto]).collect(),
+            codecs: Compressor::ALL.iter().map(codec).chain([two]).collect(),
             object: Fenced::new(2 * WINDOW_BYTES),
             pages: Fenced::new(WINDOW_BYTES),
             parcel: vec![0; PARCEL_MAX_BYTES],
@@ -45,16 +43,15 @@ impl Trials {
         let Some((&[algorithm, what, first, count, p0, p1], body)) = input.split_first_chunk() else {
             return;
         };
-        let auto = self.codecs.len() - 1;
-        let algorithm = if what & AUTO != 0 { auto } else { algorithm as usize % auto };
-        let way = if what & FAST != 0 { Way::Fast } else { Way::Dense };
+        let two = self.codecs.len() - 1;
+        let algorithm = if what & TWO != 0 { two } else { algorithm as usize % two };
         let (first, count) = (first as usize % WINDOW_PAGES, 1 + count as usize % WINDOW_PAGES);
         let place = u16::from_le_bytes([p0, p1]);
         if what & 1 == 0 {
             let _ = self.unpack(algorithm, body, first, count);
         } else if !body.is_empty() {
             let window = &body.repeat(WINDOW_BYTES.div_ceil(body.len()))[..WINDOW_BYTES];
-            let packed = self.pack(algorithm, window, place, count, way);
+            let packed = self.pack(algorithm, window, place, count);
             let pages: Vec<usize> = packed.in_objects.iter().collect();
             let mut at = 0;
             for (object, pages) in packed.objects.iter().flatten().zip(pages.chunks(count)) {
@@ -75,13 +72,13 @@ impl Trials {
         }
     }
 
-    fn pack(&mut self, algorithm: usize, window: &[u8], pages: u16, unit: usize, way: Way) -> Packed {
+    fn pack(&mut self, algorithm: usize, window: &[u8], pages: u16, unit: usize) -> Packed {
         self.codecs[algorithm].pack_one(
             &mut window.to_vec(),
             pages.into(),
             unit,
             &Priors::default(),
-            way,
+            false,
             &mut self.parcel,
         )
     }
@@ -101,13 +98,12 @@ impl Trials {
     #[allow(dead_code)] // The fuzzer alone begins.
     pub fn first_inputs(&mut self, random: &mut Random) -> Vec<Vec<u8>> {
         let mut inputs = Vec::new();
-        let auto = self.codecs.len() - 1;
-        let alone = (0..auto).map(|algorithm| (algorithm, 0));
-        for (algorithm, what) in alone.chain([(auto, AUTO), (auto, AUTO | FAST)]) {
-            let way = if what & FAST != 0 { Way::Fast } else { Way::Dense };
+        let two = self.codecs.len() - 1;
+        let alone = (0..two).map(|algorithm| (algorithm, 0));
+        for (algorithm, what) in alone.chain([(two, TWO)]) {
             for (pages, unit) in [(1, 1), (0x00f0, 4), (0xffff, 16)] {
                 let window = random.text(WINDOW_BYTES);
-                let packed = self.pack(algorithm, &window, pages, unit, way);
+                let packed = self.pack(algorithm, &window, pages, unit);
                 let Some(New::Blob { bytes, .. }) = packed.objects[0] else { continue };
                 let head = [algorithm as u8, what, 0, unit as u8 - 1, 0xff, 0xff];
                 inputs.push([&head, &self.parcel[..bytes as usize]].concat());
