@@ -142,6 +142,8 @@ struct Rounds {
     excess: usize,
     swapped: usize,
     looked_ns: u64,
+    /// The process's own memory as it was found there, for the next round.
+    seen: Option<usize>,
     published_ns: u64,
     /// How many faults there were, and when the last one was seen.
     faults: u64,
@@ -171,6 +173,7 @@ impl Rounds {
             excess: 0,
             swapped: 0,
             looked_ns: 0,
+            seen: None,
             published_ns: 0,
             faults: 0,
             fault_ns: 0,
@@ -190,15 +193,19 @@ impl Rounds {
     /// One round; false when the program is gone.
     fn turn(&mut self, watch: &mut Watch, pager: &mut Engine) -> bool {
         let now = sys::now_ns();
-        let mut own = pager.usage().footprint;
-        if now - self.looked_ns > look_ns(pager.marks()) {
-            self.looked_ns = now;
-            own = self.look(now, own, watch, pager);
-        }
+        let mut own = self.seen.take().unwrap_or_else(|| pager.usage().footprint);
         pager.park(self.memcg.is_led() && now < self.slot.share.parked_until_ns.load(Relaxed));
         let rests_now = self.evict_all && now < self.rests.until_ns;
         pager.pause(!CONTROL.is_forkless() || rests_now);
-        let busy = self.work(now, own, watch, pager);
+        let mut busy = self.work(now, own, watch, pager);
+        // Who waits goes first: the kernel takes some microseconds to tell.
+        if now - self.looked_ns > look_ns(pager.marks()) {
+            self.looked_ns = now;
+            let known = pager.usage().footprint;
+            own = self.look(now, known, watch, pager);
+            self.seen = Some(own);
+            busy |= !self.evict_all && own > known.max(pager.marks().low);
+        }
         if now - self.published_ns > PUBLISH_NS {
             self.published_ns = now;
             if !self.report(now, own, watch, pager) {

@@ -10,7 +10,7 @@
 //!   Stock, or Free and made ──load──> Fetching ──moved to the program──> Free
 //!                                         ├──split or recompressed──> Inactive
 //!                                         └──came to nothing──> Stock
-//!   Stock ──single pages, to the program or the pool──> Opened ──> Free
+//!   Stock, or what is left of a slot ──> Opened ──page by page, to the program or the pool──> Free
 //! ```
 //!
 //! For each slot: `owned` ⊆ `present`; a page of `owned` has an owner whose entry says `Inactive` and names it, and
@@ -31,6 +31,10 @@ use slot::is_inactive;
 pub use slot::{Slot, Use};
 use vmscan::{PAGE, WINDOW};
 
+/// So many slots are `Opened` at most, and one part of all in so many: their pages wait to be used, and count.
+const OPENED_MAX: usize = 4;
+const OPENED_PART: usize = 8;
+
 /// All slots.
 pub struct InactiveList {
     base: usize,
@@ -43,8 +47,8 @@ pub struct InactiveList {
     /// Inactive slots, oldest first, with their sequence numbers; stale ones are skipped.
     inactive: VecDeque<(u32, u32)>,
     stock: Vec<u32>,
-    /// The slot that is `Opened`, if one is.
-    opened: Option<u32>,
+    /// The slots that are `Opened`.
+    opened: Vec<u32>,
     waste: Vec<u32>,
     inactive_pages: usize,
     /// Slots that are with the compressors, and how many pages went with them.
@@ -68,7 +72,7 @@ impl InactiveList {
             hint: 0,
             inactive: VecDeque::new(),
             stock: Vec::new(),
-            opened: None,
+            opened: Vec::new(),
             waste: Vec::new(),
             inactive_pages: 0,
             in_flight: 0,
@@ -265,16 +269,23 @@ impl InactiveList {
         self.inactive.push_front((slot, s.seq));
     }
 
-    /// Nobody's contents are in the slot any more: whole, it is stock; in part, the caller discards what is present.
+    /// Nobody's contents are in the slot any more: its pages are stock. Of a part for which there is no room among
+    /// those whose pages are used one by one, the caller discards what is present.
     pub fn emptied(&mut self, slot: u32) {
+        let may_open = self.may_open();
         let s = &mut self.slots[slot as usize];
         debug_assert!(s.owned.is_empty() && s.used != Use::Stock);
         if s.is_whole() {
             s.used = Use::Stock;
             self.stock.push(slot);
+        } else if s.present.is_empty() {
+            s.used = Use::Free;
+            self.free += 1;
+        } else if may_open {
+            s.used = Use::Opened;
+            self.opened.push(slot);
         } else {
-            self.free += s.present.is_empty() as usize;
-            s.used = if s.present.is_empty() { Use::Free } else { Use::Waste };
+            s.used = Use::Waste;
         }
     }
 
@@ -326,21 +337,32 @@ impl InactiveList {
         is_whole
     }
 
-    /// Pages of stock, to be used one by one, and not as a window: the first page of the list, and how many follow
-    /// each other. The caller moves them away from the first on and calls `left`, or leaves them.
-    pub fn stock_pages(&mut self) -> Option<(u32, usize)> {
-        let opened = self.opened.filter(|&slot| self.slots[slot as usize].used == Use::Opened);
-        let slot = opened.or_else(|| self.stock.pop())?;
-        let s = &mut self.slots[slot as usize];
-        s.used = Use::Opened;
-        self.opened = Some(slot);
-        let run = s.present.runs().next()?;
-        Some((slot * WINDOW_PAGES as u32 + run.start as u32, run.len()))
+    /// At least so many pages of stock in a row, to be used one by one, and not as a window: the first page of the
+    /// list, and how many there are. The caller moves them away from the first on and calls `left`, or leaves them.
+    pub fn stock_pages(&mut self, count: usize) -> Option<(u32, usize)> {
+        let row = |slot: u32| {
+            let run = self.slots[slot as usize].present.runs().find(|run| run.len() >= count)?;
+            Some((slot * WINDOW_PAGES as u32 + run.start as u32, run.len()))
+        };
+        if let Some(found) = self.opened.iter().rev().find_map(|&slot| row(slot)) {
+            return Some(found);
+        }
+        let slot = if self.may_open() { self.stock.pop()? } else { return None };
+        self.slots[slot as usize].used = Use::Opened;
+        self.opened.push(slot);
+        Some((slot * WINDOW_PAGES as u32, WINDOW_PAGES))
     }
 
-    /// True for the slot whose pages are used one by one.
-    pub fn is_opened(&self, slot: u32) -> bool {
-        self.opened == Some(slot)
+    /// True where one more slot may be `Opened`.
+    fn may_open(&self) -> bool {
+        self.opened.len() < OPENED_MAX.min(self.capacity / OPENED_PART)
+    }
+
+    /// Takes the pages of a slot that are used one by one, to be discarded.
+    pub fn take_opened(&mut self) -> Option<u32> {
+        let slot = self.opened.pop()?;
+        self.slots[slot as usize].used = Use::Fetching;
+        Some(slot)
     }
 
     /// A slot that was taken holds pages of the program, which are about to be `put`; `is_single` as in [`Slot`].
@@ -373,6 +395,9 @@ impl InactiveList {
         }
         s.present -= pages;
         if s.present.is_empty() && s.used != Use::Free {
+            if s.used == Use::Opened {
+                self.opened.retain(|opened| *opened != slot);
+            }
             self.free += 1;
             s.used = Use::Free;
         }
@@ -426,6 +451,25 @@ mod tests {
         assert_eq!(put(10), (20, false, false, true));
         assert_eq!(put(490), (SLOTS, false, false, true));
         assert_eq!(put(500), (SLOTS, true, true, false));
+    }
+
+    #[test]
+    fn parts_of_stock_are_used_first_and_few_are_opened() {
+        let mut list = InactiveList::new(0, 1000 * WINDOW);
+        for _ in 0..10 {
+            let slot = list.find_windows(1, 0).expect("there is room").0 / WINDOW_PAGES as u32;
+            list.made(slot);
+            list.put_back(slot);
+        }
+        let mut take = |count: usize| {
+            let (page, pages) = list.stock_pages(count)?;
+            list.left_from(page, count);
+            list.check().unwrap();
+            Some(pages)
+        };
+        let rows = [0; 5].map(|_| take(9));
+        assert_eq!(rows, [Some(16), Some(16), Some(16), Some(16), None], "7 are left of each");
+        assert_eq!([7, 7, 8, 1, 1].map(take), [Some(7), Some(7), Some(16), Some(8), Some(7)]);
     }
 
     #[test]

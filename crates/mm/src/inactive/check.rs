@@ -1,7 +1,7 @@
 //! What must hold of the inactive list: each slot has the pages that its use says, lies in the lists that it
 //! should, and is counted.
 
-use super::{InactiveList, Use};
+use super::{InactiveList, OPENED_MAX, Use};
 use crate::kernel::WINDOW_PAGES;
 use crate::swap_map::Kind;
 use alloc::format;
@@ -14,6 +14,9 @@ impl InactiveList {
             self.check_slot(slot)?;
         }
         self.check_lists()?;
+        if self.opened.len() > OPENED_MAX {
+            return Err(format!("{} slots are opened", self.opened.len()));
+        }
         let of = |used: Use| self.slots.iter().filter(move |s| s.used == used);
         let pages = |used: Use| of(used).map(|s| s.present.count()).sum::<usize>();
         let sent = of(Use::InFlight).map(|s| s.sent.count()).sum::<usize>();
@@ -35,7 +38,7 @@ impl InactiveList {
             Use::Free => s.present.is_empty(),
             Use::Inactive | Use::InFlight => true,
             Use::Stock => s.is_whole() && s.owned.is_empty(),
-            Use::Opened => self.opened == Some(slot) && !s.present.is_empty() && s.owned.is_empty(),
+            Use::Opened => !s.present.is_empty() && s.owned.is_empty(),
             Use::Waste => !s.present.is_empty() && s.owned.is_empty(),
             Use::Fetching => s.owned.is_empty(),
         };
@@ -55,21 +58,23 @@ impl InactiveList {
         }
     }
 
-    /// Every inactive slot is in the list once, every slot of stock and of waste in its own.
+    /// Every inactive slot is in the list once, every slot of stock, of waste and of those that are opened in its own.
     fn check_lists(&self) -> Result<(), String> {
         // In which lists each slot is, and how often.
-        let mut listed = alloc::vec![[0u8; 3]; self.slots.len()];
+        let mut listed = alloc::vec![[0u8; 4]; self.slots.len()];
         let is_meant = |&&(slot, seq): &&(u32, u32)| self.slot(slot).seq == seq;
         self.inactive.iter().filter(is_meant).for_each(|&(slot, _)| listed[slot as usize][0] += 1);
         self.stock.iter().for_each(|&slot| listed[slot as usize][1] += 1);
         self.waste.iter().for_each(|&slot| listed[slot as usize][2] += 1);
-        for (slot, (s, [inactive, stock, waste])) in self.slots.iter().zip(listed).enumerate() {
+        self.opened.iter().for_each(|&slot| listed[slot as usize][3] += 1);
+        for (slot, (s, [inactive, stock, waste, opened])) in self.slots.iter().zip(listed).enumerate() {
             let is_right = (s.used != Use::Inactive || inactive == 1)
                 && stock == (s.used == Use::Stock) as u8
-                && waste == (s.used == Use::Waste) as u8;
+                && waste == (s.used == Use::Waste) as u8
+                && opened == (s.used == Use::Opened) as u8;
             if !is_right {
                 return Err(format!(
-                    "slot {slot} is listed {inactive} times, as stock {stock}, as waste {waste} times: {s:x?}"
+                    "slot {slot} is listed {inactive} times, as stock {stock}, as waste {waste}, as opened {opened} times: {s:x?}"
                 ));
             }
         }

@@ -17,7 +17,7 @@ pub enum Use {
     Stock,
     /// What is in the pool is being loaded into it: ahead of a fault, or to be put away in other pieces.
     Fetching,
-    /// Stock whose pages are used one by one.
+    /// Stock, or a part of it, whose pages are used one by one.
     Opened,
     /// Pages that nobody needs and the kernel has not taken back.
     Waste,

@@ -80,7 +80,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// The next result. What was stock becomes memory of the pool, which would else need new pages while stock is
     /// given back.
     fn next_done(&mut self) -> Option<Done> {
-        let opened = if self.inactive.in_flight() > 0 { self.inactive.stock_pages() } else { None };
+        let opened = if self.inactive.in_flight() > 0 { self.inactive.stock_pages(1) } else { None };
         let Some((page, pages)) = opened else {
             return self.objects.store_mut().complete(&mut Spare::default());
         };

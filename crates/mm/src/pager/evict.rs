@@ -79,9 +79,11 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         }
         let mut dropped = 0;
         while dropped < actions.drop {
-            let Some(slot) = self.inactive.take_stock() else { break };
+            let Some(slot) = self.inactive.take_stock().or_else(|| self.inactive.take_opened()) else {
+                break;
+            };
+            dropped += self.inactive.slot(slot).present.count() * PAGE;
             self.discard_slot(slot);
-            dropped += WINDOW;
         }
         let clean = self.marks().clean_at(self.objects.pool_bytes());
         while self.objects.clean_bytes() > clean && self.drop_clean() {}

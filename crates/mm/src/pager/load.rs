@@ -18,8 +18,8 @@ use zswap::objects::{Object, READ_TRIES};
 enum Buffer {
     /// A slot of stock, which a window is moved out of.
     Slot(u32),
-    /// A page of the list of stock, which is moved.
-    Single(u32),
+    /// Pages of stock from this page of the list on, which are moved.
+    Pages(u32),
     /// The window that is not registered.
     Bounce,
 }
@@ -131,22 +131,21 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         Some(self.landed(at, at, 1, landed, landed.bytes > 0))
     }
 
-    /// Where so many pages are loaded to: stock is moved in whole, or page by page while one thread alone misses.
+    /// Where so many pages are loaded to: stock, which is moved in; a single page while one thread alone misses.
     fn buffer(&mut self, pages: usize) -> Buffer {
         let slot = (pages == WINDOW_PAGES).then(|| self.inactive.take_stock()).flatten();
-        let is_single = pages == 1 && self.swapin.is_alone();
-        let single = is_single.then(|| self.inactive.stock_pages()).flatten();
-        match (slot, single) {
-            (Some(slot), _) => Buffer::Slot(slot),
-            (None, Some((page, _))) => Buffer::Single(page),
-            (None, None) => Buffer::Bounce,
+        if let Some(slot) = slot {
+            return Buffer::Slot(slot);
         }
+        let is_moved = pages > 1 || self.swapin.is_alone();
+        let row = is_moved.then(|| self.inactive.stock_pages(pages)).flatten();
+        row.map_or(Buffer::Bounce, |(page, _)| Buffer::Pages(page))
     }
 
     fn buffer_at(&self, buffer: Buffer) -> usize {
         match buffer {
             Buffer::Slot(slot) => self.inactive.at(slot),
-            Buffer::Single(page) => self.inactive.page_at(page),
+            Buffer::Pages(page) => self.inactive.page_at(page),
             Buffer::Bounce => self.swapin.bounce(),
         }
     }
@@ -155,7 +154,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// of it.
     fn move_in(&mut self, at: usize, to: usize, pages: usize, buffer: Buffer) -> (usize, usize, Moved) {
         let from = self.buffer_at(buffer);
-        let mut moved = if pages == 1 && !matches!(buffer, Buffer::Single(_)) {
+        let mut moved = if pages == 1 && !matches!(buffer, Buffer::Pages(_)) {
             self.kernel.copy(to, from, PAGE)
         } else {
             self.kernel.move_pages(to, from, pages * PAGE)
@@ -169,8 +168,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         } else {
             match buffer {
                 Buffer::Slot(slot) => self.inactive.left(slot, PageMask::first(moved.bytes / PAGE)),
-                Buffer::Single(page) if moved.bytes > 0 => self.inactive.left_from(page, 1),
-                Buffer::Single(_) | Buffer::Bounce => {}
+                Buffer::Pages(page) => self.inactive.left_from(page, moved.bytes / PAGE),
+                Buffer::Bounce => {}
             }
         }
         if let Buffer::Slot(slot) = buffer {

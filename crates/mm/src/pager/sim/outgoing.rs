@@ -12,7 +12,8 @@ use vmscan::heat::Heat;
 #[test]
 fn pages_that_could_not_be_discarded_are_tried_again() {
     let mut scene = Scene::new();
-    scene.write(pages(0..5));
+    // One part of a slot more than wait to be used.
+    (0..5).for_each(|window| scene.write(pages(16 * window..16 * window + 9)));
     scene.world.borrow_mut().stubborn = true;
     scene.go_on();
     let slots = 0..scene.pager.inactive.slots() as u32;
@@ -22,7 +23,7 @@ fn pages_that_could_not_be_discarded_are_tried_again() {
     scene.world.borrow_mut().stubborn = false;
     scene.go_on();
     assert_eq!(used(&scene), 0);
-    scene.reads_back(pages(0..5), 0);
+    (0..5).for_each(|window| scene.reads_back(pages(16 * window..16 * window + 9), 0));
 }
 
 #[test]
