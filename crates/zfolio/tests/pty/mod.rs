@@ -31,11 +31,14 @@ impl Terminal {
         };
         let stream = || Stdio::from(slave.try_clone().unwrap());
         command.stdin(stream()).stdout(stream()).stderr(stream());
-        // SAFETY: both calls are safe between fork and exec.
+        // SAFETY: all calls are safe between fork and exec.
         unsafe {
             command.pre_exec(|| {
                 libc::setsid();
                 libc::ioctl(0, libc::TIOCSCTTY, 0);
+                // In the background of a shell the tests run with both ignored.
+                libc::signal(libc::SIGINT, libc::SIG_DFL);
+                libc::signal(libc::SIGQUIT, libc::SIG_DFL);
                 Ok(())
             })
         };
