@@ -29,7 +29,7 @@
 //! - `fullness`: the zspages of a class, in groups by how full they are
 //! - `zspage`: one zspage
 //! - `arena`: the address space that zspages lie in
-//! - `backing`: where memory comes from
+//! - `backing`: where memory comes from; `anonymous`: from the kernel
 //! - `backoff`: how a thread waits for a handle
 //! - `check`: recomputes every counter and list
 
@@ -37,6 +37,7 @@
 
 extern crate alloc;
 
+mod anonymous;
 mod arena;
 mod backing;
 mod backoff;
@@ -54,6 +55,7 @@ mod race;
 mod stats;
 mod zspage;
 
+pub use anonymous::Anonymous;
 pub use backing::Backing;
 pub use compact::Compacted;
 pub use fullness::GROUPS;
