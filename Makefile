@@ -30,6 +30,11 @@ kernels: build ## Debian's own kernels, 6.12 and the newest, in an emulated mach
 	@tools/setup kernels
 	SECONDS_EACH=$(or $(SECONDS),60) SEED=$(or $(SEED),1) tools/kernels
 
+zram: build ## compressed block devices: a machine that swaps to one (MIB=96), and a file system on one by nbdfuse
+	@tools/setup zram
+	tools/zram-guest
+	tools/zram-files
+
 suites: build ## public test suites (CPython, stress-ng, redis) without and with zfolio, case by case (SUITES="redis stress-ng")
 	@tools/setup suites
 	tools/suites $(SUITES)
@@ -66,5 +71,5 @@ fmt: ## formats the Rust code
 clean: ## removes what was built
 	$(CARGO) clean
 
-.PHONY: help demo test build install programs torture kernels suites soak fuzz miri bench bench-build bench-swapped \
+.PHONY: help demo test build install programs torture kernels zram suites soak fuzz miri bench bench-build bench-swapped \
 	bench-programs bench-traces deny fmt clean

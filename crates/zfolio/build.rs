@@ -1,4 +1,5 @@
-//! Builds libzfolio.so from the crate `libzfolio`, for `rundir.rs` to embed.
+//! Builds libzfolio.so from the crate `libzfolio`, for `rundir.rs` to embed, and nbdkit's plugin from the crate
+//! `zram-nbdkit`, for `zram/nbdkit.rs`.
 //!
 //! The library goes into foreign processes: it is built by a profile of its own (no unwinding), and linked without
 //! libc, so that loading it loads nothing else.
@@ -15,6 +16,9 @@ use std::process::{Command, Output, exit};
 
 /// The crates whose code is in the library.
 const CRATES: [&str; 15] = include!("../libzfolio/crates.in");
+
+/// The crates that only the plugin has.
+const PLUGIN_CRATES: [&str; 4] = ["ask", "zram", "zram-server", "zram-nbdkit"];
 
 /// The functions that the library exports, by name.
 macro_rules! functions {
@@ -39,7 +43,7 @@ include!("../interpose/src/functions.in");
 fn main() {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     let crates = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it")).join("..");
-    for name in CRATES {
+    for name in CRATES.into_iter().chain(PLUGIN_CRATES) {
         for part in ["src", "Cargo.toml"] {
             println!("cargo::rerun-if-changed={}", crates.join(name).join(part).display());
         }
@@ -60,12 +64,29 @@ fn main() {
     hide(&library);
     inspect(&library);
     println!("cargo::rustc-env=ZFOLIO_LIBRARY={}", library.display());
+    println!("cargo::rustc-env=ZFOLIO_ZRAM_PLUGIN={}", compile_plugin(&out).display());
+}
+
+/// Compiles the crate `zram-nbdkit`. Its target folder lies beside those of profiles, so that a debug build, a release
+/// build and a check compile it once.
+fn compile_plugin(out: &Path) -> PathBuf {
+    // OUT_DIR is PROFILE/build/PACKAGE/out.
+    let target =
+        out.ancestors().nth(4).expect("cargo puts OUT_DIR into the target folder").join("zram-nbdkit");
+    let mut cargo = inner_cargo();
+    cargo
+        .args(["rustc", "--quiet", "--locked", "--package", "zram-nbdkit", "--release", "--target-dir"])
+        .arg(&target)
+        // Nothing of it is for debuggers, and all of it is in the command.
+        .args(["--", "-C", "strip=symbols"]);
+    succeed(&mut cargo);
+    target.join("release/libzram_nbdkit.so")
 }
 
 /// Compiles the crate `libzfolio` to an archive, with a cargo and a target folder of its own: the outer cargo holds the
 /// lock of its own.
 fn compile(target: &Path) -> PathBuf {
-    let mut cargo = Command::new(env::var_os("CARGO").expect("cargo sets CARGO"));
+    let mut cargo = inner_cargo();
     cargo
         .args([
             "rustc",
@@ -87,8 +108,25 @@ fn compile(target: &Path) -> PathBuf {
     if env::var("PROFILE").as_deref() == Ok("debug") {
         cargo.args(["--config", "profile.libzfolio.debug-assertions=true"]);
     }
-    // What the outer build was told is about the command: another target's flags, clippy in the compiler's place, a
-    // profile.
+    cargo.env("ZFOLIO_BARE", "1");
+    // Nothing of the library's is another's to replace, and so nothing of its own is called by the table of addresses,
+    // of which the loader would fill every entry at every start.
+    cargo.env("RUSTFLAGS", "-C relocation-model=pie");
+    // C code in the library must not call what only libc has: no canary (it lives in thread-local storage), no checked
+    // copies, no malloc (lz4hc's densest levels then work in 64 KiB of the stack). Nor does zstd look for a tracer: the
+    // loader would, at every start, in all that is loaded.
+    cargo.env(
+        "CFLAGS",
+        "-fno-stack-protector -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=0 -fPIC -O3 -ffunction-sections -fdata-sections -DLZ4HC_HEAPMODE=0 -DZSTD_TRACE=0",
+    );
+    succeed(&mut cargo);
+    target.join("libzfolio/liblibzfolio.a")
+}
+
+/// A cargo without what the outer one was told, which is about the command: another target's flags, clippy in the
+/// compiler's place, a profile.
+fn inner_cargo() -> Command {
+    let mut cargo = Command::new(env::var_os("CARGO").expect("cargo sets CARGO"));
     for (name, _) in env::vars_os() {
         let name = name.to_string_lossy();
         let about_outer = name.starts_with("CARGO_PROFILE_")
@@ -115,19 +153,7 @@ fn compile(target: &Path) -> PathBuf {
     ] {
         cargo.env_remove(name);
     }
-    cargo.env("ZFOLIO_BARE", "1");
-    // Nothing of the library's is another's to replace, and so nothing of its own is called by the table of addresses,
-    // of which the loader would fill every entry at every start.
-    cargo.env("RUSTFLAGS", "-C relocation-model=pie");
-    // C code in the library must not call what only libc has: no canary (it lives in thread-local storage), no checked
-    // copies, no malloc (lz4hc's densest levels then work in 64 KiB of the stack). Nor does zstd look for a tracer: the
-    // loader would, at every start, in all that is loaded.
-    cargo.env(
-        "CFLAGS",
-        "-fno-stack-protector -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=0 -fPIC -O3 -ffunction-sections -fdata-sections -DLZ4HC_HEAPMODE=0 -DZSTD_TRACE=0",
-    );
-    succeed(&mut cargo);
-    target.join("libzfolio/liblibzfolio.a")
+    cargo
 }
 
 fn link(archive: &Path, map: &Path, order: &Path, library: &Path) {
@@ -324,6 +350,6 @@ fn succeed(command: &mut Command) -> Output {
         }
         Err(e) => eprintln!("{}: {e}", name.display()),
     }
-    eprintln!("libzfolio.so could not be built");
+    eprintln!("libzfolio.so, or nbdkit's plugin, could not be built");
     exit(1)
 }

@@ -1,11 +1,13 @@
-//! The command line. What looks at runs that go on is in looks.rs, what changes them in acts.rs, and what measures in
-//! measures.rs.
+//! The command line. What looks at runs that go on is in looks.rs, what changes them in acts.rs, what measures in
+//! measures.rs, and block devices in zram.rs.
 
 mod acts;
 mod help;
 mod looks;
 mod measures;
+mod zram;
 
+pub use self::zram::{Serve, Zram, ZramTask};
 pub use acts::{Reclaim, Set};
 pub use looks::Stat;
 pub use measures::{Bench, BenchTask, Compress, DEFAULT_SAMPLE, DEFAULT_UNITS};
@@ -43,7 +45,8 @@ Examples:
   zfolio run --memory 50% -- redis-server        run in half of the memory there is
   zfolio stat --watch                            how is it going?
   zfolio set 1234 memory=1G                      give a run more
-  zfolio bench compress --pid 1234               which compressor suits this process?"
+  zfolio bench compress --pid 1234               which compressor suits this process?
+  zfolio zram serve --disksize 4G --nbd tcp:10809  a compressed block device"
 )]
 pub struct Cli {
     /// What to do.
@@ -119,6 +122,12 @@ Exit status:
     /// Measure this machine: which compressor suits your memory?
     #[command(arg_required_else_help = true)]
     Bench(Bench),
+
+    /// Serve compressed block devices, by NBD and to virtual machines
+    ///
+    /// What zram does, without a module or root, for clients of NBD and for virtual machines.
+    #[command(arg_required_else_help = true)]
+    Zram(Zram),
 }
 
 /// What `zfolio run` takes.

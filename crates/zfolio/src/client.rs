@@ -1,13 +1,15 @@
 //! Who asks a run for something: `zfolio set`, `zfolio reclaim`.
 
-use crate::control_socket::request::{ANSWER_BYTES, Answer, Request, Task};
+use crate::control_socket::request::{Request, Task};
 use crate::descendants;
 use crate::lines::printable;
 use crate::runs::Run;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with, sockopt};
-use std::io::{self, ErrorKind, Read, Write};
-use std::os::unix::net::UnixStream;
+use ask::{Answer, exchange};
+use std::io::{self, ErrorKind, Write};
 use std::time::Duration;
+
+/// The longest answer of a run, in bytes.
+const ANSWER_BYTES: usize = 64 << 10;
 
 /// How long a run may take to answer, beside what engines take.
 pub const ANSWERS: Duration = Duration::from_secs(10);
@@ -22,7 +24,7 @@ pub fn ask(run: &Run, pid: u32, task: Task, time: Duration) -> Result<Answer, St
         false => (descendants::own_pid(pid), descendants::start(pid).unwrap_or(0)),
     };
     let line = Request { task, pid, start }.line();
-    let answer = exchange(run, &line, time).map_err(|error| {
+    let answer = exchange(&run.socket(), &line, time, ANSWER_BYTES).map_err(|error| {
         let why = match error.kind() {
             ErrorKind::WouldBlock | ErrorKind::TimedOut => "does not answer: it may be stopped".to_string(),
             ErrorKind::NotFound | ErrorKind::ConnectionRefused if !run.goes_on() => "has ended".into(),
@@ -36,24 +38,6 @@ pub fn ask(run: &Run, pid: u32, task: Task, time: Duration) -> Result<Answer, St
         true => format!("run {} has too many to answer: try again", run.pid),
         false => format!("run {} has ended", run.pid),
     })
-}
-
-/// Sends a line, and takes what comes until the end.
-fn exchange(run: &Run, line: &str, time: Duration) -> io::Result<Vec<u8>> {
-    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    // Also to connect takes no longer, where nobody takes connections.
-    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(time))?;
-    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(time))?;
-    connect(&socket, &SocketAddrUnix::new(run.socket())?)?;
-    let mut socket = UnixStream::from(socket);
-    // Where that is refused there is an answer, too.
-    let _ = socket.write_all(line.as_bytes());
-    let mut answer = Vec::new();
-    match socket.take(ANSWER_BYTES as u64).read_to_end(&mut answer) {
-        // An answer before all of the request was read comes with an error at its end.
-        Err(error) if answer.is_empty() => Err(error),
-        _ => Ok(answer),
-    }
 }
 
 /// Shows an answer: lines on standard output, what is wrong on standard error. The exit status.

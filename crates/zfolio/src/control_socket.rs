@@ -7,19 +7,17 @@
 //!
 //! - [`request`]: the lines; [`subject`]: of whom they are
 //! - [`tunables`]: what can be set; [`shrink`]: memory that is reclaimed
-//! - [`server`]: the thread
+//! - the crate `ask`: the socket, and the thread behind it
 //!
 //! The thread writes nothing but atomics of the run page: coordinator and engines read them at their next look, and
 //! none of them waits for it. It takes no lock, and blocks all signals, as it inherits them.
 //!
 //! Nobody but the owner and root changes what is the run's. This is safe because
-//! 1. the socket is the owner's, and the kernel lets nobody else connect who may not write to it (mode 0600);
-//! 2. the kernel says which user has connected (SO_PEERCRED), also where the mode was changed;
-//! 3. tunables of the run lie in the part of the page that its processes cannot write. What is one process's lies in
+//! 1. nobody else is served (crate `ask`);
+//! 2. tunables of the run lie in the part of the page that its processes cannot write. What is one process's lies in
 //!    its slot, which any process of the run can write: it bounds memory, and is no right.
 
 pub mod request;
-mod server;
 mod shrink;
 pub mod subject;
 pub mod tunables;
@@ -28,13 +26,12 @@ use crate::cgroup::Memory;
 use crate::lines::printable;
 use crate::size::Bytes;
 use crate::sys;
+use ask::{Answer, Server};
 use memcg::{CONTROL_FILE, Memcg};
-use request::{Answer, Request, Task};
-use server::Server;
+use request::{Request, Task};
 use shrink::Shrink;
-use std::fs::{self, Permissions};
+use std::fs;
 use std::io;
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
@@ -52,13 +49,8 @@ const LONGEST: Duration = Duration::from_secs(86_400);
 /// Exit status: what was asked for is wrong.
 const WRONG: u8 = 2;
 
-/// What came of a request.
-enum Act {
-    /// It is done, or refused.
-    Done(Answer),
-    /// Engines work for it.
-    Begun(Shrink),
-}
+/// What came of a request: engines may work for it.
+type Act = ask::Act<Shrink>;
 
 /// The socket of a run; its name goes when this is dropped.
 pub struct ControlSocket {
@@ -71,20 +63,16 @@ impl ControlSocket {
     /// Makes the socket in the directory of the run. Who connects waits until it is served.
     pub fn new(dir: &Path) -> io::Result<ControlSocket> {
         let path = dir.join(CONTROL_FILE);
-        let listener = UnixListener::bind(&path)?;
-        let socket = ControlSocket { path, waiting: Some(listener) };
         // The directory cannot be listed, and nobody has its name yet.
-        fs::set_permissions(&socket.path, Permissions::from_mode(0o600))?;
-        Ok(socket)
+        let listener = ask::listen(&path)?;
+        Ok(ControlSocket { path, waiting: Some(listener) })
     }
 
     /// Serves from now on, in a thread of its own, until the process ends.
     pub fn serve(&mut self, memcg: &'static Memcg, memory: Memory) -> io::Result<()> {
         let Some(listener) = self.waiting.take() else { return Ok(()) };
-        listener.set_nonblocking(true)?;
-        let serve = move || {
-            Server::new(listener, sys::effective_user(), |line| act(memcg, &memory, line)).serve();
-        };
+        let serve =
+            move || Server::new(listener, sys::effective_user(), |line| act(memcg, &memory, line)).serve();
         thread::Builder::new().name("zfolio-control".into()).stack_size(STACK).spawn(serve).map(drop)
     }
 }
@@ -157,6 +145,7 @@ fn set(run: &Run, values: &[(String, String)]) -> Answer {
 mod tests {
     use super::*;
     use memcg::Settings;
+    use std::os::unix::fs::PermissionsExt;
 
     fn memcg() -> &'static Memcg {
         // SAFETY: every field is an integer or an atomic, for which all zeros is a value.

@@ -1,6 +1,6 @@
 //! The command: `zfolio run` starts a program under a limit and tells at its end how it went; `zfolio ps` and `zfolio
 //! stat` show how it goes; `zfolio set` and `zfolio reclaim` change it; `zfolio doctor` says whether this machine can
-//! do it; `zfolio bench` measures it.
+//! do it; `zfolio bench` measures it. `zfolio zram` serves compressed block devices.
 //!
 //! ```text
 //!   args, size ──> doctor (probe) ──> program (elf) ──> rundir ──> supervise ──> summary
@@ -33,6 +33,7 @@
 //!   [`set`] and [`mod@reclaim`]
 //! - [`settings`]: what the command line asks of the engines; [`run`]: all of it in order
 //! - [`mod@bench`]: compressors tried on the user's own memory
+//! - [`mod@zram`]: compressed block devices
 //! - [`sys`]: system calls
 
 #![cfg_attr(not(test), no_main)]
@@ -91,6 +92,7 @@ mod turns;
 mod unevictable;
 mod unmanaged;
 mod visible;
+mod zram;
 
 use args::Task;
 
@@ -109,6 +111,7 @@ extern "C" fn main(_argc: libc::c_int, _argv: *const *const libc::c_char) -> lib
             Task::Reclaim(reclaim) => reclaim::run(&reclaim),
             Task::Doctor(doctor) => doctor::run(&doctor),
             Task::Bench(bench) => bench::run(&bench),
+            Task::Zram(zram) => zram::run(&zram.task),
         },
     };
     status.into()

@@ -2,9 +2,10 @@
 
 use crate::args;
 use crate::client::{self, ANSWERS};
-use crate::control_socket::request::{Answer, Task};
+use crate::control_socket::request::Task;
 use crate::runs;
 use crate::size::Size;
+use ask::Answer;
 use std::time::Duration;
 
 /// The command line is wrong.

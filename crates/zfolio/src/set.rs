@@ -2,10 +2,11 @@
 
 use crate::args;
 use crate::client::{self, ANSWERS};
-use crate::control_socket::request::{Answer, Task};
+use crate::control_socket::request::Task;
 use crate::control_socket::tunables;
 use crate::lines::{WIDTH, cut, printable};
 use crate::runs;
+use ask::Answer;
 
 /// The command line is wrong.
 const USAGE: u8 = 2;

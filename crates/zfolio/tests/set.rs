@@ -348,7 +348,7 @@ print(s.recv(4096).decode(), end='')
     };
     assert_eq!(ask(), "refused by the kernel\n");
     fs::set_permissions(&path, Permissions::from_mode(0o666)).unwrap();
-    assert!(ask().contains("this run is another user's"));
+    assert!(ask().contains("this is another user's"));
     assert!(run.set(&[]).contains("\nmemory=256M "), "nothing has changed");
 }
 

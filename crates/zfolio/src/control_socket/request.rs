@@ -1,23 +1,14 @@
-//! What is asked of a run, and answered: a line of JSON each.
+//! What is asked of a run: a line of JSON.
 //!
 //! ```text
 //!   {"do":"list","pid":7,"start":1234}
 //!   {"do":"set","pid":0,"start":0,"values":[["memory","64M"],["enabled","Y"]]}
 //!   {"do":"reclaim","pid":7,"start":1234,"bytes":1048576,"timeout_ms":60000}
-//!
-//!   {"status":0,"lines":["memory=64M","enabled=Y"]}
-//!   {"status":2,"error":"memory=1M: expected 16M to 8G"}
 //! ```
 //!
 //! `pid` is the number that a process has for itself, with its `start` as /proc/PID/stat has it; 0 is the run.
 
 use serde_json::{Value, json};
-
-/// The longest line, in bytes, without its end.
-pub const LINE_BYTES: usize = 4 << 10;
-
-/// The most lines of an answer that are taken, in bytes.
-pub const ANSWER_BYTES: usize = 64 << 10;
 
 /// What is to be done.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,17 +35,6 @@ pub struct Request {
     pub pid: u32,
     /// When that started.
     pub start: u64,
-}
-
-/// An answer.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Answer {
-    /// The exit status.
-    pub status: u8,
-    /// For standard output.
-    pub lines: Vec<String>,
-    /// What is wrong, in one line.
-    pub error: Option<String>,
 }
 
 impl Request {
@@ -102,38 +82,6 @@ impl Request {
     }
 }
 
-impl Answer {
-    /// These lines.
-    pub fn lines(lines: Vec<String>) -> Answer {
-        Answer { lines, ..Answer::default() }
-    }
-
-    /// What is wrong, with an exit status.
-    pub fn error(status: u8, error: impl Into<String>) -> Answer {
-        Answer { status, error: Some(error.into()), ..Answer::default() }
-    }
-
-    /// As a line, with its end.
-    pub fn line(&self) -> String {
-        let mut value = json!({ "status": self.status, "lines": self.lines });
-        if let Some(error) = &self.error {
-            value["error"] = json!(error);
-        }
-        format!("{value}\n")
-    }
-
-    /// Reads a line; `None` where that is none of an answer.
-    pub fn parse(line: &[u8]) -> Option<Answer> {
-        let value: Value = serde_json::from_slice(line).ok()?;
-        let lines = value.get("lines")?.as_array()?.iter();
-        Some(Answer {
-            status: value.get("status")?.as_u64()?.try_into().ok()?,
-            lines: lines.map(|line| line.as_str().map(str::to_string)).collect::<Option<_>>()?,
-            error: value.get("error").and_then(Value::as_str).map(str::to_string),
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -151,13 +99,6 @@ mod tests {
             let line = request.line();
             assert_eq!(line.matches('\n').count(), 1);
             assert_eq!(Request::parse(line.as_bytes()), Ok(request));
-        }
-        for answer in [
-            Answer::lines(vec!["a\tb".into(), String::new()]),
-            Answer::error(2, "no\nline"),
-            Answer { status: 1, lines: vec!["x".into()], error: Some("y".into()) },
-        ] {
-            assert_eq!(Answer::parse(answer.line().as_bytes()), Some(answer));
         }
     }
 

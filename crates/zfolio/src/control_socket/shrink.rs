@@ -7,10 +7,10 @@
 //!        +──── those that have brought all that they were asked for are asked again <────+
 //! ```
 
-use super::request::Answer;
 use super::subject::{Subject, has_engine};
 use super::tunables::MOST;
 use crate::size::Bytes;
+use ask::{Answer, Work};
 use memcg::{Memcg, Slot};
 use std::sync::atomic::Ordering::*;
 use std::time::{Duration, Instant};
@@ -88,8 +88,25 @@ impl Shrink {
         !self.asked.is_empty()
     }
 
-    /// Looks how far it is. The answer when it is at its end.
-    pub fn look(&mut self, now: Instant) -> Option<Answer> {
+    fn answer(&self, is_late: bool) -> Answer {
+        let (got, wanted) = (Bytes(self.got), Bytes(self.wanted));
+        if self.got >= self.wanted {
+            return Answer::lines(vec![format!("reclaimed {got}")]);
+        }
+        let why = if is_late { "the time is over" } else { "no more goes out, or it comes back as fast" };
+        let lines = vec![format!("reclaimed {got} of {wanted}")];
+        Answer { status: 1, lines, error: Some(why.into()) }
+    }
+
+    fn withdraw(&mut self) {
+        for asked in self.asked.drain(..) {
+            asked.slot.reclaim.withdraw(asked.number);
+        }
+    }
+}
+
+impl Work for Shrink {
+    fn look(&mut self, now: Instant) -> Option<Answer> {
         for asked in self.asked.iter_mut().filter(|asked| asked.brought.is_none()) {
             let (bytes, is_done) = answered(asked);
             let lives = asked.slot.pid.load(Acquire) == asked.pid && has_engine(asked.slot);
@@ -110,22 +127,6 @@ impl Shrink {
             return None;
         }
         Some(self.answer(is_late))
-    }
-
-    fn answer(&self, is_late: bool) -> Answer {
-        let (got, wanted) = (Bytes(self.got), Bytes(self.wanted));
-        if self.got >= self.wanted {
-            return Answer::lines(vec![format!("reclaimed {got}")]);
-        }
-        let why = if is_late { "the time is over" } else { "no more goes out, or it comes back as fast" };
-        let lines = vec![format!("reclaimed {got} of {wanted}")];
-        Answer { status: 1, lines, error: Some(why.into()) }
-    }
-
-    fn withdraw(&mut self) {
-        for asked in self.asked.drain(..) {
-            asked.slot.reclaim.withdraw(asked.number);
-        }
     }
 }
 

@@ -4,7 +4,7 @@ use super::{expect_none, files, root};
 use std::fs;
 
 /// Crates that have no need of `unsafe`, and keep it that way.
-const SAFE: [&str; 4] = ["mm", "swap", "vmscan", "zswap"];
+const SAFE: [&str; 5] = ["mm", "swap", "vmscan", "zram", "zswap"];
 
 /// Crates that run inside other programs, where there is no std.
 const IN_PROCESS: [&str; 15] = include!("../../../libzfolio/crates.in");

@@ -1,0 +1,10 @@
+//! `zfolio zram`, with the clients that users have.
+
+mod clients;
+mod control;
+mod ends;
+mod machines;
+mod nbd;
+mod served;
+#[path = "../skip/mod.rs"]
+mod skip;

@@ -1,0 +1,105 @@
+//! How serving begins.
+
+use crate::options::Options;
+use crate::place::{self, Place};
+use crate::server::Server;
+use crate::{control, file, signals, vhost_user};
+use std::fs::{self, File};
+use std::io::{self, BufReader};
+use std::os::unix::net::UnixListener;
+use std::thread;
+use std::time::{Duration, Instant};
+use zram::Device;
+
+/// How often the device is told what time it is.
+const TICK: Duration = Duration::from_secs(1);
+
+/// The size that a user gives, by its attribute.
+const DISKSIZE: &str = "disksize";
+
+/// Serves a device: at its control socket, to virtual machines, and for whoever asks the server for more. A signal ends
+/// it, and the process. An error is one line for the user.
+pub fn start(options: Options) -> Result<&'static Server, String> {
+    let sockets: Vec<String> = options.nbd_sockets().map(str::to_string).collect();
+    serve(options).inspect_err(|_| {
+        for path in sockets {
+            let _ = fs::remove_file(path);
+        }
+    })
+}
+
+fn serve(options: Options) -> Result<&'static Server, String> {
+    options.save.as_deref().map_or(Ok(()), file::probe).map_err(|why| format!("--save {why}"))?;
+    let device = Device::new().log_to(|line| eprintln!("zfolio: {line}"));
+    fill(&device, &options)?;
+    let place = Place::take().map_err(|error| format!("no place for a control socket: {error}"))?;
+    let listener = ask::listen(&place.socket()).map_err(|error| format!("no control socket: {error}"))?;
+    let machines = machines(&options)?;
+    let server: &'static Server = Box::leak(Box::new(Server::new(device, options, place)));
+    begin(server, listener, machines).map_err(|error| {
+        server.remove();
+        format!("no thread: {error}")
+    })?;
+    Ok(server)
+}
+
+fn begin(server: &'static Server, listener: UnixListener, machines: Vec<UnixListener>) -> io::Result<()> {
+    signals::at_end(move || signals::exit(server.end()))?;
+    spawn("zram-tick", move || tick(server))?;
+    spawn("zram-control", move || control::serve(server, listener))?;
+    for listener in machines {
+        spawn("zram-vhost", move || vhost_user::serve(server, listener))?;
+    }
+    Ok(())
+}
+
+fn tick(server: &Server) {
+    let began = Instant::now();
+    loop {
+        thread::sleep(TICK);
+        if let Err(error) = server.device().tick(began.elapsed()) {
+            eprintln!("zfolio: zram{}: {error}", server.number());
+        }
+    }
+}
+
+fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    thread::Builder::new().name(name.into()).spawn(run).map(drop)
+}
+
+/// Listens for virtual machines. Where one socket cannot be had, none stays.
+fn machines(options: &Options) -> Result<Vec<UnixListener>, String> {
+    let mut listeners = Vec::new();
+    for path in &options.vhost_user {
+        match place::listen(path) {
+            Ok(listener) => listeners.push(listener),
+            Err(error) => {
+                for made in &options.vhost_user[..listeners.len()] {
+                    let _ = fs::remove_file(made);
+                }
+                return Err(format!("--vhost-user {}: {error}", path.display()));
+            }
+        }
+    }
+    Ok(listeners)
+}
+
+/// Sets what a new device has, and fills it. The size is last: much cannot be set after it.
+fn fill(device: &Device, options: &Options) -> Result<(), String> {
+    let (sizes, others): (Vec<_>, Vec<_>) = options.attributes.iter().partition(|(name, _)| name == DISKSIZE);
+    for (name, value) in others {
+        device.set(name, value).map_err(|error| error.to_string())?;
+    }
+    let set_size = || sizes.iter().try_for_each(|(name, value)| device.set(name, value));
+    let Some(path) = &options.load else { return set_size().map_err(|error| error.to_string()) };
+    match File::open(path) {
+        Ok(file) => {
+            device.load(&mut BufReader::new(file)).map_err(|error| format!("{}: {error}", path.display()))
+        }
+        // Its first start: nothing has been saved yet.
+        Err(error) if error.kind() == io::ErrorKind::NotFound && !sizes.is_empty() => {
+            set_size().map_err(|error| error.to_string())
+        }
+        Err(error) => Err(format!("{}: {error}", path.display())),
+    }
+}
