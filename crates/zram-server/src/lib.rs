@@ -15,9 +15,9 @@
 //! - [`place`]: the device's number, and the directory with its control socket
 //! - [`mod@start`]: how it begins
 //! - [`workers`]: workers that are lent for a request; [`server`]: requests of all front ends, and the end
-//! - [`file`]: the file of `--save`
+//! - `file`: the file of `--save`
 //! - [`control`]: what is asked at the control socket
-//! - [`vhost_user`], [`virtio_blk`]: the front end of virtual machines
+//! - `vhost_user`, `virtio_blk`: the front end of virtual machines
 //! - [`signals`]: SIGTERM and the like
 
 pub mod control;
