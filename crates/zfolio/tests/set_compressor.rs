@@ -179,8 +179,6 @@ fn what_lies_in_a_swap_area_is_read_whatever_has_made_it() {
         "--quiet",
         "--memory",
         "96M",
-        "--compressor",
-        "zstd",
         "--max-pool-percent",
         "3",
         "--backing",
