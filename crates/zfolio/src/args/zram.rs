@@ -167,7 +167,7 @@ pub struct Serve {
     #[arg(value_name = "NAME=VALUE", value_parser = pair, help_heading = "Device")]
     pub attributes: Vec<(String, String)>,
 
-    /// Serve NBD at unix:PATH or tcp:[ADDR:]PORT; may be given several times
+    /// Serve NBD at `unix:PATH` or `tcp:[ADDR:]PORT`; may be given several times
     ///
     /// A port without an address is one of 127.0.0.1. There is no password: whoever reaches the port reads and writes.
     #[arg(long, value_name = "unix:PATH|tcp:ADDR", help_heading = "Front ends")]
