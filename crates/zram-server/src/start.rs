@@ -7,6 +7,7 @@ use crate::{control, file, signals, vhost_user};
 use std::fs::{self, File};
 use std::io::{self, BufReader};
 use std::os::unix::net::UnixListener;
+use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 use zram::Device;
@@ -16,6 +17,9 @@ const TICK: Duration = Duration::from_secs(1);
 
 /// The size that a user gives, by its attribute.
 const DISKSIZE: &str = "disksize";
+
+/// What a saved device brings along.
+const SAVED: [&str; 4] = [DISKSIZE, "comp_algorithm", "recomp_algorithm", "algorithm_params"];
 
 /// Serves a device: at its control socket, to virtual machines, and for whoever asks the server for more. A signal ends
 /// it, and the process. An error is one line for the user.
@@ -94,7 +98,8 @@ fn fill(device: &Device, options: &Options) -> Result<(), String> {
     let Some(path) = &options.load else { return set_size().map_err(|error| error.to_string()) };
     match File::open(path) {
         Ok(file) => {
-            device.load(&mut BufReader::new(file)).map_err(|error| format!("{}: {error}", path.display()))
+            device.load(&mut BufReader::new(file)).map_err(|error| format!("{}: {error}", path.display()))?;
+            say_overridden(device, options)
         }
         // Its first start: nothing has been saved yet.
         Err(error) if error.kind() == io::ErrorKind::NotFound && !sizes.is_empty() => {
@@ -102,4 +107,28 @@ fn fill(device: &Device, options: &Options) -> Result<(), String> {
         }
         Err(error) => Err(format!("{}: {error}", path.display())),
     }
+}
+
+/// Says which options are not those of the device that was loaded: it is as it was saved. An error names a value that
+/// no device takes.
+fn say_overridden(device: &Device, options: &Options) -> Result<(), String> {
+    let given = || options.attributes.iter().filter(|(name, _)| SAVED.contains(&name.as_str()));
+    let (sizes, algorithms): (Vec<_>, Vec<_>) = given().partition(|(name, _)| name == DISKSIZE);
+    let asked = Device::new().log_to(|_| ());
+    for (name, value) in algorithms.iter().chain(&sizes) {
+        asked.set(name, value).map_err(|error| error.to_string())?;
+    }
+    let has_other_size = !sizes.is_empty() && asked.disksize_bytes() != device.disksize_bytes();
+    let has_others = !algorithms.is_empty() && !device.compresses_as(&asked);
+    let what = match (has_other_size, has_others) {
+        (false, false) => return Ok(()),
+        (true, false) => "size",
+        (false, true) => "algorithms",
+        (true, true) => "size and the algorithms",
+    };
+    let path = options.load.as_deref().unwrap_or(Path::new("")).display();
+    eprintln!(
+        "zfolio: {path}: the device has the {what} that it was saved with, not those of the command line"
+    );
+    Ok(())
 }

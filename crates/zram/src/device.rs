@@ -213,6 +213,12 @@ impl<B: Backing> Device<B> {
         self.show_attribute(name)
     }
 
+    /// True if both have the same algorithms, levels and dictionaries, of each priority.
+    pub fn compresses_as(&self, other: &Device<B>) -> bool {
+        let others = other.control().settings.clone();
+        self.control().settings == others
+    }
+
     /// The figures of mm_stat, io_stat and bd_stat; all 0 before `disksize` is set.
     pub fn stats(&self) -> Stats {
         self.control().disk.as_ref().map(|disk| disk.stats()).unwrap_or_default()

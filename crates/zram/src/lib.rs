@@ -61,3 +61,6 @@ pub use worker::Worker;
 
 /// Bytes of a block, the unit of all counters.
 pub const BLOCK: usize = base::PAGE;
+
+/// The most bytes of a device: its table of pieces takes 24 MiB then, before anything is written.
+pub const DISKSIZE_MAX_BYTES: u64 = 16 << 40;

@@ -23,7 +23,7 @@ pub struct Algorithm {
 }
 
 /// The algorithms by priority: 0 is the primary one, and the others are there or not.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     algorithms: [Option<Algorithm>; ALGORITHMS],
 }

@@ -24,7 +24,7 @@ pub struct Stats {
     pub pages_compacted: u64,
     /// Blocks that are kept as they are, because they do not shrink.
     pub huge_pages: u64,
-    /// Such blocks that were ever written.
+    /// Such blocks that were written since the device has its size; what was loaded does not count.
     pub huge_pages_since: u64,
     /// Reads that have failed.
     pub failed_reads: u64,
@@ -92,9 +92,6 @@ impl Counters {
         for (counter, change) in pairs.into_iter().filter(|(_, change)| *change != 0) {
             // A sum that wraps around twice is right again.
             counter.fetch_add(change as u64, Relaxed);
-        }
-        if tally.huge > 0 {
-            self.huge_pages_since.fetch_add(tally.huge as u64, Relaxed);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Programs that read and write, and clients that do what they should not.
 
 use super::nbd::{Client, READ, TRIM, WRITE, WRITE_ZEROES};
-use super::served::{Served, contents, has, run, success, until};
+use super::served::{Directory, Served, contents, has, run, success, until};
 use std::fs;
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
@@ -27,6 +27,29 @@ fn nbdinfo_says_what_the_device_can_do() {
         "base:allocation",
     ] {
         assert!(said.contains(expected), "{expected}: {said}");
+    }
+}
+
+#[test]
+fn with_tls_only_who_has_a_key_comes_in() {
+    if !has(&["nbdkit", "nbdinfo"]) {
+        return;
+    }
+    let directory = Directory::new("tls");
+    let file = |name: &str| directory.0.join(name).to_str().unwrap().to_string();
+    let (keys, wrong) = (file("keys"), file("wrong"));
+    fs::write(&keys, format!("alice:{}\n", "5a".repeat(32))).unwrap();
+    fs::write(&wrong, format!("alice:{}\n", "5b".repeat(32))).unwrap();
+    let psk = format!("--nbdkit-arg=--tls-psk={keys}");
+    let options = ["--disksize", "16M", "--nbdkit-arg=--tls=require", &psk];
+    let served = Served::again(directory, &options);
+    let size = |uri: &str| Command::new("nbdinfo").args(["--size", uri]).output().unwrap();
+    let uri = served.uri().replacen("nbd+unix:///", "nbds+unix://alice@/", 1);
+    let answered = size(&format!("{uri}&tls-psk-file={keys}"));
+    assert!(answered.stdout.starts_with(b"16777216"), "{answered:?}");
+    for uri in [served.uri(), format!("{uri}&tls-psk-file={wrong}")] {
+        let refused = size(&uri);
+        assert!(!refused.status.success() && refused.stdout.is_empty(), "{refused:?}");
     }
 }
 

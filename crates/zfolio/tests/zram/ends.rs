@@ -35,6 +35,15 @@ fn a_device_outlives_its_server_in_a_file() {
     let served = Served::again(directory, &options);
     run("nbdcopy", &[&served.uri(), &served.file("to")]);
     assert!(fs::read(served.file("to")).unwrap() == data);
+    assert!(!served.on_stderr().contains("saved"), "{}", served.on_stderr());
+    let (_, directory) = served.end(libc::SIGTERM);
+
+    // The default's algorithm, at another level.
+    let others = ["--disksize", "64M", "--comp-algorithm", "lz4:9", "--load", file];
+    let served = Served::again(directory, &others);
+    let said = served.on_stderr();
+    assert!(said.contains("has the size and the algorithms that it was saved with"), "{said}");
+    assert_eq!(served.figure("disksize_bytes"), 32 << 20);
     drop(served);
     let mut damaged = fs::read(file).unwrap();
     let middle = damaged.len() / 2;

@@ -24,6 +24,15 @@ pub struct Served {
 /// A directory that goes with its value.
 pub struct Directory(pub PathBuf);
 
+impl Directory {
+    /// One of a test's.
+    pub fn new(test: &str) -> Directory {
+        let directory = std::env::temp_dir().join(format!("zfolio-zram-{test}-{}", std::process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        Directory(directory)
+    }
+}
+
 impl Drop for Directory {
     fn drop(&mut self) {
         // One that has been handed on has no name.
@@ -39,9 +48,7 @@ impl Served {
         if !has(&["nbdkit"]) {
             return None;
         }
-        let directory = std::env::temp_dir().join(format!("zfolio-zram-{test}-{}", std::process::id()));
-        fs::create_dir_all(&directory).unwrap();
-        Some(Served::again(Directory(directory), options))
+        Some(Served::again(Directory::new(test), options))
     }
 
     /// Serves in a directory of one that has ended.
@@ -64,6 +71,11 @@ impl Served {
 
     pub fn uri(&self) -> String {
         format!("nbd+unix:///?socket={}", self.socket.display())
+    }
+
+    /// What the server has said so far on its standard error output.
+    pub fn on_stderr(&self) -> String {
+        fs::read_to_string(self.directory.0.join(SAID)).unwrap()
     }
 
     pub fn file(&self, name: &str) -> String {

@@ -1,6 +1,7 @@
 //! The attributes: their names, which are the kernel's, what they take, and what they show.
 
 use super::{Device, INITIALISED};
+use crate::DISKSIZE_MAX_BYTES;
 use crate::backing::BackingDevice;
 use crate::error::Error;
 use crate::settings::Algorithm;
@@ -42,13 +43,14 @@ const fn attribute(
 }
 
 const SIZE: &str = "a number of bytes, with K, M, G, T or without";
+const DISKSIZE: &str = "a number of bytes up to 16T, with K, M, G, T or without";
 const YES_NO: &str = "0 or 1";
 const COUNT: &str = "a number of blocks of 4 KiB";
 const AGE: &str = "a number of seconds, 0 for never";
 
 /// All attributes, in the order in which help lists them.
 pub static ATTRIBUTES: &[Attribute] = &[
-    attribute("disksize", Access::Both, SIZE, "size of the device; setting it starts the device"),
+    attribute("disksize", Access::Both, DISKSIZE, "size of the device; setting it starts the device"),
     attribute("initstate", Access::Show, "", "1 if the device has a disksize, else 0"),
     attribute("reset", Access::Set, "a positive number", "forgets all data and settings"),
     attribute("comp_algorithm", Access::Both, "NAME or NAME:LEVEL", "the primary compressor"),
@@ -149,9 +151,9 @@ impl<B: Backing> Device<B> {
         let of = &self.tunables;
         match name {
             "disksize" => {
-                let bytes = size(value).filter(|bytes| *bytes > 0).ok_or_else(refused)?;
-                let bytes = bytes.checked_next_multiple_of(crate::BLOCK as u64).ok_or_else(refused)?;
-                self.initialise(bytes)?;
+                let bytes = size(value).filter(|bytes| (1..=DISKSIZE_MAX_BYTES).contains(bytes));
+                let bytes = bytes.ok_or_else(refused)?;
+                self.initialise(bytes.next_multiple_of(crate::BLOCK as u64))?;
             }
             "reset" => {
                 positive()?;

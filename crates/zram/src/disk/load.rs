@@ -3,11 +3,11 @@
 
 use super::Disk;
 use super::save::{END, HOLE, MAGIC, OBJECT, SAME, VERSION, checksum};
-use crate::BLOCK;
 use crate::error::Error;
 use crate::group::{BLOCKS, Entry, GROUP, Made, Tally};
 use crate::settings::{ALGORITHMS, Algorithm, Settings};
 use crate::table::alone;
+use crate::{BLOCK, DISKSIZE_MAX_BYTES};
 use base::PageMask;
 use std::io::{self, Read};
 use xxhash_rust::xxh3::xxh3_64;
@@ -104,6 +104,9 @@ pub fn read_header(from: &mut impl Read) -> Result<Header, Error> {
     let disksize_bytes = number(12);
     if disksize_bytes == 0 || !disksize_bytes.is_multiple_of(BLOCK as u64) {
         return Err(Error::NotSaved("its disksize is no number of blocks"));
+    }
+    if disksize_bytes > DISKSIZE_MAX_BYTES {
+        return Err(Error::NotSaved("its disksize is too large"));
     }
     Ok(Header { disksize_bytes, seed: number(20), settings })
 }

@@ -236,6 +236,11 @@ impl<B: Backing> Disk<B> {
         group.touch(of.part.blocks(), self.tunables.now_s());
         let replaced = self.replace(&mut group, of.part.blocks(), entries);
         drop(group);
+        let is_huge = |entry: &&Entry| entry.made().is_some_and(|made| made.is_huge);
+        let huge = entries.iter().filter(is_huge).count() as u64;
+        if huge > 0 {
+            self.counters.huge_pages_since.fetch_add(huge, Relaxed);
+        }
         self.free_unreferred(&replaced);
         Some(replaced.sparse)
     }

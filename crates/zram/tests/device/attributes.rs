@@ -2,7 +2,7 @@
 
 use super::{device, noise, state, text};
 use std::time::Duration;
-use zram::{ATTRIBUTES, Access, BLOCK, Device, Error};
+use zram::{ATTRIBUTES, Access, BLOCK, DISKSIZE_MAX_BYTES, Device, Error};
 
 const UNIT: usize = 16 * BLOCK;
 
@@ -31,9 +31,12 @@ fn a_device_begins_with_its_disksize_and_ends_with_reset() {
         (device.show("initstate").unwrap(), device.show("disksize").unwrap()),
         ("0".into(), "0".into())
     );
-    for bad in ["0", "", "x", "5Q", "99999999999999999999", "-1"] {
+    for bad in ["0", "", "x", "5Q", "99999999999999999999", "-1", "17T", "16777215T"] {
         assert!(matches!(device.set("disksize", bad), Err(Error::Invalid { .. })), "{bad}");
     }
+    device.set("disksize", "16T").unwrap();
+    assert_eq!(device.disksize_bytes(), DISKSIZE_MAX_BYTES);
+    device.set("reset", "1").unwrap();
     device.set("disksize", "5000").unwrap();
     assert_eq!((device.disksize_bytes(), device.show("initstate").unwrap()), (8192, "1".into()));
     for (name, value) in [
@@ -113,10 +116,13 @@ fn mm_stat_counts_as_the_kernel_does() {
     assert_eq!((stats.orig_data_bytes, stats.same_pages), (4 * BLOCK as u64, 2));
     assert_eq!((stats.huge_pages, stats.huge_pages_since), (1, 1));
     assert!(stats.compr_data_bytes > BLOCK as u64 && stats.compr_data_bytes < 2 * BLOCK as u64);
+    device.write(&mut worker, 3 * BLOCK as u64, &noise(2)).unwrap();
+    let stats = device.stats();
+    assert_eq!((stats.huge_pages, stats.huge_pages_since), (1, 2), "one has taken the place of another");
     device.write(&mut worker, 3 * BLOCK as u64, &text(2)).unwrap();
     device.discard(&mut worker, 0, BLOCK as u64).unwrap();
     let stats = device.stats();
-    assert_eq!((stats.huge_pages, stats.huge_pages_since, stats.notify_free), (0, 1, 1));
+    assert_eq!((stats.huge_pages, stats.huge_pages_since, stats.notify_free), (0, 2, 1));
     assert_eq!((stats.orig_data_bytes, stats.same_pages), (3 * BLOCK as u64, 1));
     device.write(&mut worker, 100, &[1]).unwrap();
     assert_eq!(device.stats().invalid_io, 1);

@@ -2,7 +2,7 @@
 
 use super::{device, noise, text};
 use base::Random;
-use zram::{BLOCK, Device, Error};
+use zram::{BLOCK, DISKSIZE_MAX_BYTES, Device, Error};
 
 /// A device with all kinds of blocks, and what it holds.
 fn saved() -> (Vec<u8>, Vec<u8>) {
@@ -34,11 +34,35 @@ fn a_loaded_device_is_the_one_that_was_saved() {
     device.read(&mut worker, 0, &mut read).unwrap();
     assert!(read == bytes);
     device.check().unwrap();
+    assert_eq!(
+        (device.stats().huge_pages, device.stats().huge_pages_since),
+        (1, 0),
+        "nothing was written here"
+    );
     assert!(matches!(device.load(&mut &saved[..]), Err(Error::Busy(_))));
     let mut again = Vec::new();
     device.save(&mut again).unwrap();
     assert!(again == saved, "it is the same when it is saved again");
     assert!(device.show("recomp_algorithm").unwrap().contains("[zstd]"));
+}
+
+#[test]
+fn a_size_that_is_claimed_and_never_written_takes_no_memory() {
+    let (saved, _) = saved();
+    let claiming = |bytes: u64| {
+        let mut saved = saved.clone();
+        saved[12..20].copy_from_slice(&bytes.to_le_bytes());
+        // The header has four algorithms without dictionaries.
+        let sum = xxhash_rust::xxh3::xxh3_64(&saved[..68]);
+        saved[68..76].copy_from_slice(&sum.to_le_bytes());
+        saved
+    };
+    let load = |bytes: u64| Device::new().load(&mut &claiming(bytes)[..]);
+    assert!(load(DISKSIZE_MAX_BYTES).is_ok());
+    for bytes in [DISKSIZE_MAX_BYTES + BLOCK as u64, 1 << 60, u64::MAX / BLOCK as u64 * BLOCK as u64] {
+        let error = load(bytes).unwrap_err();
+        assert!(error.to_string().contains("too large"), "{error}");
+    }
 }
 
 /// Refused in one line, and the device is as new.
