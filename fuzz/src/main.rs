@@ -1,5 +1,5 @@
-//! Gives libFuzzer's inputs to the algorithm that `FUZZ_TARGET` names, or to `objects` (zswap). `tools/fuzz` builds and
-//! runs it.
+//! Gives libFuzzer's inputs to the algorithm that `FUZZ_TARGET` names, to `objects` (zswap), or to `zram-saved` and
+//! `zram-asked` (a device's file, and its control socket). `tools/fuzz` builds and runs it.
 //!
 //! With `FUZZ_FIRST=FOLDER` it writes inputs to begin with instead.
 
@@ -9,6 +9,10 @@
 mod objects;
 #[path = "../../crates/acomp/tests/samples/mod.rs"]
 mod samples;
+#[path = "../../crates/zram-server/tests/trials/mod.rs"]
+mod zram_asked;
+#[path = "../../crates/zram/tests/trials/mod.rs"]
+mod zram_saved;
 
 use std::sync::{LazyLock, Mutex};
 use std::{env, fs, process};
@@ -19,18 +23,36 @@ use samples::Random;
 enum Target {
     Algorithm(samples::trials::Trials),
     Objects(objects::Trials),
+    ZramAsked(zram_asked::Trials),
+    ZramSaved,
 }
 
 static TARGET: LazyLock<Mutex<Target>> = LazyLock::new(|| {
     let _ = samples::fence::HIDE.set(hide);
-    let name = env::var("FUZZ_TARGET").expect("FUZZ_TARGET names an algorithm, or is: objects");
+    let name = env::var("FUZZ_TARGET").expect("FUZZ_TARGET names what is tried");
     Mutex::new(match &*name {
         "objects" => Target::Objects(objects::Trials::new()),
+        "zram-asked" => {
+            // SAFETY: the function takes nothing, and is there for as long as the process.
+            unsafe { atexit(end) };
+            Target::ZramAsked(zram_asked::Trials::new())
+        }
+        "zram-saved" => Target::ZramSaved,
         name => Target::Algorithm(samples::trials::Trials::new(name)),
     })
 });
 
+/// The server's directory goes with the process.
+extern "C" fn end() {
+    if let Ok(target) = TARGET.try_lock()
+        && let Target::ZramAsked(trials) = &*target
+    {
+        trials.end();
+    }
+}
+
 unsafe extern "C" {
+    fn atexit(function: extern "C" fn()) -> i32;
     fn __asan_poison_memory_region(at: *const u8, bytes: usize);
     fn __asan_unpoison_memory_region(at: *const u8, bytes: usize);
 }
@@ -46,6 +68,8 @@ fn write_first(folder: &str) -> ! {
     let inputs = match &mut *TARGET.lock().unwrap() {
         Target::Algorithm(trials) => trials.first_inputs(&mut random),
         Target::Objects(trials) => trials.first_inputs(&mut random),
+        Target::ZramAsked(trials) => trials.first_inputs(),
+        Target::ZramSaved => zram_saved::first_inputs(),
     };
     for (number, input) in inputs.iter().enumerate() {
         fs::write(format!("{folder}/first-{number}"), input).expect("the folder can be written to");
@@ -58,5 +82,7 @@ fuzz_target!(
     |input: &[u8]| match &mut *TARGET.lock().unwrap() {
         Target::Algorithm(trials) => trials.run(input),
         Target::Objects(trials) => trials.run(input),
+        Target::ZramAsked(trials) => trials.run(input),
+        Target::ZramSaved => drop(zram_saved::run(input)),
     }
 );

@@ -1,10 +1,13 @@
 //! What the fuzzer kept (`make fuzz`): inputs that go all the ways that it has found through each algorithm, tried
 //! between fences.
 
+#[path = "../../../fuzz/src/corpus.rs"]
+mod corpus;
 mod samples;
 
 use acomp::Compressor;
-use samples::trials::{Trials, WITH_DICTIONARY, corpus};
+use corpus::corpus;
+use samples::trials::{Trials, WITH_DICTIONARY};
 
 #[test]
 fn nothing_that_was_kept_does_harm() {

@@ -43,9 +43,7 @@ impl Work for Setting {
         match self.0.try_recv() {
             Ok(answer) => Some(answer),
             Err(TryRecvError::Empty) => None,
-            Err(TryRecvError::Disconnected) => {
-                Some(Answer::error(REFUSED, "it failed: see the server's output"))
-            }
+            Err(TryRecvError::Disconnected) => Some(failed()),
         }
     }
 }
@@ -54,6 +52,18 @@ impl Work for Setting {
 pub(crate) fn serve(server: &'static Server, listener: UnixListener) {
     let owner = rustix::process::geteuid().as_raw();
     ask::Server::new(listener, owner, |line| act(server, line)).serve()
+}
+
+/// What a line is answered, once all is done that it asks for: for who asks without a socket.
+pub fn answer(server: &'static Server, line: &[u8]) -> Answer {
+    match act(server, line) {
+        Act::Done(answer) => answer,
+        Act::Begun(Setting(receiver)) => receiver.recv().unwrap_or_else(|_| failed()),
+    }
+}
+
+fn failed() -> Answer {
+    Answer::error(REFUSED, "it failed: see the server's output")
 }
 
 fn act(server: &'static Server, line: &[u8]) -> Act<Setting> {
