@@ -41,7 +41,7 @@ suites: build ## public test suites (CPython, stress-ng, redis) without and with
 
 soak: torture programs ## both
 
-fuzz: ## hostile input for every decompressor, an hour in all (SECONDS=3600 is divided among ten; needs nightly Rust and g++)
+fuzz: ## hostile input for decompressors and devices, an hour in all (SECONDS=3600; needs nightly Rust and g++)
 	nice -n 19 tools/fuzz $(or $(SECONDS),3600)
 
 miri: ## what holds raw memory, under the interpreter that finds undefined behaviour (needs nightly Rust with miri)
@@ -55,6 +55,9 @@ bench-build: build ## a build with 4 to 16 jobs over swap areas, against zswap a
 
 bench-swapped: build ## real programs in parts of their memory over a swap area, against the kernel's swap file
 	bench/swapped
+
+bench-zram: build ## compressed block devices: by NBD against nbdkit's, and without a transport against the kernel's
+	bench/zram
 
 bench-programs: build ## real programs at 3/4 and 1/2 of their memory, against the kernel's swap, zswap and zram
 	bench/programs
@@ -72,4 +75,4 @@ clean: ## removes what was built
 	$(CARGO) clean
 
 .PHONY: help demo test build install programs torture kernels zram suites soak fuzz miri bench bench-build bench-swapped \
-	bench-programs bench-traces deny fmt clean
+	bench-zram bench-programs bench-traces deny fmt clean

@@ -5,6 +5,7 @@ A run that was killed leaves the file behind, and the next one works it off befo
 """
 
 import ctypes
+import errno
 import json
 import os
 import signal
@@ -81,8 +82,8 @@ def remove_file(path, _):
 def swap_off(path, _):
     swapped = any(line.split()[0] == path for line in read("/proc/swaps").splitlines())
     if swapped and LIBC.swapoff(path.encode()) != 0:
-        errno = ctypes.get_errno()
-        raise OSError(errno, os.strerror(errno))
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
 
 
 def remove_zram(name, _):
@@ -90,8 +91,15 @@ def remove_zram(name, _):
     if not os.path.exists(f"/sys/block/{name}"):
         return
     swap_off(f"/dev/{name}", None)
-    write(f"/sys/block/{name}/reset", 1)
-    write("/sys/class/zram-control/hot_remove", name.removeprefix("zram"))
+    # Who has looked at the device may have it open for a moment more.
+    for tries_left in reversed(range(20)):
+        try:
+            write(f"/sys/block/{name}/reset", 1)
+            return write("/sys/class/zram-control/hot_remove", name.removeprefix("zram"))
+        except OSError as error:
+            if error.errno != errno.EBUSY or tries_left == 0:
+                raise
+            time.sleep(0.05)
 
 
 def kill_group(path):
