@@ -99,7 +99,7 @@ fn fill(device: &Device, options: &Options) -> Result<(), String> {
     match File::open(path) {
         Ok(file) => {
             device.load(&mut BufReader::new(file)).map_err(|error| format!("{}: {error}", path.display()))?;
-            say_overridden(device, options)
+            say_overridden(device, options, path)
         }
         // Its first start: nothing has been saved yet.
         Err(error) if error.kind() == io::ErrorKind::NotFound && !sizes.is_empty() => {
@@ -111,9 +111,9 @@ fn fill(device: &Device, options: &Options) -> Result<(), String> {
 
 /// Says which options are not those of the device that was loaded: it is as it was saved. An error names a value that
 /// no device takes.
-fn say_overridden(device: &Device, options: &Options) -> Result<(), String> {
-    let given = || options.attributes.iter().filter(|(name, _)| SAVED.contains(&name.as_str()));
-    let (sizes, algorithms): (Vec<_>, Vec<_>) = given().partition(|(name, _)| name == DISKSIZE);
+fn say_overridden(device: &Device, options: &Options, path: &Path) -> Result<(), String> {
+    let given = options.attributes.iter().filter(|(name, _)| SAVED.contains(&name.as_str()));
+    let (sizes, algorithms): (Vec<_>, Vec<_>) = given.partition(|(name, _)| name == DISKSIZE);
     let asked = Device::new().log_to(|_| ());
     for (name, value) in algorithms.iter().chain(&sizes) {
         asked.set(name, value).map_err(|error| error.to_string())?;
@@ -126,7 +126,7 @@ fn say_overridden(device: &Device, options: &Options) -> Result<(), String> {
         (false, true) => "algorithms",
         (true, true) => "size and the algorithms",
     };
-    let path = options.load.as_deref().unwrap_or(Path::new("")).display();
+    let path = path.display();
     eprintln!(
         "zfolio: {path}: the device has the {what} that it was saved with, not those of the command line"
     );

@@ -47,7 +47,7 @@ fn a_loaded_device_is_the_one_that_was_saved() {
 }
 
 #[test]
-fn a_size_that_is_claimed_and_never_written_takes_no_memory() {
+fn a_size_that_no_device_may_have_is_refused_in_a_file_too() {
     let (saved, _) = saved();
     let claiming = |bytes: u64| {
         let mut saved = saved.clone();
