@@ -6,12 +6,15 @@
 
 mod compile;
 mod skip;
+mod slow;
 
 use compile::compile;
 use skip::skip;
+use slow::without_slowness;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
+use std::time::Instant;
 
 /// The test program, compiled once.
 fn copies() -> &'static PathBuf {
@@ -40,7 +43,9 @@ const EVICT_ALL: &[&str] = &["--evict-all", "--memory", "64M"];
 const WAITS: &str = "zfolio: warning: the limit is full, and nothing more can go out: the program waits\n";
 
 fn is_right(options: &[&str], way: &str, mib: u32, rounds: u32) {
+    let began = Instant::now();
     let (status, out, err) = run(options, way, mib, rounds);
+    let err = without_slowness(&err, began);
     let may_wait = options != EVICT_ALL;
     let err = if may_wait { err.replace(WAITS, "") } else { err };
     assert_eq!((status, out.as_str(), err.as_str()), (Some(0), "right\n", ""), "{options:?} {way}");

@@ -3,11 +3,14 @@
 //! Each test runs `tests/c/holes.c`. They need the right to userfaultfd, as `zfolio doctor` does.
 
 mod compile;
+mod slow;
 
 use compile::compile;
+use slow::without_slowness;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
+use std::time::Instant;
 
 /// The test program, compiled once.
 fn holes() -> &'static PathBuf {
@@ -21,11 +24,12 @@ fn is_right(way: &str, limit: &str) {
     for (options, mib, rounds) in
         [(&["--memory", limit][..], "32", "3"), (&["--evict-all", "--memory", "96M"][..], "8", "10")]
     {
+        let began = Instant::now();
         let mut command = Command::new("timeout");
         command.args(["-k", "5", "120", env!("CARGO_BIN_EXE_zfolio"), "run", "--quiet"]).args(options);
         let output = command.arg("--").arg(holes()).args([way, mib, rounds]).output().unwrap();
         let text = |bytes| String::from_utf8(bytes).unwrap();
-        let (out, err) = (text(output.stdout), text(output.stderr));
+        let (out, err) = (text(output.stdout), without_slowness(&text(output.stderr), began));
         assert_eq!((output.status.code(), &*out, &*err), (Some(0), "right\n", ""), "{way} {options:?}");
     }
 }
