@@ -43,7 +43,7 @@ pub enum Extent {
     Window,
     /// The page's window, and those after it.
     Stream {
-        /// Bytes after the window, a multiple of it.
+        /// Bytes after the window, a multiple of it; 0 within what is on its way already.
         ahead: usize,
     },
 }
@@ -105,7 +105,8 @@ impl Readahead {
             self.pass(passed);
             return Extent::Stream { ahead };
         }
-        // A fault inside what a stream has brought: its tail was evicted again, or is on its way. The window, no more.
+        // A fault inside what a stream was to bring: it was evicted again, or nobody has fetched it. The window, no more;
+        // that the program goes through all of it is known.
         if let Some(s) = self
             .streams
             .iter_mut()
@@ -115,7 +116,7 @@ impl Readahead {
             let passed = s.begin..window;
             s.begin = s.begin.max(window);
             self.pass(passed);
-            return Extent::Window;
+            return Extent::Stream { ahead: 0 };
         }
         let place = (window / WINDOW).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         let recent = &mut self.recent[place % RECENT];
@@ -255,6 +256,23 @@ mod tests {
         }
         let pages: usize = at.iter().enumerate().map(|(i, a)| (a - ((i + 1) << 32)) / PAGE).sum();
         assert!(pages > 3 * faults, "{faults} faults for {pages} pages");
+    }
+
+    /// Whether it was evicted again, or nobody has fetched it: there is nothing to be tried about such a window.
+    #[test]
+    fn what_a_stream_was_to_bring_is_still_its_own() {
+        let mut r = Readahead::default();
+        sequential(64, &mut r);
+        // A fault further on than the last one, and within what that was to bring.
+        let ahead = loop {
+            let at = r.streams.iter().map(|stream| stream.next).max().expect("there are streams");
+            if let Extent::Stream { ahead: ahead @ 1.. } = r.fault(at) {
+                break at + WINDOW..at + WINDOW + ahead;
+            }
+        };
+        for window in ahead.step_by(3 * WINDOW) {
+            assert_eq!(r.fault(window + 5 * PAGE), Extent::Stream { ahead: 0 }, "{window:#x}");
+        }
     }
 
     #[test]

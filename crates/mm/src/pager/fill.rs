@@ -15,7 +15,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         if gate {
             let usage = self.usage();
             // For a window at a time a stream would be woken more often than it is worth.
-            let streams = matches!(extent, Extent::Stream { .. });
+            let streams = matches!(extent, Extent::Stream { ahead: 1.. });
             if self.marks().gated(&usage) || streams && !self.marks().relieved(&usage) {
                 return Outcome::Wait;
             }
