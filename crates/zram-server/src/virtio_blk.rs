@@ -24,10 +24,15 @@ const SECTOR: u64 = 512;
 /// Bytes of a block of the device.
 const BLOCK: u32 = zram::BLOCK as u32;
 
-/// Segments of a request.
-const SEGMENTS_MAX: u32 = 254;
+/// Entries of the shortest queue that a machine may have: what QEMU and cloud-hypervisor give it unasked.
+const QUEUE_ENTRIES_MIN: u32 = 128;
 
-/// The most data of a request, in bytes. More than this the driver cannot ask for in so many segments of pages.
+/// Segments of a request, which with its header and its status fit into such a queue. Of one that did not Linux would
+/// wait for room without an end. It may have no memory for a table of its own (VIRTIO_RING_F_INDIRECT_DESC), as may be
+/// where it swaps.
+const SEGMENTS_MAX: u32 = QUEUE_ENTRIES_MIN - 2;
+
+/// The most data of a request, in bytes: more than any driver asks for at a time.
 const DATA_MAX: usize = 16 << 20;
 
 /// Ranges of a request that discards or makes zeros.

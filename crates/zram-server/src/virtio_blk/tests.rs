@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::Options;
-use virtio_bindings::virtio_ring::VRING_DESC_F_WRITE;
+use virtio_bindings::virtio_ring::{VRING_DESC_F_INDIRECT, VRING_DESC_F_NEXT, VRING_DESC_F_WRITE};
 use virtio_queue::desc::{RawDescriptor, split::Descriptor};
 use virtio_queue::mock::MockSplitQueue;
 use vm_memory::{Bytes, GuestAddress};
@@ -11,6 +11,9 @@ use vm_memory::{Bytes, GuestAddress};
 const HEADER_AT: u64 = 0x10000;
 const DATA_AT: u64 = 0x20000;
 const STATUS_AT: u64 = 0x80000;
+
+/// And a table of parts.
+const TABLE_AT: u64 = 0x90000;
 
 /// What the status is before there is one.
 const NONE: u8 = 0xee;
@@ -113,6 +116,57 @@ fn a_machine_reads_what_it_wrote_and_gets_no_further() {
     assert!(read(48, 4096).0 == ok, "and others go on");
     assert_eq!(server.end(), 0);
     assert_eq!(ask(server, &memory, VIRTIO_BLK_T_IN, 0, 512), error, "it has ended");
+}
+
+/// A request takes one entry of the queue if its parts are in a table beside it.
+#[test]
+fn parts_in_a_table_of_their_own_are_served_like_those_in_the_queue() {
+    let mut options = Options::default();
+    options.add("disksize", "16M");
+    let server = crate::start(options).unwrap();
+    let memory = memory();
+    let segments = SEGMENTS_MAX as u64;
+    let data: Vec<u8> = (0..segments as u32 * 512).map(|at| (at / 5) as u8).collect();
+    for (kind, is_written) in [(VIRTIO_BLK_T_OUT, false), (VIRTIO_BLK_T_IN, true)] {
+        memory
+            .write_slice(
+                &(if is_written { vec![NONE; data.len()] } else { data.clone() }),
+                GuestAddress(DATA_AT),
+            )
+            .unwrap();
+        header(&memory, kind, 80);
+        let mut parts = vec![(HEADER_AT, HEADER as u32, false)];
+        parts.extend((0..segments).map(|segment| (DATA_AT + segment * 512, 512, is_written)));
+        parts.push((STATUS_AT, 1, true));
+        let last = parts.len() - 1;
+        for (index, (at, bytes, is_writable)) in parts.iter().enumerate() {
+            let next = if index < last { VRING_DESC_F_NEXT } else { 0 };
+            let flags = next | if *is_writable { VRING_DESC_F_WRITE } else { 0 };
+            let descriptor = Descriptor::new(*at, *bytes, flags as u16, index as u16 + 1);
+            let place = TABLE_AT + (index * size_of::<Descriptor>()) as u64;
+            memory.write_obj(descriptor, GuestAddress(place)).unwrap();
+        }
+        let queue = MockSplitQueue::create(&memory, GuestAddress(0), 16);
+        let bytes = (parts.len() * size_of::<Descriptor>()) as u32;
+        let table = Descriptor::new(TABLE_AT, bytes, VRING_DESC_F_INDIRECT as u16, 0);
+        let chain = queue.build_desc_chain(&[table.into()]).unwrap();
+        memory.write_obj(NONE, GuestAddress(STATUS_AT)).unwrap();
+        Request::read(chain, &memory).unwrap().serve(server, &mut Vec::new()).unwrap();
+        assert_eq!(memory.read_obj::<u8>(GuestAddress(STATUS_AT)).unwrap(), VIRTIO_BLK_S_OK as u8);
+    }
+    let mut found = vec![0; data.len()];
+    memory.read_slice(&mut found, GuestAddress(DATA_AT)).unwrap();
+    assert!(found == data);
+    assert_eq!(server.end(), 0);
+}
+
+/// Also where the driver has no memory for a table: with more segments than that it waits without an end.
+#[test]
+fn the_largest_request_fits_into_the_shortest_queue() {
+    let config = config(4 << 30, 1);
+    let at = offset_of!(virtio_blk_config, seg_max);
+    let segments = u32::from_le_bytes(config[at..at + 4].try_into().unwrap());
+    assert_eq!(segments + 2, 128, "entries, as QEMU and cloud-hypervisor have it");
 }
 
 #[test]
