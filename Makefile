@@ -30,7 +30,7 @@ kernels: build ## Debian's own kernels, 6.12 and the newest, in an emulated mach
 	@tools/setup kernels
 	SECONDS_EACH=$(or $(SECONDS),60) SEED=$(or $(SEED),1) tools/kernels
 
-zram: build ## compressed block devices: a machine that swaps to one (MIB=96), and a file system on one by nbdfuse
+zram: build ## compressed block devices: a machine that swaps to one, a disk of a kernel by ublk, and a file system by nbdfuse
 	@tools/setup zram
 	tools/zram-guest
 	tools/zram-files

@@ -196,7 +196,7 @@ fn list(server: &Server) -> Value {
         "damaged_blocks": stats.damaged_blocks,
         "refused_writes": stats.refused_writes,
         "clients": server.clients(),
-        "front_ends": server.options().front_ends(),
+        "front_ends": server.front_ends(),
     })
 }
 

@@ -2,8 +2,8 @@
 //! nbdkit, which has loaded the plugin of the crate `zram-nbdkit`.
 //!
 //! ```text
-//!   NBD: nbdkit's threads       virtio-blk: a thread a queue       zfolio zram set, show, list, reset
-//!          |  plugin                   |  vhost_user                      |  the crate ask
+//!   NBD: nbdkit's threads    virtio-blk, ublk: a thread a queue     zfolio zram set, show, list, reset
+//!          |  plugin                   |  vhost_user, ublk                |  the crate ask
 //!          v                           v                                  v
 //!   Server  read write discard write_zeroes flush status           control: set, show
 //!          |          Workers: one for each request under way             |
@@ -18,6 +18,7 @@
 //! - `file`: the file of `--save`
 //! - [`control`]: what is asked at the control socket
 //! - `vhost_user`, `virtio_blk`: the front end of virtual machines
+//! - `ublk`: the front end of this machine's kernel
 //! - [`signals`]: SIGTERM and the like
 
 pub mod control;
@@ -27,6 +28,7 @@ pub mod place;
 pub mod server;
 pub mod signals;
 pub mod start;
+mod ublk;
 mod vhost_user;
 mod virtio_blk;
 pub mod workers;

@@ -13,6 +13,8 @@ pub struct Options {
     pub save: Option<PathBuf>,
     /// Sockets for virtual machines.
     pub vhost_user: Vec<PathBuf>,
+    /// True if it is a block device of this machine too.
+    pub ublk: bool,
     /// Where nbdkit listens, as the user has written it: `unix:PATH` or `tcp:ADDR`.
     pub nbd: Vec<String>,
 }
@@ -24,6 +26,7 @@ impl Options {
             "load" => self.load = Some(value.into()),
             "save" => self.save = Some(value.into()),
             "vhost_user" => self.vhost_user.push(value.into()),
+            "ublk" => self.ublk = true,
             "nbd" => self.nbd.push(value.into()),
             _ => self.attributes.push((name.into(), value.into())),
         }
@@ -44,6 +47,7 @@ impl Options {
                 words.push(format!("{name}={}", text(path)?));
             }
         }
+        words.extend(self.ublk.then(|| "ublk=1".into()));
         words.extend(self.nbd.iter().map(|place| format!("nbd={place}")));
         Ok(words)
     }
@@ -53,7 +57,7 @@ impl Options {
         self.nbd.iter().filter_map(|place| place.strip_prefix("unix:"))
     }
 
-    /// Each front end as a client takes it: a URI of NBD, or `vhost-user:PATH`.
+    /// Each socket as a client takes it: a URI of NBD, or `vhost-user:PATH`.
     pub fn front_ends(&self) -> Vec<String> {
         let uri = |place: &String| match place.strip_prefix("unix:") {
             Some(path) => format!("nbd+unix:///?socket={path}"),
@@ -79,6 +83,7 @@ mod tests {
             load: Some("/a=b".into()),
             save: Some("/c".into()),
             vhost_user: vec!["/d".into(), "/e f".into()],
+            ublk: true,
             nbd: vec!["unix:/g".into(), "tcp:127.0.0.1:10809".into()],
         };
         let mut taken = Options::default();

@@ -1,9 +1,10 @@
 //! A device that is served, by whatever front ends: their requests, and its end.
 //!
 //! Every write that was acknowledged is in the file of `--save`. This is so because
-//! 1. the end first closes the workers: no request begins any more, and those under way are done;
-//! 2. then the device is saved, which nobody changes any more;
-//! 3. the file gets its name when all of it is on the disk.
+//! 1. the end first ends what holds writes back: the disk of this machine, whose kernel has a cache;
+//! 2. then it closes the workers: no request begins any more, and those under way are done;
+//! 3. then the device is saved, which nobody changes any more;
+//! 4. the file gets its name when all of it is on the disk.
 //!
 //! Where it cannot be saved, a signal ends the server all the same. `hot_remove` does not: the device is served on.
 
@@ -15,7 +16,7 @@ use std::fs;
 use std::io::Write;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Mutex, MutexGuard, OnceLock};
 use zram::{Device, Error, Extent, Worker};
 
 /// Why a request is refused.
@@ -52,11 +53,21 @@ pub struct Server {
     workers: Workers,
     options: Options,
     place: Place,
+    /// The disk of this machine, where it is one.
+    disk: OnceLock<Disk>,
     clients: AtomicUsize,
     /// Locked while a client opens the device, and for as long as the device is held for what no client may see.
     opening: Mutex<()>,
     /// True when all is saved and removed.
     is_over: Mutex<bool>,
+}
+
+/// A disk of this machine that the device is.
+pub(crate) struct Disk {
+    /// Its name.
+    pub(crate) path: String,
+    /// Takes it away, when the kernel has written back what it has.
+    pub(crate) remove: Box<dyn Fn() + Send + Sync>,
 }
 
 /// A client that has the device open, until this is dropped.
@@ -70,6 +81,7 @@ impl Server {
             workers: Workers::new(),
             options,
             place,
+            disk: OnceLock::new(),
             clients: AtomicUsize::new(0),
             opening: Mutex::default(),
             is_over: Mutex::default(),
@@ -83,9 +95,20 @@ impl Server {
 
     /// Says where clients find it.
     pub fn greet(&self, mut to: impl Write) {
-        let line = format!("zram{} {}\n", self.number(), self.options.front_ends().join(" "));
+        let line = format!("zram{} {}\n", self.number(), self.front_ends().join(" "));
         // Who has closed the pipe does not want to know.
         let _ = to.write_all(line.as_bytes()).and_then(|()| to.flush());
+    }
+
+    /// It is a disk of this machine from now on.
+    pub(crate) fn add_disk(&self, disk: Disk) {
+        // It is made once, as serving begins.
+        let _ = self.disk.set(disk);
+    }
+
+    /// Each front end as a client takes it.
+    pub fn front_ends(&self) -> Vec<String> {
+        self.options.front_ends().into_iter().chain(self.disk.get().map(|disk| disk.path.clone())).collect()
     }
 
     /// What it is served with.
@@ -121,6 +144,9 @@ impl Server {
 
     /// Ends it: saves what is to be saved, and removes its sockets. The exit status.
     pub fn end(&self) -> u8 {
+        if let Some(disk) = self.disk.get() {
+            (disk.remove)();
+        }
         let mut is_over = lock(&self.is_over);
         match self.finish(&mut is_over) {
             Ok(()) => 0,

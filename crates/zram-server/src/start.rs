@@ -3,7 +3,7 @@
 use crate::options::Options;
 use crate::place::{self, Place};
 use crate::server::Server;
-use crate::{control, file, signals, vhost_user};
+use crate::{control, file, signals, ublk, vhost_user};
 use std::fs::{self, File};
 use std::io::{self, BufReader};
 use std::os::unix::net::UnixListener;
@@ -40,10 +40,8 @@ fn serve(options: Options) -> Result<&'static Server, String> {
     let listener = ask::listen(&place.socket()).map_err(|error| format!("no control socket: {error}"))?;
     let machines = machines(&options)?;
     let server: &'static Server = Box::leak(Box::new(Server::new(device, options, place)));
-    begin(server, listener, machines).map_err(|error| {
-        server.remove();
-        format!("no thread: {error}")
-    })?;
+    let begun = begin(server, listener, machines).map_err(|error| format!("no thread: {error}"));
+    begun.and_then(|()| add_disk(server)).inspect_err(|_| server.remove())?;
     Ok(server)
 }
 
@@ -53,6 +51,13 @@ fn begin(server: &'static Server, listener: UnixListener, machines: Vec<UnixList
     spawn("zram-control", move || control::serve(server, listener))?;
     for listener in machines {
         spawn("zram-vhost", move || vhost_user::serve(server, listener))?;
+    }
+    Ok(())
+}
+
+fn add_disk(server: &'static Server) -> Result<(), String> {
+    if server.options().ublk {
+        server.add_disk(ublk::add(server)?);
     }
     Ok(())
 }

@@ -67,7 +67,10 @@ Examples:
       -numa node,memdev=m -chardev socket,id=c,path=/tmp/vm.sock \\
       -device vhost-user-blk-pci,chardev=c ...
 
-  zfolio zram serve --disksize 1G --load d.zram --save d.zram --nbd tcp:10809";
+  zfolio zram serve --disksize 1G --load d.zram --save d.zram --nbd tcp:10809
+
+  zfolio zram serve --disksize 4G --ublk
+  mkfs.ext4 /dev/ublkb0 && mount -o discard /dev/ublkb0 /mnt";
 
 const LIST_HELP: &str = "\
 Exit status:
@@ -126,9 +129,10 @@ Examples:
 /// What `zfolio zram serve` takes.
 #[derive(Args, Debug)]
 #[command(
-    group = ArgGroup::new("front end").args(["nbd", "vhost_user"]).required(true).multiple(true),
+    group = ArgGroup::new("front end").args(["nbd", "vhost_user", "ublk"]).required(true).multiple(true),
     override_usage = "zfolio zram serve --disksize SIZE --nbd PLACE [OPTIONS] [NAME=VALUE]...
-       zfolio zram serve --disksize SIZE --vhost-user PATH [OPTIONS]"
+       zfolio zram serve --disksize SIZE --vhost-user PATH [OPTIONS]
+       zfolio zram serve --disksize SIZE --ublk [OPTIONS]"
 )]
 pub struct Serve {
     /// Size of the device: 4G, 512M or bytes
@@ -191,6 +195,13 @@ pub struct Serve {
     /// One machine at a time; may be given several times.
     #[arg(long, value_name = "PATH", help_heading = "Front ends")]
     pub vhost_user: Vec<PathBuf>,
+
+    /// Make it a block device of this machine, /dev/ublkbN
+    ///
+    /// It takes root, and Linux 6.1 or newer with the module ublk_drv. Do not swap to it on the same machine: what the
+    /// server needs to take a page may be out by then.
+    #[arg(long, help_heading = "Front ends")]
+    pub ublk: bool,
 }
 
 /// What `zfolio zram list` takes.
@@ -258,6 +269,7 @@ mod tests {
     fn a_device_has_a_size_and_a_front_end() {
         assert!(parse("zfolio zram serve --disksize 1G --nbd unix:/a --nbd tcp:1 --vhost-user /b").is_ok());
         assert!(parse("zfolio zram serve --load /a --vhost-user /b").is_ok());
+        assert!(parse("zfolio zram serve --disksize 1G --ublk").is_ok());
         assert!(parse("zfolio zram serve --disksize 1G").unwrap_err().contains("--nbd"));
         assert!(parse("zfolio zram serve --nbd tcp:1").unwrap_err().contains("--disksize"));
         let alone = "zfolio zram serve --disksize 1G --vhost-user /b --nbdkit-arg=-v";

@@ -35,6 +35,7 @@ fn options(serve: &args::Serve) -> Options {
         load: serve.load.clone(),
         save: serve.save.clone(),
         vhost_user: serve.vhost_user.clone(),
+        ublk: serve.ublk,
         nbd: serve.nbd.clone(),
         ..Options::default()
     };

@@ -11,8 +11,9 @@ const EMPTY_NAMES: [&str; 7] = ["utils", "util", "helpers", "common", "misc", "t
 
 #[test]
 fn no_file_is_too_long() {
-    let generated =
-        |path: &str| path.ends_with(".lock") || path.starts_with("LICENSE") || path.ends_with(".json");
+    let generated = |path: &str| {
+        path.starts_with("LICENSE") || [".lock", ".json", ".in"].iter().any(|end| path.ends_with(end))
+    };
     let mut found = Vec::new();
     for (path, text) in files().iter().filter(|(path, _)| !generated(path)) {
         let lines = text.lines().count();

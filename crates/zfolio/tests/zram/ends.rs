@@ -2,6 +2,7 @@
 
 use super::nbd::{Client, READ, WRITE};
 use super::served::{Served, ZFOLIO, contents, has, refusal, run};
+use super::skip::lacks;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -110,6 +111,16 @@ fn each_front_end_that_cannot_be_had_is_told_in_a_line() {
 
     let (status, said) = refusal(&zfolio(&["--disksize", "1G", "--vhost-user", "/nonexistent/a"]));
     assert_eq!((status, said.contains("--vhost-user /nonexistent/a")), (Some(1), true), "{said}");
+
+    // A machine whose kernel has ublk is tools/zram-guest's.
+    if Path::new("/dev/ublk-control").exists() {
+        return lacks("this kernel has ublk");
+    }
+    let socket = std::env::temp_dir().join(format!("zfolio-zram-{}.no-ublk", std::process::id()));
+    let both = ["--disksize", "1G", "--ublk", "--vhost-user", socket.to_str().unwrap()];
+    let (status, said) = refusal(&zfolio(&both));
+    assert_eq!((status, said.contains("--ublk: there is no /dev/ublk-control")), (Some(1), true), "{said}");
+    assert!(!socket.exists(), "the other front end's socket is still there");
     if !has(&["nbdkit"]) {
         return;
     }
