@@ -105,8 +105,8 @@ impl Readahead {
             self.pass(passed);
             return Extent::Stream { ahead };
         }
-        // A fault inside what a stream was to bring: it was evicted again, or nobody has fetched it. The window, no more;
-        // that the program goes through all of it is known.
+        // A fault inside what a stream was to bring: it was evicted again, or nobody has fetched it. The window, no
+        // more; that the program goes through all of it is known.
         if let Some(s) = self
             .streams
             .iter_mut()

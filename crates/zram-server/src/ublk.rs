@@ -49,7 +49,7 @@ pub(crate) fn add(server: &'static Server) -> Result<Disk, String> {
     }
     if !Path::new(CONTROL).exists() {
         return Err(format!(
-            "--ublk: there is no {CONTROL}: it takes Linux 6.1 with ublk_drv (`modprobe ublk_drv`)"
+            "--ublk: there is no {CONTROL}: it takes Linux 6.0 with ublk_drv (`modprobe ublk_drv`)"
         ));
     }
     let (tells, told) = channel();
@@ -228,7 +228,7 @@ mod tests {
         let told = parameters(1 << 30);
         assert_eq!(told.basic.dev_sectors, 1 << 21);
         assert_eq!([told.basic.logical_bs_shift, told.basic.physical_bs_shift], [12, 12]);
-        // Linux 6.1 refuses any others.
+        // Linux 6.0 refuses any others.
         assert_eq!(told.discard.max_discard_segments, 1);
         assert_eq!(told.discard.max_discard_sectors, told.discard.max_write_zeroes_sectors);
     }

@@ -256,7 +256,8 @@ impl<B: Backing> Device<B> {
         disk.save(&mut Scratch::new(disk.seed()), to)
     }
 
-    /// Fills a device that has no disksize with what [`Device::save`] wrote. After an error it has none, as before.
+    /// Fills a device that has no disksize with what [`Device::save`] wrote. What `mem_limit` leaves no room for goes
+    /// to the backing device, if there is one. After an error it has no disksize, as before.
     ///
     /// # Errors
     ///
@@ -270,7 +271,7 @@ impl<B: Backing> Device<B> {
         }
         let disk =
             self.make_disk(&mut control, (header.disksize_bytes, header.seed), header.settings.clone())?;
-        match disk.load_groups(from) {
+        match disk.load_groups(&mut Scratch::new(disk.seed()), from) {
             Ok(()) => {
                 control.settings = header.settings;
                 self.start(&mut control, disk);

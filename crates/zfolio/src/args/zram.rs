@@ -147,7 +147,7 @@ pub struct Serve {
     #[arg(long, value_name = "NAME[:LEVEL]", help_heading = "Device")]
     pub recomp_algorithm: Vec<String>,
 
-    /// Take at most so much memory, all included; a write that needs more fails with ENOSPC
+    /// Take at most so much memory for what is stored, as zram counts it; a write that needs more fails with ENOSPC
     #[arg(long, value_name = "SIZE", help_heading = "Device")]
     pub mem_limit: Option<String>,
 
@@ -198,7 +198,7 @@ pub struct Serve {
 
     /// Make it a block device of this machine, /dev/ublkbN
     ///
-    /// It takes root, and Linux 6.1 or newer with the module ublk_drv. Do not swap to it on the same machine: what the
+    /// It takes root, and Linux 6.0 or newer with the module ublk_drv. Do not swap to it on the same machine: what the
     /// server needs to take a page may be out by then.
     #[arg(long, help_heading = "Front ends")]
     pub ublk: bool,

@@ -1,12 +1,13 @@
 //! A disk from a file that `save` wrote. All that is read is checked before it is used: lengths against bounds, bytes
 //! against a checksum, references against what there is.
 
-use super::Disk;
 use super::save::{END, HOLE, MAGIC, OBJECT, SAME, VERSION, checksum};
+use super::{Disk, Which};
 use crate::error::Error;
-use crate::group::{BLOCKS, Entry, GROUP, Made, Tally};
+use crate::group::{BLOCKS, Entry, GROUP, Group, Made, Tally};
+use crate::scratch::Scratch;
 use crate::settings::{ALGORITHMS, Algorithm, Settings};
-use crate::table::alone;
+use crate::table::{alone, shared};
 use crate::{BLOCK, DISKSIZE_MAX_BYTES};
 use base::PageMask;
 use std::io::{self, Read};
@@ -117,14 +118,16 @@ fn made_of(byte: u8) -> Option<Made> {
 }
 
 impl<B: Backing> Disk<B> {
-    /// Fills an empty disk with the groups that follow a header.
+    /// Fills an empty disk with the groups that follow a header. What memory has no room for goes to the backing
+    /// device, if there is one.
     ///
     /// # Errors
     ///
-    /// [`Error::NotSaved`], [`Error::Io`], [`Error::NoSpace`], [`Error::NoMemory`]; the disk may hold some of it then.
-    pub fn load_groups(&self, from: &mut impl Read) -> Result<(), Error> {
+    /// [`Error::NotSaved`], [`Error::Io`], [`Error::NoSpace`], [`Error::NoMemory`], and those of [`Disk::write_back`];
+    /// the disk may hold some of it then.
+    pub fn load_groups(&self, scratch: &mut Scratch, from: &mut impl Read) -> Result<(), Error> {
         let groups = self.disksize_bytes.div_ceil(GROUP as u64);
-        let (mut count, mut next, mut body) = (0u64, 0, Vec::new());
+        let (mut count, mut next, mut parked, mut body) = (0u64, 0, 0, Vec::new());
         loop {
             let number = u64::from_le_bytes(array(from)?);
             let len = u32::from_le_bytes(array(from)?) as usize;
@@ -149,6 +152,9 @@ impl<B: Backing> Disk<B> {
                 return Err(Error::NotSaved("groups are not in order"));
             }
             self.load_group(number, &body)?;
+            if self.tunables.is_over(self.pool.pool_bytes()) {
+                parked = self.make_room(scratch, parked)?;
+            }
             (next, count) = (number + 1, count + 1);
         }
     }
@@ -194,8 +200,8 @@ impl<B: Backing> Disk<B> {
                 entries[block] = Entry::Stored { handle, page, made };
             }
         }
-        if !from.0.is_empty() || self.tunables.is_over(self.pool.pool_bytes()) {
-            return Err(if from.0.is_empty() { Error::NoSpace } else { wrong() });
+        if !from.0.is_empty() {
+            return Err(wrong());
         }
         let group = self.table.get_or_make(number)?;
         let (mut group, mut tally) = (alone(group), Tally::default());
@@ -207,5 +213,23 @@ impl<B: Backing> Disk<B> {
         drop(group);
         self.counters.apply(tally);
         Ok(())
+    }
+
+    /// Has groups written back from `first` on, as many as it takes until the pool is within its limit: which one is
+    /// next.
+    fn make_room(&self, scratch: &mut Scratch, first: u64) -> Result<u64, Error> {
+        let stored = |group: &Group| self.chosen(group, Which::All);
+        for of in self.table.iter_from(first) {
+            self.write_back_group(scratch, of, &stored, u64::MAX)?;
+            // There is no backing device, or something cannot be read.
+            if !stored(&shared(of.1)).is_empty() {
+                break;
+            }
+            self.compact(GROUP);
+            if !self.tunables.is_over(self.pool.pool_bytes()) {
+                return Ok(of.0 + 1);
+            }
+        }
+        Err(Error::NoSpace)
     }
 }

@@ -1,6 +1,6 @@
 //! What the kernel's document says of each attribute.
 
-use super::{device, noise, state, text};
+use super::{area, device, noise, state, text};
 use std::time::Duration;
 use zram::{ATTRIBUTES, Access, BLOCK, DISKSIZE_MAX_BYTES, Device, Error};
 
@@ -200,12 +200,8 @@ fn idle_neighbours_become_one_object() {
 
 /// A device with an area in a file without a name.
 fn with_area(slots: usize) -> (Device, zram::Worker) {
-    let fd = base::sys::memfd(c"area").unwrap();
-    base::sys::ftruncate(&fd, slots * BLOCK).unwrap();
-    let file = base::sys::DataFile::new(fd).unwrap();
     let device = Device::new().log_to(|_| ());
-    let area = swap::FileArea::new(file, (slots * BLOCK) as u64);
-    device.set_backing("memory", Box::new(area)).unwrap();
+    device.set_backing("memory", Box::new(area(slots))).unwrap();
     device.set("disksize", "1M").unwrap();
     let worker = device.worker();
     (device, worker)

@@ -38,6 +38,14 @@ fn noise(seed: u64) -> Vec<u8> {
     block
 }
 
+/// An area in memory, of so many blocks.
+fn area(slots: usize) -> swap::FileArea {
+    let fd = base::sys::memfd(c"area").unwrap();
+    base::sys::ftruncate(&fd, slots * BLOCK).unwrap();
+    let file = base::sys::DataFile::new(fd).unwrap();
+    swap::FileArea::new(file, (slots * BLOCK) as u64)
+}
+
 /// What is left of a line of block_state for a block: its flags.
 fn state(device: &Device, block: u64) -> String {
     let all = device.show("block_state").unwrap();

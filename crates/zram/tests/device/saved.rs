@@ -1,6 +1,6 @@
 //! A device that is saved and loaded, and what is no saved device.
 
-use super::{device, noise, text};
+use super::{area, device, noise, text};
 use base::Random;
 use zram::{BLOCK, DISKSIZE_MAX_BYTES, Device, Error};
 
@@ -44,6 +44,40 @@ fn a_loaded_device_is_the_one_that_was_saved() {
     device.save(&mut again).unwrap();
     assert!(again == saved, "it is the same when it is saved again");
     assert!(device.show("recomp_algorithm").unwrap().contains("[zstd]"));
+}
+
+/// It may have more in its area than its limit allows in memory.
+#[test]
+fn what_there_is_no_memory_for_is_loaded_to_the_area() {
+    let (device, mut worker) = device("4M");
+    let bytes: Vec<u8> =
+        (0..600).flat_map(|block| if block % 3 == 0 { noise(block) } else { text(block) }).collect();
+    device.write(&mut worker, 0, &bytes).unwrap();
+    let mut saved = Vec::new();
+    device.save(&mut saved).unwrap();
+    let pool_bytes = device.stats().mem_used_bytes;
+
+    let limited = || {
+        let device = Device::new().log_to(|_| ());
+        device.set("mem_limit", "512K").unwrap();
+        device
+    };
+    assert!(pool_bytes > 1 << 20, "{pool_bytes}");
+    assert!(matches!(limited().load(&mut &saved[..]), Err(Error::NoSpace)), "without an area");
+    let small = limited();
+    small.set_backing("memory", Box::new(area(100))).unwrap();
+    assert!(matches!(small.load(&mut &saved[..]), Err(Error::NoSpace)), "the area is full");
+    assert_eq!(small.disksize_bytes(), 0);
+
+    let loaded = limited();
+    loaded.set_backing("memory", Box::new(area(600))).unwrap();
+    loaded.load(&mut &saved[..]).unwrap();
+    let stats = loaded.stats();
+    assert!(stats.mem_used_bytes <= 512 << 10 && stats.bd_count > 300, "{stats:?}");
+    let (mut worker, mut read) = (loaded.worker(), vec![1; bytes.len()]);
+    loaded.read(&mut worker, 0, &mut read).unwrap();
+    assert!(read == bytes);
+    loaded.check().unwrap();
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Several threads at once.
 
-use super::device;
+use super::{area, device};
 use base::Random;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 use std::time::Duration;
@@ -255,7 +255,7 @@ fn what_is_written_while_it_goes_out_stays() {
         let device = other.upgrade().unwrap();
         device.write(&mut device.worker(), 5, b"newer").unwrap();
     };
-    device.set_backing("memory", Box::new(Told(memory(), write))).unwrap();
+    device.set_backing("memory", Box::new(Told(area(BLOCKS), write))).unwrap();
     device.set("disksize", "1M").unwrap();
     let (mut worker, mut block) = (device.worker(), contents(0, 1));
     device.write(&mut worker, 0, &block).unwrap();
@@ -268,16 +268,10 @@ fn what_is_written_while_it_goes_out_stays() {
     device.check().unwrap();
 }
 
-fn memory() -> swap::FileArea {
-    let fd = base::sys::memfd(c"area").unwrap();
-    base::sys::ftruncate(&fd, 1 << 20).unwrap();
-    swap::FileArea::new(base::sys::DataFile::new(fd).unwrap(), 1 << 20)
-}
-
 fn with_area() -> (Device, zram::Worker) {
     let device = Device::new().log_to(|_| ());
     device.set("recomp_algorithm", "algo=zstd").unwrap();
-    device.set_backing("memory", Box::new(memory())).unwrap();
+    device.set_backing("memory", Box::new(area(BLOCKS))).unwrap();
     device.set("disksize", "1M").unwrap();
     let worker = device.worker();
     (device, worker)
