@@ -43,7 +43,7 @@ pub enum Extent {
     Window,
     /// The page's window, and those after it.
     Stream {
-        /// Bytes after the window, a multiple of it; 0 within what is on its way already.
+        /// Bytes after the window, a multiple of it; 0 within what the stream was to bring before.
         ahead: usize,
     },
 }

@@ -106,7 +106,7 @@ fn unless_open(server: &Server, act: impl FnOnce() -> Answer) -> Answer {
     let busy = |who: &str| Answer::error(REFUSED, format!("zram{} is busy: {who} it open", server.number()));
     match server.alone(act) {
         Ok(answer) => answer,
-        Err(1) => busy("a client has"),
+        Err(1) => busy(&server.disk_path().map_or("a client has".into(), |path| format!("{path} has"))),
         Err(clients) => busy(&format!("{clients} clients have")),
     }
 }

@@ -54,20 +54,22 @@ pub struct Server {
     options: Options,
     place: Place,
     /// The disk of this machine, where it is one.
-    disk: OnceLock<Disk>,
+    disk: OnceLock<Box<dyn Disk>>,
     clients: AtomicUsize,
     /// Locked while a client opens the device, and for as long as the device is held for what no client may see.
     opening: Mutex<()>,
-    /// True when all is saved and removed.
+    /// True when all is saved and removed. It is locked while a disk is made, and while the server ends.
     is_over: Mutex<bool>,
 }
 
 /// A disk of this machine that the device is.
-pub(crate) struct Disk {
-    /// Its name.
-    pub(crate) path: String,
-    /// Takes it away, when the kernel has written back what it has.
-    pub(crate) remove: Box<dyn Fn() + Send + Sync>,
+pub(crate) trait Disk: Send + Sync {
+    /// Its name; `None` where it has gone by itself.
+    fn path(&self) -> Option<String>;
+
+    /// Stops it, when its kernel has written back what its cache has. A second caller waits for the first. An error is
+    /// one line for the user: something may not have been written.
+    fn stop(&self) -> Result<(), String>;
 }
 
 /// A client that has the device open, until this is dropped.
@@ -100,15 +102,28 @@ impl Server {
         let _ = to.write_all(line.as_bytes()).and_then(|()| to.flush());
     }
 
-    /// It is a disk of this machine from now on.
-    pub(crate) fn add_disk(&self, disk: Disk) {
+    /// Makes it a disk of this machine too, which is a client from then on. An end waits until that is done.
+    pub(crate) fn add_disk(
+        &'static self,
+        make: impl FnOnce(&'static Server, Client) -> Result<Box<dyn Disk>, String>,
+    ) -> Result<(), String> {
+        let client = self.open();
+        let is_over = lock(&self.is_over);
+        if *is_over {
+            return Err(Refusal::Ending.to_string());
+        }
         // It is made once, as serving begins.
-        let _ = self.disk.set(disk);
+        make(self, client).map(|disk| drop(self.disk.set(disk)))
+    }
+
+    /// The name of the disk of this machine, where there is one.
+    pub(crate) fn disk_path(&self) -> Option<String> {
+        self.disk.get().and_then(|disk| disk.path())
     }
 
     /// Each front end as a client takes it.
     pub fn front_ends(&self) -> Vec<String> {
-        self.options.front_ends().into_iter().chain(self.disk.get().map(|disk| disk.path.clone())).collect()
+        self.options.front_ends().into_iter().chain(self.disk_path()).collect()
     }
 
     /// What it is served with.
@@ -144,19 +159,15 @@ impl Server {
 
     /// Ends it: saves what is to be saved, and removes its sockets. The exit status.
     pub fn end(&self) -> u8 {
-        if let Some(disk) = self.disk.get() {
-            (disk.remove)();
-        }
         let mut is_over = lock(&self.is_over);
-        match self.finish(&mut is_over) {
-            Ok(()) => 0,
-            Err(why) => {
-                eprintln!("zfolio: {why}");
-                self.remove();
-                *is_over = true;
-                1
-            }
+        let stopped = self.disk.get().map_or(Ok(()), |disk| disk.stop());
+        let finished = self.finish(&mut is_over);
+        if finished.is_err() {
+            self.remove();
+            *is_over = true;
         }
+        let failures = [stopped, finished].into_iter().filter_map(Result::err);
+        failures.inspect(|why| eprintln!("zfolio: {why}")).count().min(1) as u8
     }
 
     /// The same; where it cannot be saved it is served on, and the error is one line for the user.

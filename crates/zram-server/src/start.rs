@@ -34,6 +34,9 @@ pub fn start(options: Options) -> Result<&'static Server, String> {
 
 fn serve(options: Options) -> Result<&'static Server, String> {
     options.save.as_deref().map_or(Ok(()), file::probe).map_err(|why| format!("--save {why}"))?;
+    if options.ublk {
+        ublk::become_flusher();
+    }
     let device = Device::new().log_to(|line| eprintln!("zfolio: {line}"));
     fill(&device, &options)?;
     let place = Place::take().map_err(|error| format!("no place for a control socket: {error}"))?;
@@ -56,10 +59,7 @@ fn begin(server: &'static Server, listener: UnixListener, machines: Vec<UnixList
 }
 
 fn add_disk(server: &'static Server) -> Result<(), String> {
-    if server.options().ublk {
-        server.add_disk(ublk::add(server)?);
-    }
-    Ok(())
+    if server.options().ublk { server.add_disk(ublk::add) } else { Ok(()) }
 }
 
 fn tick(server: &Server) {

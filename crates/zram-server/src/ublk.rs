@@ -6,18 +6,23 @@
 //! ```
 //!
 //! The kernel has a cache of the disk. At the end the disk is stopped first, which writes that cache back; only then
-//! the server closes.
+//! the server closes. A file system may still be mounted then: its disk refuses all requests, and goes when it is
+//! unmounted.
 
-use crate::server::{Disk, Refusal, Server};
+use crate::server::{Client, Disk, Refusal, Server};
 use libublk::ctrl::{UblkCtrl, UblkCtrlBuilder};
 use libublk::helpers::IoBuf;
-use libublk::io::{BufDescList, UblkDev, UblkQueue};
+use libublk::io::{BufDescList, UblkDev, UblkIOCtx, UblkQueue};
 use libublk::{BufDesc, UblkError, UblkFlags, UblkIORes, sys};
-use std::io;
+use std::fs::{self, DirBuilder};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 /// Where the driver is asked for disks.
 const CONTROL: &str = "/dev/ublk-control";
@@ -25,12 +30,11 @@ const CONTROL: &str = "/dev/ublk-control";
 /// The most queues. Each has a thread.
 const QUEUES_MAX: usize = 16;
 
-/// Requests of a queue at a time.
-const DEPTH: u16 = 64;
+/// Requests of a queue at a time. Each has a buffer: 4 MiB a queue.
+const DEPTH: u16 = 32;
 
-/// The most data of a request, in bytes. Each request of a queue has a buffer of so many, of which only what was needed
-/// once is memory.
-const DATA_MAX: u32 = 256 << 10;
+/// The most data of a request, in bytes.
+const DATA_MAX: u32 = 128 << 10;
 
 /// The most that is forgotten or made zeros by one request, in sectors: 2 GiB.
 const RANGE_MAX: u32 = 1 << 22;
@@ -41,8 +45,80 @@ const SECTOR_SHIFT: u8 = 9;
 /// Bits of a block of the device.
 const BLOCK_SHIFT: u8 = zram::BLOCK.trailing_zeros() as u8;
 
-/// Makes a disk, which has the device open for as long as it is there. An error is one line for the user.
-pub(crate) fn add(server: &'static Server) -> Result<Disk, String> {
+/// How often a disk is told to stop that goes on, and the pause between.
+const STOPS: usize = 50;
+const STOP_PAUSE: Duration = Duration::from_millis(100);
+
+/// How long a disk that is stopped is waited for. Where it is mounted it stays until that ends.
+const GOES: Duration = Duration::from_secs(1);
+
+/// What a disk's threads and its owner tell each other.
+#[derive(Default)]
+struct Shared {
+    is_to_stop: AtomicBool,
+    is_gone: AtomicBool,
+    /// Why a queue could not begin, or go on.
+    failure: Mutex<Option<UblkError>>,
+}
+
+/// A disk of this machine.
+struct Block {
+    number: u32,
+    shared: Arc<Shared>,
+    /// The one that takes it away. It is locked while the disk is being stopped.
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Disk for Block {
+    fn path(&self) -> Option<String> {
+        (!self.shared.is_gone.load(Relaxed)).then(|| path(self.number))
+    }
+
+    fn stop(&self) -> Result<(), String> {
+        let mut slot = lock(&self.thread);
+        // One that has gone by itself may have left its number to another server's.
+        let Some(thread) = slot.take().filter(|thread| !thread.is_finished()) else { return Ok(()) };
+        self.shared.is_to_stop.store(true, Relaxed);
+        stop(self.number)
+            .map_err(|error| format!("{} is not stopped: {}", path(self.number), reason(&error)))?;
+        let began = Instant::now();
+        while !thread.is_finished() && began.elapsed() < GOES {
+            thread::sleep(Duration::from_millis(10));
+        }
+        Ok(())
+    }
+}
+
+fn path(number: u32) -> String {
+    format!("/dev/ublkb{number}")
+}
+
+/// Stops a disk: what the kernel's cache of it has is written, and requests fail from then on.
+fn stop(number: u32) -> Result<(), UblkError> {
+    let control = UblkCtrl::new_simple(number as i32)?;
+    for turn in 1.. {
+        // What comes back of a command that was interrupted says nothing: the disk's state does.
+        let stopped = control.kill_dev();
+        match control.read_dev_info() {
+            Ok(_) if control.dev_info().state != sys::UBLK_S_DEV_LIVE as u16 => break,
+            Err(error) if number_of(&error) == Some(libc::ENODEV) => break,
+            _ if turn < STOPS => thread::sleep(STOP_PAUSE),
+            seen => return stopped.and(seen).and(Err(UblkError::OtherError(-libc::EBUSY))),
+        }
+    }
+    Ok(())
+}
+
+/// Has this process ask for memory, from now on, as one that a disk waits for: such memory is not made by writing to
+/// that disk. Threads that begin later do the same.
+pub(crate) fn become_flusher() {
+    const PR_SET_IO_FLUSHER: libc::c_int = 57;
+    // SAFETY: it takes numbers alone. Without the right to it nothing is lost but this.
+    unsafe { libc::prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0) };
+}
+
+/// Makes a disk, whose client has the device open for as long as it is there. An error is one line for the user.
+pub(crate) fn add(server: &'static Server, client: Client) -> Result<Box<dyn Disk>, String> {
     let disksize_bytes = server.device().disksize_bytes();
     if disksize_bytes == 0 {
         return Err("--ublk: the device has no size (--disksize)".into());
@@ -52,33 +128,50 @@ pub(crate) fn add(server: &'static Server) -> Result<Disk, String> {
             "--ublk: there is no {CONTROL}: it takes Linux 6.0 with ublk_drv (`modprobe ublk_drv`)"
         ));
     }
+    guard(Path::new(&UblkCtrl::run_dir()))?;
+    let shared = Arc::new(Shared::default());
     let (tells, told) = channel();
+    let of = shared.clone();
     let run = move || {
-        let _client = server.open();
-        let tells_number = tells.clone();
-        if let Err(error) = run(server, disksize_bytes, tells_number) {
-            // Nobody listens any more where it had begun.
-            let _ = tells.send(Err(format!("--ublk: {}", reason(&error))));
+        let _client = client;
+        let ended = run(server, disksize_bytes, tells.clone(), of.clone());
+        of.is_gone.store(true, Relaxed);
+        let why = lock(&of.failure).take().or(ended.err()).map(|error| reason(&error));
+        let had_begun =
+            tells.send(Err(format!("--ublk: {}", why.as_deref().unwrap_or("it has ended")))).is_err();
+        if had_begun && !of.is_to_stop.load(Relaxed) {
+            eprintln!(
+                "zfolio: the disk of zram{} has gone: {}",
+                server.number(),
+                why.as_deref().unwrap_or("somebody has removed it")
+            );
         }
     };
     let spawned = thread::Builder::new().name("zram-ublk".into()).spawn(run);
     let thread = Mutex::new(Some(spawned.map_err(|error| format!("no thread: {error}"))?));
     let number = told.recv().map_err(|_| "--ublk: the disk's thread has ended".to_string())??;
-    Ok(Disk { path: path(number), remove: Box::new(move || remove(number, &thread)) })
+    Ok(Box::new(Block { number, shared, thread }))
 }
 
-fn path(number: u32) -> String {
-    format!("/dev/ublkb{number}")
-}
-
-/// Takes a disk away, once. What the kernel's cache of it has is written before.
-fn remove(number: u32, thread: &Mutex<Option<JoinHandle<()>>>) {
-    let Some(thread) = thread.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
-    // The disk's own commands are its thread's, which does not end where the disk cannot be stopped.
-    match UblkCtrl::new_simple(number as i32).and_then(|control| control.kill_dev()) {
-        Ok(_) => drop(thread.join()),
-        Err(error) => eprintln!("zfolio: {} is not stopped: {}", path(number), reason(&error)),
+/// Makes the directory in which libublk leaves what it knows of a disk. libublk follows links there, and would let
+/// everybody put some.
+fn guard(directory: &Path) -> Result<(), String> {
+    let named = |error: io::Error| format!("--ublk: {}: {error}", directory.display());
+    match DirBuilder::new().mode(0o755).create(directory) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(named(error)),
+        _ => {}
     }
+    let of = fs::symlink_metadata(directory).map_err(named)?;
+    let owner = rustix::process::geteuid().as_raw();
+    if !of.is_dir() || of.uid() != owner || of.mode() & 0o022 != 0 {
+        let directory = directory.display();
+        return Err(format!("--ublk: others may write to {directory}: `chmod 755` it, or remove it"));
+    }
+    Ok(())
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 /// Makes the disk, says which it is, and serves it until it is stopped.
@@ -86,6 +179,7 @@ fn run(
     server: &'static Server,
     disksize_bytes: u64,
     tells: Sender<Result<u32, String>>,
+    shared: Arc<Shared>,
 ) -> Result<(), UblkError> {
     let queues = thread::available_parallelism().map_or(1, usize::from).min(QUEUES_MAX);
     let control = UblkCtrlBuilder::default()
@@ -100,11 +194,18 @@ fn run(
         disk.tgt.params = parameters(disksize_bytes);
         Ok(())
     };
+    let serve = move |queue, disk: &UblkDev| {
+        if let Err(error) = serve(server, queue, disk) {
+            lock(&shared.failure).get_or_insert(error);
+            // Who makes the disk would wait for this queue without an end. A disk that is there has no use for it.
+            disk.notify_buffer_registration_complete(true);
+        }
+    };
     let told = move |control: &UblkCtrl| drop(tells.send(Ok(control.dev_info().dev_id)));
-    control.run_target(begin, move |queue, disk| serve(server, queue, disk), told).map(drop)
+    control.run_target(begin, serve, told).map(drop)
 }
 
-/// What the kernel is told of the disk. It keeps nothing that a flush would have to write.
+/// What the kernel is told of the disk. The device keeps nothing that a flush would have to write.
 fn parameters(disksize_bytes: u64) -> sys::ublk_params {
     sys::ublk_params {
         len: size_of::<sys::ublk_params>() as u32,
@@ -129,28 +230,43 @@ fn parameters(disksize_bytes: u64) -> sys::ublk_params {
     }
 }
 
-/// Serves a queue until the disk is stopped. Where it cannot begin, who has made the disk is told so by libublk.
-fn serve(server: &'static Server, queue: u16, disk: &UblkDev) {
-    let buffers = disk.alloc_queue_io_bufs();
-    let begun = UblkQueue::new(queue, disk)
-        .and_then(|queue| queue.submit_fetch_commands_unified(BufDescList::Slices(Some(&buffers))));
-    let Ok(queue) = begun else { return };
-    queue.wait_and_handle_io(|queue, tag, _| {
-        let request = queue.get_iod(tag);
-        let buffer = &buffers[usize::from(tag)];
-        let offset = request.start_sector << SECTOR_SHIFT;
-        let bytes = u64::from(request.nr_sectors) << SECTOR_SHIFT;
-        // SAFETY: the driver has filled a buffer before it hands the request over, and looks at it again when that is
-        // answered. One request has it at a time, and this thread serves it.
-        let data = unsafe { data(buffer) };
-        let result = answer(server, request.op_flags & 0xff, offset, bytes, data);
-        // An error says that the queue has ended, which the next wait says too.
-        let _ = queue.complete_io_cmd_unified(
-            tag,
-            BufDesc::Slice(buffer.as_slice()),
-            Ok(UblkIORes::Result(result)),
-        );
-    });
+/// Serves a queue until the disk is stopped.
+fn serve(server: &'static Server, queue: u16, disk: &UblkDev) -> Result<(), UblkError> {
+    let mut buffers = disk.alloc_queue_io_bufs();
+    buffers.iter_mut().for_each(IoBuf::zero_buf);
+    let queue =
+        UblkQueue::new(queue, disk)?.submit_fetch_commands_unified(BufDescList::Slices(Some(&buffers)))?;
+    let mut served = Ok(());
+    while served.is_ok() {
+        let mut serve = |request, result| {
+            // Anything else says that the queue ends.
+            if result == sys::UBLK_IO_RES_OK as i32 {
+                let tag = UblkIOCtx::user_data_to_tag(request) as u16;
+                let done = serve_one(server, &queue, tag, &buffers[usize::from(tag)]);
+                served = std::mem::replace(&mut served, Ok(())).and(done);
+            }
+        };
+        match queue.flush_and_wake_io_tasks(|request, came, _| serve(request, came.result()), 1) {
+            Ok(_) => {}
+            Err(UblkError::QueueIsDown) => return Ok(()),
+            // The process was stopped for a while, or the machine asleep.
+            Err(UblkError::IOError(error)) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    served
+}
+
+/// Serves the request of a tag, and asks for that tag's next.
+fn serve_one(server: &Server, queue: &UblkQueue, tag: u16, buffer: &IoBuf<u8>) -> Result<(), UblkError> {
+    let request = queue.get_iod(tag);
+    let offset = request.start_sector << SECTOR_SHIFT;
+    let bytes = u64::from(request.nr_sectors) << SECTOR_SHIFT;
+    // SAFETY: the driver has filled a buffer before it hands the request over, and looks at it again when that is
+    // answered. One request has it at a time, and this thread serves it.
+    let data = unsafe { data(buffer) };
+    let result = answer(server, request.op_flags & 0xff, offset, bytes, data);
+    queue.complete_io_cmd_unified(tag, BufDesc::Slice(buffer.as_slice()), Ok(UblkIORes::Result(result)))
 }
 
 /// A request's buffer.
@@ -160,7 +276,7 @@ fn serve(server: &'static Server, queue: u16, disk: &UblkDev) {
 /// Nobody else reads or writes it for as long as it is used.
 #[allow(clippy::mut_from_ref, reason = "libublk lends buffers to be written to in this way")]
 unsafe fn data(buffer: &IoBuf<u8>) -> &mut [u8] {
-    // SAFETY: it is so long, and the caller's.
+    // SAFETY: it is so long, it was made zeros when the queue began, and it is the caller's.
     unsafe { std::slice::from_raw_parts_mut(buffer.as_mut_ptr(), buffer.len()) }
 }
 
@@ -180,14 +296,21 @@ fn answer(server: &Server, operation: u32, offset: u64, bytes: u64, data: &mut [
     done.unwrap_or_else(|refusal| -refusal.errno())
 }
 
+/// The system's error number, where libublk has one.
+fn number_of(error: &UblkError) -> Option<i32> {
+    match error {
+        UblkError::UringIOError(number) | UblkError::OtherError(number) => Some(-number),
+        UblkError::IOError(error) => error.raw_os_error(),
+        _ => None,
+    }
+}
+
 /// What libublk says, in the system's words.
 fn reason(error: &UblkError) -> String {
-    match error {
-        UblkError::UringIOError(number) | UblkError::OtherError(number) => {
-            io::Error::from_raw_os_error(-number).to_string()
-        }
-        UblkError::IOError(error) => error.to_string(),
-        error => error.to_string(),
+    match number_of(error) {
+        Some(libc::EPERM | libc::EACCES) => format!("{CONTROL} or io_uring is not permitted: it takes root"),
+        Some(number) => io::Error::from_raw_os_error(number).to_string(),
+        None => error.to_string(),
     }
 }
 
@@ -234,9 +357,24 @@ mod tests {
     }
 
     #[test]
+    fn nobody_else_may_write_where_libublk_does() {
+        let directory = std::env::temp_dir().join(format!("zfolio-ublk-{}", std::process::id()));
+        guard(&directory).unwrap();
+        assert_eq!(fs::metadata(&directory).unwrap().mode() & 0o022, 0);
+        guard(&directory).unwrap();
+        let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+        fs::set_permissions(&directory, open).unwrap();
+        assert!(guard(&directory).unwrap_err().contains("chmod 755"));
+        fs::remove_dir(&directory).unwrap();
+        std::os::unix::fs::symlink(std::env::temp_dir(), &directory).unwrap();
+        assert!(guard(&directory).unwrap_err().contains("remove it"));
+        fs::remove_file(&directory).unwrap();
+    }
+
+    #[test]
     fn a_device_without_a_size_is_no_disk() {
         let server = crate::start(Options::default()).unwrap();
-        assert!(add(server).err().unwrap().contains("--disksize"));
+        assert!(add(server, server.open()).err().unwrap().contains("--disksize"));
         assert_eq!(server.end(), 0);
     }
 }

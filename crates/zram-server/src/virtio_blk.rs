@@ -27,13 +27,16 @@ const BLOCK: u32 = zram::BLOCK as u32;
 /// Entries of the shortest queue that a machine may have: what QEMU and cloud-hypervisor give it unasked.
 const QUEUE_ENTRIES_MIN: u32 = 128;
 
-/// Segments of a request, which with its header and its status fit into such a queue. Of one that did not Linux would
-/// wait for room without an end. It may have no memory for a table of its own (VIRTIO_RING_F_INDIRECT_DESC), as may be
-/// where it swaps.
+/// Segments of a request, which with its header and its status fit into such a queue. Linux waits without an end for
+/// room for one that does not fit. A request in a table of its own (VIRTIO_RING_F_INDIRECT_DESC) would fit, but a
+/// machine that swaps may have no memory for one.
 const SEGMENTS_MAX: u32 = QUEUE_ENTRIES_MIN - 2;
 
-/// The most data of a request, in bytes: more than any driver asks for at a time.
-const DATA_MAX: usize = 16 << 20;
+/// The most data of a segment, in bytes.
+const SEGMENT_MAX: u32 = 128 << 10;
+
+/// The most data of a request, in bytes.
+const DATA_MAX: usize = (SEGMENTS_MAX * SEGMENT_MAX) as usize;
 
 /// Ranges of a request that discards or makes zeros.
 const RANGES_MAX: u32 = 64;
@@ -44,6 +47,7 @@ const HEADER: usize = 16;
 /// What is offered.
 pub(crate) fn features() -> u64 {
     let bits = [
+        VIRTIO_BLK_F_SIZE_MAX,
         VIRTIO_BLK_F_SEG_MAX,
         VIRTIO_BLK_F_BLK_SIZE,
         VIRTIO_BLK_F_FLUSH,
@@ -59,6 +63,7 @@ pub(crate) fn config(disksize_bytes: u64, queues: u16) -> [u8; CONFIG_BYTES] {
     let mut config = [0; CONFIG_BYTES];
     let mut put = |at: usize, bytes: &[u8]| config[at..at + bytes.len()].copy_from_slice(bytes);
     put(offset_of!(virtio_blk_config, capacity), &(disksize_bytes / SECTOR).to_le_bytes());
+    put(offset_of!(virtio_blk_config, size_max), &SEGMENT_MAX.to_le_bytes());
     put(offset_of!(virtio_blk_config, seg_max), &SEGMENTS_MAX.to_le_bytes());
     put(offset_of!(virtio_blk_config, blk_size), &BLOCK.to_le_bytes());
     put(offset_of!(virtio_blk_config, num_queues), &queues.to_le_bytes());

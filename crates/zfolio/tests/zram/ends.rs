@@ -98,6 +98,19 @@ fn a_writer_that_was_answered_is_in_the_file() {
     fs::remove_file(file).unwrap();
 }
 
+/// A machine whose kernel has ublk is tools/zram-guest's.
+#[test]
+fn a_kernel_without_ublk_is_told_of_and_no_other_front_end_is_left_behind() {
+    if Path::new("/dev/ublk-control").exists() {
+        return lacks("this kernel has ublk");
+    }
+    let socket = std::env::temp_dir().join(format!("zfolio-zram-{}.no-ublk", std::process::id()));
+    let both = ["--disksize", "1G", "--ublk", "--vhost-user", socket.to_str().unwrap()];
+    let (status, said) = refusal(&zfolio(&both));
+    assert_eq!((status, said.contains("--ublk: there is no /dev/ublk-control")), (Some(1), true), "{said}");
+    assert!(!socket.exists(), "the other front end's socket is still there");
+}
+
 #[test]
 fn each_front_end_that_cannot_be_had_is_told_in_a_line() {
     let missing = Command::new(ZFOLIO)
@@ -111,16 +124,6 @@ fn each_front_end_that_cannot_be_had_is_told_in_a_line() {
 
     let (status, said) = refusal(&zfolio(&["--disksize", "1G", "--vhost-user", "/nonexistent/a"]));
     assert_eq!((status, said.contains("--vhost-user /nonexistent/a")), (Some(1), true), "{said}");
-
-    // A machine whose kernel has ublk is tools/zram-guest's.
-    if Path::new("/dev/ublk-control").exists() {
-        return lacks("this kernel has ublk");
-    }
-    let socket = std::env::temp_dir().join(format!("zfolio-zram-{}.no-ublk", std::process::id()));
-    let both = ["--disksize", "1G", "--ublk", "--vhost-user", socket.to_str().unwrap()];
-    let (status, said) = refusal(&zfolio(&both));
-    assert_eq!((status, said.contains("--ublk: there is no /dev/ublk-control")), (Some(1), true), "{said}");
-    assert!(!socket.exists(), "the other front end's socket is still there");
     if !has(&["nbdkit"]) {
         return;
     }

@@ -4,10 +4,10 @@
 use super::save::{END, HOLE, MAGIC, OBJECT, SAME, VERSION, checksum};
 use super::{Disk, Which};
 use crate::error::Error;
-use crate::group::{BLOCKS, Entry, GROUP, Group, Made, Tally};
+use crate::group::{BLOCKS, Entry, GROUP, Made, Tally};
 use crate::scratch::Scratch;
 use crate::settings::{ALGORITHMS, Algorithm, Settings};
-use crate::table::{alone, shared};
+use crate::table::alone;
 use crate::{BLOCK, DISKSIZE_MAX_BYTES};
 use base::PageMask;
 use std::io::{self, Read};
@@ -218,13 +218,10 @@ impl<B: Backing> Disk<B> {
     /// Has groups written back from `first` on, as many as it takes until the pool is within its limit: which one is
     /// next.
     fn make_room(&self, scratch: &mut Scratch, first: u64) -> Result<u64, Error> {
-        let stored = |group: &Group| self.chosen(group, Which::All);
-        for of in self.table.iter_from(first) {
-            self.write_back_group(scratch, of, &stored, u64::MAX)?;
-            // There is no backing device, or something cannot be read.
-            if !stored(&shared(of.1)).is_empty() {
-                break;
-            }
+        let groups = self.table.iter_from(first);
+        for of in groups.take_while(|_| self.backing.is_some()) {
+            // A block that cannot be read stays in the pool.
+            self.write_back_group(scratch, of, &|group| self.chosen(group, Which::All), u64::MAX)?;
             self.compact(GROUP);
             if !self.tunables.is_over(self.pool.pool_bytes()) {
                 return Ok(of.0 + 1);

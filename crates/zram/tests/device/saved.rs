@@ -49,35 +49,52 @@ fn a_loaded_device_is_the_one_that_was_saved() {
 /// It may have more in its area than its limit allows in memory.
 #[test]
 fn what_there_is_no_memory_for_is_loaded_to_the_area() {
-    let (device, mut worker) = device("4M");
+    let path = std::env::temp_dir().join(format!("zram-limited-{}", std::process::id()));
+    std::fs::write(&path, vec![0; 1 << 20]).unwrap();
+    let device = Device::new().log_to(|_| ());
+    device.set("backing_dev", path.to_str().unwrap()).unwrap();
+    device.set("disksize", "4M").unwrap();
     let bytes: Vec<u8> =
         (0..600).flat_map(|block| if block % 3 == 0 { noise(block) } else { text(block) }).collect();
-    device.write(&mut worker, 0, &bytes).unwrap();
-    let mut saved = Vec::new();
+    device.write(&mut device.worker(), 0, &bytes).unwrap();
+    let (mut saved, mut damaged) = (Vec::new(), Vec::new());
     device.save(&mut saved).unwrap();
-    let pool_bytes = device.stats().mem_used_bytes;
+    assert!(device.stats().mem_used_bytes > 1 << 20, "{:?}", device.stats());
+    // Block 7 can be read no more.
+    device.set("writeback", "page_index=7").unwrap();
+    std::fs::write(&path, vec![1; 1 << 20]).unwrap();
+    device.save(&mut damaged).unwrap();
+    std::fs::remove_file(path).unwrap();
 
     let limited = || {
         let device = Device::new().log_to(|_| ());
         device.set("mem_limit", "512K").unwrap();
         device
     };
-    assert!(pool_bytes > 1 << 20, "{pool_bytes}");
     assert!(matches!(limited().load(&mut &saved[..]), Err(Error::NoSpace)), "without an area");
     let small = limited();
     small.set_backing("memory", Box::new(area(100))).unwrap();
     assert!(matches!(small.load(&mut &saved[..]), Err(Error::NoSpace)), "the area is full");
     assert_eq!(small.disksize_bytes(), 0);
 
-    let loaded = limited();
-    loaded.set_backing("memory", Box::new(area(600))).unwrap();
-    loaded.load(&mut &saved[..]).unwrap();
-    let stats = loaded.stats();
-    assert!(stats.mem_used_bytes <= 512 << 10 && stats.bd_count > 300, "{stats:?}");
-    let (mut worker, mut read) = (loaded.worker(), vec![1; bytes.len()]);
-    loaded.read(&mut worker, 0, &mut read).unwrap();
-    assert!(read == bytes);
-    loaded.check().unwrap();
+    for saved in [saved, damaged.clone()] {
+        let loaded = limited();
+        loaded.set_backing("memory", Box::new(area(600))).unwrap();
+        loaded.load(&mut &saved[..]).unwrap();
+        let stats = loaded.stats();
+        assert!(stats.mem_used_bytes <= 512 << 10 && stats.bd_count > 300, "{stats:?}");
+        let mut worker = loaded.worker();
+        for (block, expected) in bytes.chunks(BLOCK).enumerate() {
+            let mut page = vec![0; BLOCK];
+            match loaded.read(&mut worker, (block * BLOCK) as u64, &mut page) {
+                Err(Error::Damaged { .. }) => assert!(block == 7 && saved == damaged),
+                read => {
+                    assert!(read.is_ok() && page == expected && (block != 7 || saved != damaged), "{block}")
+                }
+            }
+        }
+        loaded.check().unwrap();
+    }
 }
 
 #[test]
