@@ -1,7 +1,7 @@
 //! A device that is served, by whatever front ends: their requests, and its end.
 //!
 //! Every write that was acknowledged is in the file of `--save`. This is so because
-//! 1. the end first ends what holds writes back: the disk of this machine, whose kernel has a cache;
+//! 1. the end first stops the disk of this machine, whose kernel writes back what its cache has;
 //! 2. then it closes the workers: no request begins any more, and those under way are done;
 //! 3. then the device is saved, which nobody changes any more;
 //! 4. the file gets its name when all of it is on the disk.
@@ -252,6 +252,7 @@ impl Drop for Client {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+/// Locks it. Who panicked with it locked has left nothing half done that matters here.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }

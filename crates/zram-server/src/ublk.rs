@@ -9,7 +9,7 @@
 //! the server closes. A file system may still be mounted then: its disk refuses all requests, and goes when it is
 //! unmounted.
 
-use crate::server::{Client, Disk, Refusal, Server};
+use crate::server::{Client, Disk, Refusal, Server, lock};
 use libublk::ctrl::{UblkCtrl, UblkCtrlBuilder};
 use libublk::helpers::IoBuf;
 use libublk::io::{BufDescList, UblkDev, UblkIOCtx, UblkQueue};
@@ -20,7 +20,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -168,10 +168,6 @@ fn guard(directory: &Path) -> Result<(), String> {
         return Err(format!("--ublk: others may write to {directory}: `chmod 755` it, or remove it"));
     }
     Ok(())
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 /// Makes the disk, says which it is, and serves it until it is stopped.

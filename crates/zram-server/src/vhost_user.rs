@@ -4,12 +4,12 @@
 //! socket loses its connection. Nonsense in a ring is not answered, and the ring's thread goes on. The device and other
 //! clients notice nothing of either.
 
-use crate::server::{Client, Server};
+use crate::server::{Client, Server, lock};
 use crate::virtio_blk::{self, CONFIG_BYTES, Request};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixListener;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 use vhost::vhost_user::Listener;
 use vhost::vhost_user::message::{VhostUserProtocolFeatures, VhostUserVirtioFeatures};
@@ -186,8 +186,4 @@ impl Disk {
         }
         Ok(())
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }

@@ -54,7 +54,7 @@ pub enum ZramTask {
 const SERVE_HELP: &str = "\
 Exit status:
   0  ended by Ctrl-C, SIGTERM or hot_remove, and saved if it was to be
-  1  it cannot be served, loaded or saved; nbdkit is missing
+  1  it cannot be served, loaded, stopped or saved; nbdkit is missing
   2  the command line is wrong
 
 Examples:

@@ -24,6 +24,12 @@ fn memory() -> GuestMemoryMmap {
     GuestMemoryMmap::from_ranges(&[(GuestAddress(0), MEMORY)]).unwrap()
 }
 
+fn server() -> &'static Server {
+    let mut options = Options::default();
+    options.add("disksize", "16M");
+    crate::start(options).unwrap()
+}
+
 /// A request of these parts, each an address, a length, and true if the device may write there.
 fn serve(server: &Server, memory: &GuestMemoryMmap, parts: &[(u64, u32, bool)]) -> io::Result<u8> {
     memory.write_obj(NONE, GuestAddress(STATUS_AT)).unwrap();
@@ -60,9 +66,7 @@ fn range(memory: &GuestMemoryMmap, at: u64, sector: u64, sectors: u32) {
 
 #[test]
 fn a_machine_reads_what_it_wrote_and_gets_no_further() {
-    let mut options = Options::default();
-    options.add("disksize", "16M");
-    let server = crate::start(options).unwrap();
+    let server = server();
     let memory = memory();
     let (ok, error) = (VIRTIO_BLK_S_OK as u8, VIRTIO_BLK_S_IOERR as u8);
     let data: Vec<u8> = (0..65536u32).map(|at| (at / 7) as u8).collect();
@@ -121,19 +125,13 @@ fn a_machine_reads_what_it_wrote_and_gets_no_further() {
 /// A request takes one entry of the queue if its parts are in a table beside it.
 #[test]
 fn parts_in_a_table_of_their_own_are_served_like_those_in_the_queue() {
-    let mut options = Options::default();
-    options.add("disksize", "16M");
-    let server = crate::start(options).unwrap();
+    let server = server();
     let memory = memory();
     let segments = SEGMENTS_MAX as u64;
     let data: Vec<u8> = (0..segments as u32 * 512).map(|at| (at / 5) as u8).collect();
     for (kind, is_written) in [(VIRTIO_BLK_T_OUT, false), (VIRTIO_BLK_T_IN, true)] {
-        memory
-            .write_slice(
-                &(if is_written { vec![NONE; data.len()] } else { data.clone() }),
-                GuestAddress(DATA_AT),
-            )
-            .unwrap();
+        let before = if is_written { vec![NONE; data.len()] } else { data.clone() };
+        memory.write_slice(&before, GuestAddress(DATA_AT)).unwrap();
         header(&memory, kind, 80);
         let mut parts = vec![(HEADER_AT, HEADER as u32, false)];
         parts.extend((0..segments).map(|segment| (DATA_AT + segment * 512, 512, is_written)));
