@@ -22,6 +22,7 @@
 
 mod fates;
 mod io;
+mod together;
 
 use alloc::vec::Vec;
 use control::arena;
@@ -38,6 +39,7 @@ use swap::area::FileArea;
 use swap::fate::{Dice, Faults};
 use swap::seal::{KEY, Key};
 use swap::{Row, SLOT, Slots, Table, seal, table};
+use together::Reading;
 use uffd::sys::{self, DataFile, Errno, Fd, consts::*};
 use zswap::objects::{Batch, Came, Piece, READ_TRIES, Read};
 
@@ -287,25 +289,29 @@ impl SwapAreas {
     /// What has come to its end. `take_in` takes what was written of an object into the pool.
     pub fn next_done(&mut self, mut take_in: impl FnMut(&Read, &[u8]) -> Came) -> Option<Done> {
         loop {
-            let (buffer, read, tries, result) = match self.io.next()? {
+            let (reading, result) = match self.io.next()? {
                 Ended::Written(number, result) => {
                     self.counts.refused += result.is_err() as u64;
                     return Some(Done::Written { number, is_written: result.is_ok() });
                 }
-                Ended::Read { buffer, read, tries, result } => (buffer, read, tries, result),
+                Ended::Read(reading, result) => (reading, result),
             };
-            let place = read.place;
-            self.counts.back += place.slots().len() as u64;
-            let key = self.subkey(place.key);
-            let object = self.io.incoming(buffer, &place);
+            let Reading { read, tries } = reading;
+            self.counts.back += read.place.slots().len() as u64;
+            let key = self.subkey(read.place.key);
             let opened = match result {
-                Ok(()) => seal::open(&key, &place, &read.tag, object).map_err(|_| Damaged::Seal),
+                Ok(bytes) => {
+                    let object = self.io.incoming(&bytes);
+                    seal::open(&key, &read.place, &read.tag, object)
+                        .map(|()| object)
+                        .map_err(|_| Damaged::Seal)
+                }
                 Err(errno) => Err(Damaged::Unread(errno)),
             };
             let came = match opened {
-                Ok(()) => take_in(&read, object),
+                Ok(object) => take_in(&read, object),
                 Err(_) if tries + 1 < READ_TRIES => {
-                    self.io.again(buffer);
+                    self.io.again(reading);
                     continue;
                 }
                 Err(damaged) => {
@@ -313,7 +319,6 @@ impl SwapAreas {
                     Came::Lost(damaged)
                 }
             };
-            self.io.let_go(buffer);
             return Some(Done::Read { id: read.id, came });
         }
     }

@@ -6,6 +6,7 @@
 //! 3. the areas' files are open for as long as the queue is there.
 
 use crate::areas::fates::{Ending, Fates};
+use crate::areas::together::{Reading, TOGETHER_BYTES, Together, Waiting};
 use aio::{Queue, Room};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -13,16 +14,12 @@ use control::arena;
 use core::ops::Range;
 use core::slice;
 use swap::area::{Area, FileArea};
-use swap::{CLUSTER, Place, SLOT};
+use swap::{CLUSTER, SLOT};
 use uffd::sys::{self, Errno, Fd};
-use zswap::PARCEL_MAX_BYTES;
 use zswap::objects::{BATCH_BYTES, BATCHES, Read};
 
-/// How many reads are under way at a time; more wait for a buffer.
+/// How many requests read at a time; more wait for a buffer.
 const READS: usize = 32;
-
-/// Room for the slots around the largest object.
-const READ_BYTES: usize = PARCEL_MAX_BYTES.next_multiple_of(SLOT) + SLOT;
 
 /// Writes in a row that an area may refuse until no more is written there.
 pub const REFUSALS: u32 = 8;
@@ -60,30 +57,16 @@ pub struct Refusing {
     pub errno: Errno,
 }
 
-/// A read in a buffer.
-#[derive(Clone, Copy)]
-struct Reading {
-    read: Read,
-    /// How often it was tried before.
-    tries: u32,
-}
-
 /// What has ended.
 pub enum Ended {
     /// A write, of this batch.
     Written(usize, Result<(), Errno>),
-    /// A read, in this buffer, which has been tried so often.
-    Read {
-        /// Its buffer.
-        buffer: usize,
-        /// What was read.
-        read: Read,
-        /// How often it was tried before.
-        tries: u32,
-        /// What came of it.
-        result: Result<(), Errno>,
-    },
+    /// A read; what came of it.
+    Read(Reading, Result<Bytes, Errno>),
 }
+
+/// Where in the buffers the bytes of an object are that has been read, until something is put up or looked for.
+pub struct Bytes(Range<usize>);
 
 /// The areas' files, and what is under way.
 pub struct AreaIo {
@@ -92,11 +75,13 @@ pub struct AreaIo {
     outgoing: usize,
     incoming: usize,
     /// By buffer.
-    reads: [Option<Reading>; READS],
+    reads: [Option<Together>; READS],
+    /// Of which some reads have not been told yet: its buffer, and what came of it.
+    told: Option<(usize, Result<(), Errno>)>,
     /// In which area each batch goes.
     writes: [usize; BATCHES],
-    /// For which no buffer is free.
-    waiting: VecDeque<Read>,
+    /// What is not with the queue yet.
+    waiting: Waiting,
     /// Refused before they came as far as the queue.
     refused: VecDeque<usize>,
     fates: Fates,
@@ -113,11 +98,10 @@ impl AreaIo {
         let queue = Queue::open_keeping(READS as u32, Some(bell), table, Some(unsafe { Room::new(room) }))
             .unwrap_or_else(|_| Queue::open_blocking(READS as u32));
         let outgoing = arena::map_apart(BATCHES * BATCH_BYTES, SLOT)?;
-        let incoming = arena::map_apart(READS * READ_BYTES, SLOT)?;
-        let (reads, writes) = ([None; READS], [0; BATCHES]);
-        let (waiting, refused) = (VecDeque::new(), VecDeque::new());
-        let fates = Fates::default();
-        Some(AreaIo { queue, areas, outgoing, incoming, reads, writes, waiting, refused, fates })
+        let incoming = arena::map_apart(READS * TOGETHER_BYTES, SLOT)?;
+        let (reads, writes) = ([const { None }; READS], [0; BATCHES]);
+        let (waiting, refused, fates) = (Waiting::default(), VecDeque::new(), Fates::default());
+        Some(AreaIo { queue, areas, outgoing, incoming, reads, told: None, writes, waiting, refused, fates })
     }
 
     /// Test mode: from now on requests end as these say.
@@ -161,24 +145,30 @@ impl AreaIo {
         self.queue.submit();
     }
 
-    /// Puts up a read of what is around an object, now or as soon as there is a buffer for it. It begins with
-    /// [`AreaIo::submit`], or when results are looked for.
+    /// Puts up a read of what is around an object. It begins with [`AreaIo::submit`], or when results are looked for:
+    /// with what lies beside it and is put up until then.
     pub fn read(&mut self, read: Read) {
-        match self.reads.iter().position(Option::is_none) {
-            Some(buffer) => self.begin(buffer, Reading { read, tries: 0 }),
-            None => self.waiting.push_back(read),
-        }
+        self.waiting.add(read);
     }
 
-    /// Has begin what was put up.
+    /// Reads once more.
+    pub fn again(&mut self, reading: Reading) {
+        self.waiting.add_again(reading);
+    }
+
+    /// Has begin what was put up, as far as there are buffers.
     pub fn submit(&mut self) {
+        while let Some(buffer) = self.reads.iter().position(Option::is_none)
+            && let Some(together) = self.waiting.take()
+        {
+            self.begin(buffer, together);
+        }
         self.queue.submit();
     }
 
-    fn begin(&mut self, buffer: usize, reading: Reading) {
-        self.reads[buffer] = Some(reading);
-        let place = reading.read.place;
-        let (slots, to) = (place.slots(), (self.incoming + buffer * READ_BYTES) as *mut u8);
+    fn begin(&mut self, buffer: usize, together: Together) {
+        let (slots, to) = (together.slots(), (self.incoming + buffer * TOGETHER_BYTES) as *mut u8);
+        self.reads[buffer] = Some(together);
         let (one, at) = self.find(slots.start).expect("an object lies in an area");
         let (token, align) = (buffer as u64, self.areas[one].area.align());
         let bytes = self.fates.begin_read(token, slots.len() * SLOT, align, sys::now_ns());
@@ -186,30 +176,45 @@ impl AreaIo {
             return;
         }
         let fd = self.areas[one].area.file().fd();
-        // SAFETY: see the head of the file: this one is the read's until it is reaped.
+        // SAFETY: see the head of the file: this one is the request's until it is reaped.
         let put = unsafe { self.queue.read(token, fd, at, to, bytes) };
         debug_assert!(put.is_ok(), "there are no more buffers than the queue takes");
     }
 
-    /// What has ended. A read keeps its buffer until [`AreaIo::let_go`] or [`AreaIo::again`].
+    /// What has ended. Where an object's bytes are in its buffer holds until the next call of anything.
     pub fn next(&mut self) -> Option<Ended> {
-        self.queue.submit();
+        if let Some(ended) = self.next_told() {
+            return Some(ended);
+        }
+        self.submit();
         if let Some(number) = self.refused.pop_front() {
             return Some(Ended::Written(number, Err(Errno::ENXIO)));
         }
         let (token, result) = self.ended()?;
         let number = (token & (WRITES - 1)) as usize;
-        if token & WRITES != 0 {
-            let one = &mut self.areas[self.writes[number]];
-            match result {
-                Ok(()) if one.refusals == u32::MAX => {}
-                Ok(()) => one.refusals = 0,
-                Err(errno) => (one.refusals, one.errno) = (one.refusals.saturating_add(1), errno),
-            }
-            return Some(Ended::Written(number, result));
+        if token & WRITES == 0 {
+            self.told = Some((number, result));
+            return self.next_told();
         }
-        let Reading { read, tries } = self.reads[number].expect("a read has its buffer");
-        Some(Ended::Read { buffer: number, read, tries, result })
+        let one = &mut self.areas[self.writes[number]];
+        match result {
+            Ok(()) if one.refusals == u32::MAX => {}
+            Ok(()) => one.refusals = 0,
+            Err(errno) => (one.refusals, one.errno) = (one.refusals.saturating_add(1), errno),
+        }
+        Some(Ended::Written(number, result))
+    }
+
+    /// The next read of the request that ended last. With the last one its buffer is free.
+    fn next_told(&mut self) -> Option<Ended> {
+        let (buffer, result) = self.told?;
+        let together = self.reads[buffer].as_mut().expect("a request has its buffer");
+        let (reading, offset) = together.pop().expect("no request is without a read");
+        let at = buffer * TOGETHER_BYTES + offset;
+        if together.is_empty() {
+            (self.reads[buffer], self.told) = (None, None);
+        }
+        Some(Ended::Read(reading, result.map(|()| Bytes(at..at + reading.read.place.bytes as usize))))
     }
 
     /// The next request that has ended, as it is to be told.
@@ -236,34 +241,21 @@ impl AreaIo {
     fn read_buffer(&mut self, buffer: usize) -> &mut [u8] {
         assert!(buffer < READS);
         // SAFETY: mapped as long as the process; the request has ended.
-        unsafe { slice::from_raw_parts_mut((self.incoming + buffer * READ_BYTES) as *mut u8, READ_BYTES) }
-    }
-
-    /// What was read of an object, in a buffer that has ended.
-    pub fn incoming(&mut self, buffer: usize, place: &Place) -> &mut [u8] {
-        &mut self.read_buffer(buffer)[place.offset as usize..][..place.bytes as usize]
-    }
-
-    /// Reads once more into the same buffer.
-    pub fn again(&mut self, buffer: usize) {
-        let Reading { read, tries } = self.reads[buffer].expect("a read has its buffer");
-        self.begin(buffer, Reading { read, tries: tries + 1 });
-        self.queue.submit();
-    }
-
-    /// Nobody needs what is in the buffer: the next has it.
-    pub fn let_go(&mut self, buffer: usize) {
-        self.reads[buffer] = None;
-        if let Some(read) = self.waiting.pop_front() {
-            self.begin(buffer, Reading { read, tries: 0 });
-            self.queue.submit();
+        unsafe {
+            slice::from_raw_parts_mut((self.incoming + buffer * TOGETHER_BYTES) as *mut u8, TOGETHER_BYTES)
         }
+    }
+
+    /// What was read of an object.
+    pub fn incoming(&mut self, bytes: &Bytes) -> &mut [u8] {
+        let Bytes(Range { start, end }) = *bytes;
+        &mut self.read_buffer(start / TOGETHER_BYTES)[start % TOGETHER_BYTES..][..end - start]
     }
 
     /// Waits until nothing is under way; nobody is told of what came of it. What cannot be waited for ends with the
     /// process.
     pub fn finish(&mut self) {
-        self.waiting.clear();
+        (self.waiting, self.told) = (Waiting::default(), None);
         self.fates.forget();
         while self.queue.under_way() > 0 && self.queue.wait().is_ok() {
             while self.queue.reap().is_some() {}
@@ -277,7 +269,8 @@ impl AreaIo {
             Some(_) => self.fates.untold(sys::now_ns()),
             None => (0, 0),
         };
-        let unheard = self.queue.unreaped() + waiting + self.refused.len() + untold;
+        let told = usize::from(self.told.is_some());
+        let unheard = self.queue.unreaped() + waiting + self.refused.len() + untold + told;
         (unheard, self.queue.under_way() + waiting + late)
     }
 

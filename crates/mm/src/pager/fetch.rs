@@ -37,26 +37,26 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             let (object, first) = (entry.id(), entry.offset());
             let body = self.objects.get(object).body;
             if body == Body::Swapped {
-                self.read_ahead(object);
-                self.objects.submit_reads();
+                self.read_ahead(to..to + WINDOW);
                 continue;
             }
             if !self.is_whole(to, object, first) || !matches!(body, Body::Blob { .. }) {
                 continue;
             }
             if self.ahead.is_full() {
-                return;
+                break;
             }
             // Room that is free is as good as stock: what is loaded ahead makes room again as it is passed.
             let has_room = self.limit.footprint() + WINDOW <= self.marks().low;
             let slot = if has_room { self.slot_to_load() } else { self.inactive.take_stock() };
-            let Some(slot) = slot else { return };
+            let Some(slot) = slot else { break };
             self.objects.retain(object, true);
             self.objects.pin(object);
             self.ahead.begin(Ahead { slot, to, object, first });
             let fetch = Fetch { slot, at: self.inactive.at(slot), body, first, pages: WINDOW_PAGES };
             self.objects.store_mut().fetch(fetch);
         }
+        self.objects.submit_reads();
     }
 
     /// A fault came for a window that is being loaded: takes the job over, or waits for its end.

@@ -13,6 +13,7 @@ use crate::kernel::{Kernel, Store};
 use crate::pager::Pager;
 use crate::pager::serve::Outcome;
 use crate::swap_map::{Entry, Kind};
+use core::ops::Range;
 use core::sync::atomic::Ordering::Relaxed;
 use swap::Row;
 use swap::slots::Slots;
@@ -21,8 +22,11 @@ use vmscan::shrinker::Pool;
 use vmscan::{PAGE, WINDOW};
 use zswap::objects::{BATCH_BYTES, BATCHES, Came, Io, WriteBack};
 
-/// How many reads nobody waits for may be under way at a time.
-const READS_AHEAD: usize = 16;
+/// While so many reads are under way none is begun that nobody waits for: those of two windows, page by page.
+const READS_AHEAD: usize = 32;
+
+/// How much is read around a page that is asked for: what a disk takes hardly longer for than for the page alone.
+const AROUND: usize = 4 * PAGE;
 
 impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// From now on the process has these slots of swap areas.
@@ -201,24 +205,25 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         }
         self.objects.read_back(entry.id());
         self.worth.add(0, self.objects.take_vain());
-        if extent != Extent::Page && self.worth.pays() {
-            let window = at & !(WINDOW - 1);
-            for page in (window..window + WINDOW).step_by(PAGE) {
-                let beside = self.map.get(page);
-                if beside.kind() == Kind::Stored {
-                    self.read_ahead(beside.id());
-                }
-            }
-        }
+        let around = match extent {
+            Extent::Stream { .. } => WINDOW,
+            Extent::Window if self.worth.pays() => AROUND,
+            Extent::Window | Extent::Page => PAGE,
+        };
+        let from = at & !(around - 1);
+        self.read_ahead(from..from + around);
         self.objects.submit_reads();
         Outcome::Reading
     }
 
-    /// Has an object read that is in an area, and for which nobody waits yet.
-    pub(super) fn read_ahead(&mut self, id: u32) {
-        let may_read = self.objects.swapped().under_way().1 < READS_AHEAD && !self.rests_from_reads();
-        if may_read && self.objects.read_back(id) {
-            self.objects.note_ahead(id);
+    /// Has read what is in an area of a range, though nobody waits for it yet. `submit_reads` follows.
+    pub(super) fn read_ahead(&mut self, range: Range<usize>) {
+        for page in range.step_by(PAGE) {
+            let entry = self.map.get(page);
+            let may_read = self.objects.swapped().under_way().1 < READS_AHEAD && !self.rests_from_reads();
+            if may_read && entry.kind() == Kind::Stored && self.objects.read_back(entry.id()) {
+                self.objects.note_ahead(entry.id());
+            }
         }
     }
 

@@ -54,7 +54,7 @@ fn with_area(seed: u64, faulty: usize) -> Plan {
 #[test]
 fn what_is_in_an_area_comes_back() {
     let sum = all_pass(|seed| with_area(seed, 0));
-    assert!(sum.written > 5_000 && sum.read > 10_000, "{sum:?}");
+    assert!(sum.written > 5_000 && sum.read > 8_000, "{sum:?}");
 }
 
 #[test]
