@@ -37,7 +37,7 @@ use memcg::Settings;
 use mm::kernel::{Damaged, Done};
 use swap::area::FileArea;
 use swap::fate::{Dice, Faults};
-use swap::seal::{KEY, Key};
+use swap::seal::KEY;
 use swap::{Row, SLOT, Slots, Table, seal, table};
 use together::Reading;
 use uffd::sys::{self, DataFile, Errno, Fd, consts::*};
@@ -252,15 +252,10 @@ impl SwapAreas {
         self.io.discard(slots);
     }
 
-    /// The subkey of a row. Its bytes are wiped as it goes.
-    fn subkey(&self, row: u16) -> Key {
-        Key::new(&mut { *self.key }).subkey(row)
-    }
-
     /// Seals a batch, and has it written; `copy` puts what is written of a piece into the room that it is given, and
     /// says whether it could.
     pub fn write(&mut self, number: usize, batch: &mut Batch, copy: impl Fn(&Piece, &mut [u8]) -> bool) {
-        let (key, bytes) = (self.subkey(self.row.number()), batch.bytes().next_multiple_of(SLOT));
+        let bytes = batch.bytes().next_multiple_of(SLOT);
         let buffer = self.io.outgoing(number, bytes);
         let (begin, mut end) = (batch.at(), 0);
         for piece in &mut batch.pieces {
@@ -269,7 +264,7 @@ impl SwapAreas {
             end = at + piece.place.bytes as usize;
             let object = &mut buffer[at..end];
             piece.is_damaged = !copy(piece, object);
-            piece.tag = seal::seal(&key, &piece.place, object);
+            piece.tag = seal::seal(self.key, &piece.place, object);
         }
         buffer[end..].fill(0);
         self.counts.out += (bytes / SLOT) as u64;
@@ -288,6 +283,7 @@ impl SwapAreas {
 
     /// What has come to its end. `take_in` takes what was written of an object into the pool.
     pub fn next_done(&mut self, mut take_in: impl FnMut(&Read, &[u8]) -> Came) -> Option<Done> {
+        let key = self.key;
         loop {
             let (reading, result) = match self.io.next()? {
                 Ended::Written(number, result) => {
@@ -298,11 +294,10 @@ impl SwapAreas {
             };
             let Reading { read, tries } = reading;
             self.counts.back += read.place.slots().len() as u64;
-            let key = self.subkey(read.place.key);
             let opened = match result {
                 Ok(bytes) => {
                     let object = self.io.incoming(&bytes);
-                    seal::open(&key, &read.place, &read.tag, object)
+                    seal::open(key, &read.place, &read.tag, object)
                         .map(|()| object)
                         .map_err(|_| Damaged::Seal)
                 }

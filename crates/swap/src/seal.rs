@@ -9,7 +9,8 @@
 //! ```
 //!
 //! A changed byte breaks the seal, and so does an object that lies where another should (slot and offset), or that lay
-//! there before (serial). The seal says nothing about objects that are not read.
+//! there before (serial). The seal says nothing about objects that are not read. The key of the run is the caller's to
+//! keep; what is made of it is on the stack while an object is sealed or opened, and wiped then.
 
 use crate::Place;
 use core::fmt;
@@ -30,9 +31,6 @@ pub const KEY: usize = 32;
 const OF_OBJECTS: u32 = 0;
 const OF_SUBKEYS: u32 = 1;
 
-/// A key. Its bytes are wiped when it is dropped; where they lie is the caller's choice.
-pub struct Key([u8; KEY]);
-
 /// The seal of an object is broken: it is not what was sealed for this place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Broken;
@@ -40,47 +38,6 @@ pub struct Broken;
 impl fmt::Display for Broken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the object is not the one that was written there")
-    }
-}
-
-impl Key {
-    /// A key of random bytes, which are wiped.
-    pub fn new(bytes: &mut [u8; KEY]) -> Key {
-        let key = Key(*bytes);
-        bytes.zeroize();
-        key
-    }
-
-    /// The key of the objects of a row: the cipher's key stream under a nonce that no object has.
-    pub fn subkey(&self, row: u16) -> Key {
-        let mut bytes = [0; KEY];
-        seal_with(&self.cipher(), nonce(row as u64, OF_SUBKEYS), &[], &mut bytes);
-        Key::new(&mut bytes)
-    }
-
-    fn cipher(&self) -> LessSafeKey {
-        self.cipher_of(algorithm())
-    }
-
-    /// What it is made into lies on the caller's stack, which is as pinned as the key.
-    fn cipher_of(&self, algorithm: &'static Algorithm) -> LessSafeKey {
-        LessSafeKey::new(UnboundKey::new(algorithm, &self.0).expect("both ciphers have keys of 32 bytes"))
-    }
-
-    fn wipe(&mut self) {
-        self.0.zeroize();
-    }
-}
-
-impl Drop for Key {
-    fn drop(&mut self) {
-        self.wipe();
-    }
-}
-
-impl fmt::Debug for Key {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Key(..)")
     }
 }
 
@@ -103,6 +60,41 @@ impl Serials {
 /// The faster one on this machine.
 fn algorithm() -> &'static Algorithm {
     if aes_instructions::get() { &AES_256_GCM } else { &CHACHA20_POLY1305 }
+}
+
+fn cipher(algorithm: &'static Algorithm, key: &[u8; KEY]) -> LessSafeKey {
+    LessSafeKey::new(UnboundKey::new(algorithm, key).expect("both ciphers have keys of 32 bytes"))
+}
+
+/// The cipher of the objects of a row. Its key is the run's cipher's key stream under a nonce that no object has.
+fn cipher_of_row(key: &[u8; KEY], row: u16) -> LessSafeKey {
+    let mut subkey = [0; KEY];
+    seal_with(&cipher(algorithm(), key), nonce(row as u64, OF_SUBKEYS), &[], &mut subkey);
+    cipher(algorithm(), &subkey)
+}
+
+/// Words of stack that work with ciphers takes: some 600 bytes for each place that a cipher passes as it is made, and
+/// what the assembly saves.
+const STACK_WORDS: usize = 1024;
+
+/// Does what takes ciphers, and wipes the stack that they were on: they hold their keys, do not wipe them, and the
+/// machine may swap the stack out.
+fn wiped<T>(work: impl FnOnce() -> T) -> T {
+    let made = below(work);
+    wipe_below();
+    made
+}
+
+/// In frames of its own.
+#[inline(never)]
+fn below<T>(work: impl FnOnce() -> T) -> T {
+    work()
+}
+
+/// Wipes where the frames of [`below`] were.
+#[inline(never)]
+fn wipe_below() {
+    [u64::MAX; STACK_WORDS].zeroize();
 }
 
 fn nonce(number: u64, of: u32) -> Nonce {
@@ -139,23 +131,25 @@ fn also(place: &Place) -> [u8; 12] {
     also
 }
 
-/// Encrypts an object where it is. Returns the tag, which stays in memory. `key` is the subkey of `place.key`, and
-/// `place.serial` has come from its [`Serials`].
+/// Encrypts an object where it is. Returns the tag, which stays in memory. `key` is the run's; the row whose subkey it
+/// is sealed with is `place.key`, and `place.serial` has come from its [`Serials`]. No key is left on the stack.
 ///
 /// # Panics
 /// If `place.bytes` is not the object's length.
-pub fn seal(key: &Key, place: &Place, object: &mut [u8]) -> [u8; TAG] {
+pub fn seal(key: &[u8; KEY], place: &Place, object: &mut [u8]) -> [u8; TAG] {
     assert_eq!(place.bytes as usize, object.len(), "the length of a sealed object");
-    seal_with(&key.cipher(), nonce(place.serial, OF_OBJECTS), &also(place), object)
+    let nonce = nonce(place.serial, OF_OBJECTS);
+    wiped(|| seal_with(&cipher_of_row(key, place.key), nonce, &also(place), object))
 }
 
 /// Decrypts an object where it is, from what has been read at its place, by the tag that it was sealed with. Bytes with
-/// a broken seal are of no use afterwards: they may be zeros.
-pub fn open(key: &Key, place: &Place, tag: &[u8; TAG], object: &mut [u8]) -> Result<(), Broken> {
+/// a broken seal are of no use afterwards: they may be zeros. No key is left on the stack.
+pub fn open(key: &[u8; KEY], place: &Place, tag: &[u8; TAG], object: &mut [u8]) -> Result<(), Broken> {
     if object.len() != place.bytes as usize {
         return Err(Broken);
     }
-    open_with(&key.cipher(), nonce(place.serial, OF_OBJECTS), &also(place), *tag, object)
+    let nonce = nonce(place.serial, OF_OBJECTS);
+    wiped(|| open_with(&cipher_of_row(key, place.key), nonce, &also(place), *tag, object))
 }
 
 #[cfg(test)]
@@ -165,10 +159,10 @@ mod tests {
 
     const SERIAL: u64 = 77;
 
-    fn key(seed: u64) -> Key {
-        let mut bytes = [0; KEY];
-        Random(seed).fill(&mut bytes);
-        Key::new(&mut bytes)
+    fn key(seed: u64) -> Box<[u8; KEY]> {
+        let mut key = Box::new([0; KEY]);
+        Random(seed).fill(&mut *key);
+        key
     }
 
     fn place(object: usize) -> Place {
@@ -180,7 +174,7 @@ mod tests {
         let mut object = vec![0; len];
         Random(len as u64).fill(&mut object);
         let mut sealed = object.clone();
-        let tag = seal(&key(1).subkey(3), &place(len), &mut sealed);
+        let tag = seal(&key(1), &place(len), &mut sealed);
         (object, sealed, tag)
     }
 
@@ -202,7 +196,7 @@ mod tests {
     #[test]
     fn aes_is_that_of_the_standard() {
         let key = hex("feffe9928665731c6d6a8f9467308308feffe9928665731c6d6a8f9467308308");
-        let key = Key(key.try_into().unwrap());
+        let key = key.try_into().unwrap();
         let text = hex("d9313225f88406e5a55909c5aff5269a86a7a9531534f7da2e4c303d8a318a72\
              1c3c0c95956809532fcf0e2449a6b525b16aedf5aa0de657ba637b39");
         let sealed = hex("522dc1f099567d07f47f37a32a84427d643a8cdcbfe5c0c97598a2bd2555d1aa\
@@ -210,13 +204,13 @@ mod tests {
         let also = hex("feedfacedeadbeeffeedfacedeadbeefabaddad2");
         let nonce = hex("cafebabefacedbaddecaf888").try_into().unwrap();
         let tag = hex("76fc6ece0f4e1768cddf8853bb2d551b").try_into().unwrap();
-        check(&key.cipher_of(&AES_256_GCM), nonce, &also, &text, &sealed, tag);
+        check(&cipher(&AES_256_GCM, &key), nonce, &also, &text, &sealed, tag);
     }
 
     /// RFC 8439, 2.8.2.
     #[test]
     fn chacha20_is_that_of_the_rfc() {
-        let key = Key(core::array::from_fn(|n| 0x80 + n as u8));
+        let key = core::array::from_fn(|n| 0x80 + n as u8);
         let nonce: [u8; 12] = [7, 0, 0, 0, 0x40, 0x41, 0x42, 0x43, 0x44, 0x45, 0x46, 0x47];
         let also = [0x50, 0x51, 0x52, 0x53, 0xc0, 0xc1, 0xc2, 0xc3, 0xc4, 0xc5, 0xc6, 0xc7];
         let text = "Ladies and Gentlemen of the class of '99: If I could offer you only one tip for the \
@@ -227,7 +221,7 @@ mod tests {
              3ff4def08e4b7a9de576d26586cec64b6116",
         );
         let tag = hex("1ae10b594f09e26a7e902ecbd0600691").try_into().unwrap();
-        check(&key.cipher_of(&CHACHA20_POLY1305), nonce, &also, text.as_bytes(), &sealed, tag);
+        check(&cipher(&CHACHA20_POLY1305, &key), nonce, &also, text.as_bytes(), &sealed, tag);
     }
 
     #[test]
@@ -235,7 +229,7 @@ mod tests {
         for len in [0, 1, 15, 16, 64, 1434, 4096, 20480, 65536] {
             let (object, mut sealed, tag) = sealed(len);
             assert!(len < 15 || sealed != object);
-            assert_eq!(open(&key(1).subkey(3), &place(len), &tag, &mut sealed), Ok(()), "{len}");
+            assert_eq!(open(&key(1), &place(len), &tag, &mut sealed), Ok(()), "{len}");
             assert_eq!(sealed, object);
         }
     }
@@ -247,12 +241,12 @@ mod tests {
             let (mut changed, mut tag) = (sealed.clone(), tag);
             let byte = changed.get_mut(bit / 8).unwrap_or_else(|| &mut tag[bit / 8 - 100]);
             *byte ^= 1 << (bit % 8);
-            assert_eq!(open(&key(1).subkey(3), &place(100), &tag, &mut changed), Err(Broken), "bit {bit}");
+            assert_eq!(open(&key(1), &place(100), &tag, &mut changed), Err(Broken), "bit {bit}");
             assert_ne!(changed, object, "nothing is decrypted that is not authentic");
         }
         for len in 0..sealed.len() {
             let part = &mut sealed.clone()[..len];
-            assert_eq!(open(&key(1).subkey(3), &place(100), &tag, part), Err(Broken), "{len}");
+            assert_eq!(open(&key(1), &place(100), &tag, part), Err(Broken), "{len}");
         }
     }
 
@@ -267,20 +261,42 @@ mod tests {
             Place { serial: SERIAL + 1, ..right },
             Place { serial: SERIAL | 1 << 63, ..right },
         ] {
-            assert_eq!(open(&key(1).subkey(3), &wrong, &tag, &mut sealed.clone()), Err(Broken), "{wrong:?}");
+            assert_eq!(open(&key(1), &wrong, &tag, &mut sealed.clone()), Err(Broken), "{wrong:?}");
         }
-        for wrong in [key(2).subkey(3), key(1).subkey(4), key(1)] {
-            assert_eq!(open(&wrong, &right, &tag, &mut sealed.clone()), Err(Broken));
-        }
+        assert_eq!(open(&key(2), &right, &tag, &mut sealed.clone()), Err(Broken));
     }
 
+    /// How often bytes are found in the mapping of this process that has the address `at`.
+    fn found(bytes: &[u8; KEY], at: usize) -> usize {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let mut ranges = maps.lines().map(|line| {
+            let (start, end) = line.split_once(' ').unwrap().0.split_once('-').unwrap();
+            usize::from_str_radix(start, 16).unwrap()..usize::from_str_radix(end, 16).unwrap()
+        });
+        let mapping = ranges.find(|range| range.contains(&at)).expect("it is mapped");
+        let mut all = vec![0; mapping.len()];
+        let memory = std::fs::File::open("/proc/self/mem").unwrap();
+        std::os::unix::fs::FileExt::read_exact_at(&memory, &mut all, mapping.start as u64).unwrap();
+        all.windows(KEY).filter(|window| window == bytes).count()
+    }
+
+    /// A cipher's schedule begins with its key as it is.
     #[test]
-    fn keys_are_wiped_and_not_printed() {
-        let mut bytes = [9; KEY];
-        let mut key = Key::new(&mut bytes);
-        assert_eq!((bytes, format!("{key:?}")), ([0; KEY], "Key(..)".to_string()));
-        key.wipe();
-        assert_eq!(key.0, [0; KEY]);
+    fn no_key_is_left_on_the_stack() {
+        let work = || {
+            let (run, mut row, mut object, mark) = (key(1), Box::new([0; KEY]), vec![7; 4096], 0u8);
+            wiped(|| seal_with(&cipher(algorithm(), &run), nonce(3, OF_SUBKEYS), &[], &mut *row));
+            let at = &raw const mark as usize;
+            let tag = seal(&run, &place(4096), &mut object);
+            let after_seal = [&run, &row].map(|key| found(key, at));
+            assert_eq!(open(&run, &place(4096), &tag, &mut object), Ok(()));
+            let after_open = [&run, &row].map(|key| found(key, at));
+            let _not_wiped = below(|| cipher_of_row(&run, 3));
+            (after_seal, after_open, found(&row, at))
+        };
+        let (after_seal, after_open, not_wiped) = std::thread::spawn(work).join().unwrap();
+        assert_eq!((after_seal, after_open), ([0, 0], [0, 0]));
+        assert!(not_wiped > 0, "what is not wiped is found");
     }
 
     #[test]

@@ -19,8 +19,9 @@ use std::os::fd::IntoRawFd;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
-use swap::seal::{self, KEY, Key, TAG};
+use swap::seal::{self, KEY, TAG};
 use swap::{Area, FileArea, Place, SLOT};
+use zeroize::Zeroizing;
 
 /// A read that fails is made so many times.
 const TRIES: usize = 3;
@@ -76,7 +77,7 @@ pub struct BackingDevice {
     path: String,
     /// Until the device is reset.
     area: RwLock<Option<Box<dyn Area + Send + Sync>>>,
-    key: Key,
+    key: Box<Zeroizing<[u8; KEY]>>,
     /// Objects that were sealed so far: no two have the same number.
     serial: AtomicU64,
     slots: Mutex<Slots>,
@@ -131,8 +132,8 @@ impl BackingDevice {
         if count == 0 || area.align() > SLOT {
             return Err(named(io::Error::new(io::ErrorKind::InvalidInput, "it has not a block of 4 KiB")));
         }
-        let mut key = [0; KEY];
-        let random = base::sys::getrandom(&mut key, 0);
+        let mut key = Box::new(Zeroizing::new([0; KEY]));
+        let random = base::sys::getrandom(&mut **key, 0);
         random.map_err(|errno| named(io::Error::from_raw_os_error(errno.0.into())))?;
         let mut slots = Slots { used: vec![0; count.div_ceil(64)], ..Slots::default() };
         // The bits behind the last slot stand for slots that are never free.
@@ -142,7 +143,7 @@ impl BackingDevice {
         Ok(BackingDevice {
             path: path.to_string(),
             area: RwLock::new(Some(area)),
-            key: Key::new(&mut key),
+            key,
             serial: AtomicU64::new(0),
             slots: Mutex::new(slots),
             slots_count: count,
