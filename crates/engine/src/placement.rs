@@ -27,10 +27,15 @@ use uffd::sys::{self, CpuSet, consts::*};
 /// After so many faults the placement is thought over.
 const FAULTS: u64 = 64;
 
-/// They are frequent if they took no longer than this: each as long as a slow disk takes to bring a page. While it is
-/// read both sleep, and a wake-up across CPUs is the dearer (Linux 6.18 on two virtual CPUs: python3 in 48 of 97 MiB
-/// with nothing but an area takes 31 s; 46 where its misses of 0.3 ms and more were not frequent).
-const OFTEN_NS: u64 = 100_000_000;
+/// They are frequent if they took no longer than this.
+const OFTEN_NS: u64 = 20_000_000;
+
+/// And where pages were read from areas for one in so many: each takes as long as a slow disk then, and as both sleep
+/// meanwhile a wake-up across CPUs is the dearer (Linux 6.18 on two virtual CPUs: python3 in 48 of 97 MiB with nothing
+/// but an area takes 31 s so; 46 where its misses of 0.3 ms and more were not frequent). Elsewhere misses that take so
+/// long wait for a CPU that others want.
+const READS_ONE_IN: u64 = 4;
+const OFTEN_READS_NS: u64 = 100_000_000;
 
 /// How many faults of another thread than the last one there may be among them.
 const SWITCHES: u64 = FAULTS / 8;
@@ -53,6 +58,8 @@ pub struct Faults {
     pub out: u64,
     /// Those of another thread than the one before.
     pub switches: u64,
+    /// Pages read from swap areas.
+    pub read: u64,
     /// The thread of the last one.
     pub thread: u32,
 }
@@ -108,11 +115,13 @@ impl Placement {
     pub fn choose(&mut self, now_ns: u64, faults: Faults, cpu_of: impl FnOnce(u32) -> Option<usize>) {
         let took = now_ns - self.since_ns;
         let count = faults.all - self.before.all;
-        if self.barred || count < FAULTS && (took < OFTEN_NS || self.taken.is_none() && count > 0) {
+        let is_read = count > 0 && (faults.read - self.before.read) * READS_ONE_IN >= count;
+        let often_ns = if is_read { OFTEN_READS_NS } else { OFTEN_NS };
+        if self.barred || count < FAULTS && (took < often_ns || self.taken.is_none() && count > 0) {
             return;
         }
         let dense = count >= FAULTS
-            && took < OFTEN_NS
+            && took < often_ns
             && (faults.out - self.before.out) * 2 > count
             && faults.switches - self.before.switches <= SWITCHES;
         (self.since_ns, self.before) = (now_ns, faults);
@@ -191,28 +200,52 @@ mod tests {
                 return;
             }
             let cpu = (0..).find(|&cpu| placement.all.contains(cpu));
-            let (mut now, mut all, rare_ms) = (0, 0, OFTEN_NS / 1_000_000 + 1);
+            let (mut now, mut all) = (0, 0);
             let mut choose = |placement: &mut Placement, ms: u64, faults: u64| {
                 (now, all) = (now + ms * 1_000_000, all + faults);
-                placement.choose(now, Faults { all, out: all, switches: 0, thread: 1 }, |_| cpu);
+                placement.choose(now, Faults { all, out: all, thread: 1, ..Faults::default() }, |_| cpu);
                 placement.is_taken()
             };
             assert!(choose(&mut placement, 1, FAULTS));
             assert!(choose(&mut placement, 1, 3), "too few to tell");
-            assert!(!choose(&mut placement, rare_ms, 3), "misses have become rare");
+            assert!(!choose(&mut placement, 30, 3), "misses have become rare");
             assert!(!choose(&mut placement, 1, FAULTS), "it was no good a moment ago");
             assert!(choose(&mut placement, 10, FAULTS));
-            assert!(!choose(&mut placement, rare_ms, 3));
+            assert!(!choose(&mut placement, 30, 3));
             assert!(!choose(&mut placement, 11, FAULTS), "the second time it takes longer");
             assert!(choose(&mut placement, 10, FAULTS));
             for _ in 0..GOOD {
                 assert!(choose(&mut placement, 1, FAULTS));
             }
-            assert!(!choose(&mut placement, rare_ms, 3));
+            assert!(!choose(&mut placement, 30, 3));
             assert!(choose(&mut placement, 11, FAULTS), "it had been good");
             assert!(!placement.is_apart());
         });
         test.join().expect("the thread ends");
+    }
+
+    #[test]
+    fn misses_that_read_areas_are_frequent_although_each_takes_long() {
+        let test = std::thread::spawn(|| {
+            let takes = |read, ms: u64| {
+                let mut placement = Placement::new(&[], true);
+                if placement.barred {
+                    crate::skip::lacks("there is one CPU only");
+                    return None;
+                }
+                let cpu = (0..).find(|&cpu| placement.all.contains(cpu));
+                let faults = Faults { all: FAULTS, out: FAULTS, read, thread: 1, ..Faults::default() };
+                placement.choose(ms * 1_000_000, faults, |_| cpu);
+                let taken = placement.is_taken();
+                placement.leave(ms * 1_000_000);
+                Some(taken)
+            };
+            let few = FAULTS / READS_ONE_IN - 1;
+            let all = [(FAULTS, 99), (FAULTS, 100), (few + 1, 99), (few, 99), (few, 19)];
+            let taken: Vec<bool> = all.iter().filter_map(|&(read, ms)| takes(read, ms)).collect();
+            assert!(taken.is_empty() || taken == [true, false, true, false, true], "{taken:?}");
+        });
+        test.join().unwrap();
     }
 
     /// Who fills fresh memory, or misses from several threads, is not to wait for an engine that waits for the CPU.
@@ -226,7 +259,11 @@ mod tests {
                     return None;
                 }
                 let cpu = (0..).find(|&cpu| placement.all.contains(cpu));
-                placement.choose(1_000_000, Faults { all: FAULTS, out, switches, thread: 1 }, |_| cpu);
+                placement.choose(
+                    1_000_000,
+                    Faults { all: FAULTS, out, switches, thread: 1, read: 0 },
+                    |_| cpu,
+                );
                 let taken = placement.is_taken();
                 placement.leave(1_000_000);
                 Some(taken)
@@ -241,7 +278,11 @@ mod tests {
     #[test]
     fn who_may_not_leave_sched_idle_stays_where_it_is() {
         let mut placement = Placement::new(&[], false);
-        placement.choose(1_000_000, Faults { all: FAULTS, out: FAULTS, switches: 0, thread: 1 }, |_| Some(0));
+        placement.choose(
+            1_000_000,
+            Faults { all: FAULTS, out: FAULTS, thread: 1, ..Faults::default() },
+            |_| Some(0),
+        );
         assert!(!placement.is_taken());
     }
 }

@@ -322,7 +322,7 @@ impl Rounds {
         if head.called.swap(0, AcqRel) != 0 {
             self.placement.leave(now);
         }
-        let faults = Faults { all: faults, out, switches, thread };
+        let faults = Faults { all: faults, out, switches, read: slot.stat.pswpin.load(Relaxed), thread };
         self.placement.choose(now, faults, |tid| pager.kernel().cpu_of(tid));
         pager.set_alone(self.placement.is_taken());
         let alarm = (pager.marks().max + self.excess).saturating_sub(self.board.apart_bytes() + self.swapped);
