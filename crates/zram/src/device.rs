@@ -1,9 +1,11 @@
 //! A device: what front ends and users ask of it.
 
+use crate::accelerator::{Accelerator, OpenDriver};
 use crate::backing::BackingDevice;
-use crate::disk::{Cursor, Disk, Log, read_header};
+use crate::disk::{Cursor, Disk, read_header};
 use crate::error::Error;
 use crate::extent::Extent;
+use crate::log::Log;
 use crate::request::expect_within;
 use crate::scratch::Scratch;
 use crate::settings::Settings;
@@ -30,6 +32,7 @@ pub struct Device<B: Backing = Anonymous> {
     memory: Box<dyn Fn() -> B + Send + Sync>,
     tunables: Arc<Tunables>,
     log: Log,
+    open_driver: Arc<OpenDriver>,
     /// The number of the disk that workers serve, or one that no disk has. It changes under `control`.
     number: AtomicU64,
     control: Mutex<Control<B>>,
@@ -82,6 +85,7 @@ impl<B: Backing> Device<B> {
             memory: Box::new(backing),
             tunables: Arc::default(),
             log: Arc::new(|line| eprintln!("zram: {line}")),
+            open_driver: Arc::new(|config| acomp::open_device("", config)),
             number: AtomicU64::new(NUMBERS.fetch_add(1, Relaxed)),
             control: Mutex::new(Control { settings: Settings::default(), backing: None, disk: None }),
             keeper: Mutex::default(),
@@ -92,6 +96,14 @@ impl<B: Backing> Device<B> {
     /// Otherwise the lines go to the standard error output.
     pub fn log_to(self, log: impl Fn(&str) + Send + Sync + 'static) -> Device<B> {
         Device { log: Arc::new(log), ..self }
+    }
+
+    /// Has algorithms that are made for an accelerator use what `open` comes by, instead of this machine's own devices.
+    pub fn accelerate_by(
+        self,
+        open: impl Fn(iaa::Config) -> Option<Arc<iaa::Driver>> + Send + Sync + 'static,
+    ) -> Device<B> {
+        Device { open_driver: Arc::new(open), ..self }
     }
 
     /// What one thread serves the device with. A worker goes on over a `reset`.
@@ -253,7 +265,7 @@ impl<B: Backing> Device<B> {
     /// either.
     pub fn save(&self, to: &mut impl Write) -> Result<(), Error> {
         let disk = self.control().disk.clone().ok_or(Error::NotInitialised)?;
-        disk.save(&mut Scratch::new(disk.seed()), to)
+        disk.save(&mut disk.scratch(), to)
     }
 
     /// Fills a device that has no disksize with what [`Device::save`] wrote. What `mem_limit` leaves no room for goes
@@ -272,7 +284,7 @@ impl<B: Backing> Device<B> {
         }
         let disk =
             self.make_disk(&mut control, (header.disksize_bytes, header.seed), header.settings.clone())?;
-        match disk.load_groups(&mut Scratch::new(disk.seed()), from) {
+        match disk.load_groups(&mut disk.scratch(), from) {
             Ok(()) => {
                 control.settings = header.settings;
                 self.start(&mut control, disk);
@@ -341,8 +353,7 @@ impl<B: Backing> Device<B> {
             (self.number.load(Acquire), control.disk.clone().ok_or(Error::NotInitialised)?)
         };
         if keeper.scratch.as_ref().is_none_or(|(of, _)| *of != number) {
-            *keeper =
-                Keeper { scratch: Some((number, Scratch::new(disk.seed()))), cursor: Cursor::default() };
+            *keeper = Keeper { scratch: Some((number, disk.scratch())), cursor: Cursor::default() };
         }
         let Keeper { scratch, cursor } = &mut *keeper;
         let (_, scratch) = scratch.as_mut().expect("it was made");
@@ -356,7 +367,9 @@ impl<B: Backing> Device<B> {
         of: (u64, u64),
         settings: Settings,
     ) -> Result<Disk<B>, Error> {
-        let disk = Disk::new(of, settings, self.tunables.clone(), (self.memory)(), self.log.clone())?;
+        let accelerator = Arc::new(Accelerator::new(self.open_driver.clone(), self.log.clone()));
+        let (memory, tunables, log) = ((self.memory)(), self.tunables.clone(), self.log.clone());
+        let disk = Disk::new(of, settings, tunables, memory, log, accelerator)?;
         Ok(disk.with_backing(control.backing.take()))
     }
 

@@ -10,9 +10,12 @@
 //! - `extents`: which ranges hold data; `block_state`: the same in the kernel's words
 //! - `save`, `load`: all of it as a file, and from one; `check`: the walker
 
+use crate::accelerator::Accelerator;
 use crate::backing::BackingDevice;
 use crate::error::Error;
 use crate::group::{BLOCKS, Entry, GROUP};
+use crate::log::Log;
+use crate::scratch::Scratch;
 use crate::settings::Settings;
 use crate::stats::{Counters, Stats};
 use crate::table::{Table, alone};
@@ -41,9 +44,6 @@ pub use load::read_header;
 pub use recompress::Recompress;
 pub use writeback::Writeback;
 
-/// Where lines for the user go.
-pub type Log = Arc<dyn Fn(&str) + Send + Sync>;
-
 /// Which blocks a command is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Which {
@@ -71,6 +71,7 @@ pub struct Disk<B: Backing> {
     pool: Pool<B>,
     backing: Option<BackingDevice>,
     log: Log,
+    accelerator: Arc<Accelerator>,
     /// True when the device is reset: long work ends at the next group.
     is_stopped: AtomicBool,
 }
@@ -87,6 +88,7 @@ impl<B: Backing> Disk<B> {
         tunables: Arc<Tunables>,
         memory: B,
         log: Log,
+        accelerator: Arc<Accelerator>,
     ) -> Result<Disk<B>, Error> {
         Ok(Disk {
             disksize_bytes,
@@ -98,6 +100,7 @@ impl<B: Backing> Disk<B> {
             pool: Pool::new(memory),
             backing: None,
             log,
+            accelerator,
             is_stopped: AtomicBool::new(false),
         })
     }
@@ -117,9 +120,9 @@ impl<B: Backing> Disk<B> {
         self.disksize_bytes
     }
 
-    /// What the hashes of pages are keyed with.
-    pub fn seed(&self) -> u64 {
-        self.seed
+    /// What a thread needs to serve it.
+    pub fn scratch(&self) -> Scratch {
+        Scratch::new(self.seed, self.accelerator.clone())
     }
 
     /// The backing device, if it has one.

@@ -30,19 +30,22 @@
 //! - `disk`: a device that has a size: all that is done to blocks
 //! - `group`: what is known of 16 blocks; `table`: all of them
 //! - `request`: a request, cut where groups end
-//! - `scratch`: contexts and buffers of one thread
+//! - `scratch`: contexts and buffers of one thread; `accelerator`: what does a context's work in the CPU's place
 //! - `backing`: the backing device
+//! - `log`: where a device tells what nobody asked for
 //! - `settings`, `tunables`: what users choose before there is a size, and at any time
 //! - `stats`: what is counted
 
 #![forbid(unsafe_code)]
 
+mod accelerator;
 mod backing;
 pub mod device;
 mod disk;
 pub mod error;
 pub mod extent;
 mod group;
+mod log;
 #[cfg(test)]
 mod model;
 mod request;

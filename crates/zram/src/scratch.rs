@@ -1,9 +1,11 @@
 //! What one thread works with: compressors' contexts, and buffers.
 
 use crate::BLOCK;
+use crate::accelerator::Accelerator;
 use crate::error::Error;
 use crate::group::GROUP;
 use crate::settings::{ALGORITHMS, Settings};
+use std::sync::Arc;
 use zswap::{BATCH_MAX, Codec, PARCEL_MAX_BYTES};
 
 /// Contexts and buffers of one thread. Buffers cost nothing until they are touched.
@@ -20,11 +22,12 @@ pub struct Scratch {
 
 impl Scratch {
     /// For a device whose hashes are keyed with `seed`.
-    pub fn new(seed: u64) -> Scratch {
+    pub fn new(seed: u64, accelerator: Arc<Accelerator>) -> Scratch {
         Scratch {
             codecs: Codecs {
                 all: [const { None }; ALGORITHMS],
                 seed,
+                accelerator,
                 sealed: Aligned::new(PARCEL_MAX_BYTES.next_multiple_of(BLOCK)),
             },
             windows: vec![0; BATCH_MAX * GROUP],
@@ -38,6 +41,7 @@ impl Scratch {
 pub struct Codecs {
     all: [Option<Codec>; ALGORITHMS],
     seed: u64,
+    accelerator: Arc<Accelerator>,
     /// What comes from the backing device, or goes there.
     pub sealed: Aligned,
 }
@@ -65,7 +69,9 @@ impl Codecs {
         let slot = self.all.get_mut(priority as usize).ok_or(Error::NoMemory)?;
         if slot.is_none() {
             let algorithm = settings.algorithm(priority as usize).ok_or(Error::NoMemory)?;
-            *slot = Some(algorithm.open(self.seed)?);
+            let mut codec = algorithm.open(self.seed)?;
+            self.accelerator.attach(&mut codec, algorithm.compressor);
+            *slot = Some(codec);
         }
         Ok((slot.as_mut().expect("it was made"), &mut self.sealed))
     }

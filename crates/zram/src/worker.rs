@@ -34,7 +34,7 @@ impl<B: Backing> Worker<B> {
     ) -> Option<&mut Serves<B>> {
         if self.serves.as_ref().is_none_or(|serves| serves.number != number) {
             self.serves = now().map(|(number, disk)| {
-                let scratch = Scratch::new(disk.seed());
+                let scratch = disk.scratch();
                 Serves { number, disk, scratch }
             });
         }

@@ -57,7 +57,10 @@ impl<B: Backing> Disk<B> {
     /// wanted.
     pub fn write(&self, scratch: &mut Scratch, offset: u64, from: &[u8]) -> Result<(), Error> {
         self.admit(offset, from.len() as u64)?;
-        let batch_size = scratch.codecs.codec(0, &self.settings).map(|codec| codec.batch_size());
+        let batch_size = scratch.codecs.codec(0, &self.settings).map(|codec| {
+            codec.look();
+            codec.batch_size()
+        });
         let written = batch_size.and_then(|batch_size| match batch_size {
             1 => self.write_batches::<1>(scratch, offset, from),
             _ => self.write_batches::<BATCH_MAX>(scratch, offset, from),

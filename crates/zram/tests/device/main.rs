@@ -1,5 +1,6 @@
-//! A device from outside: attributes, a pool without memory, several threads, saved and loaded.
+//! A device from outside: attributes, an accelerator, a pool without memory, several threads, saved and loaded.
 
+mod accelerator;
 mod attributes;
 mod full;
 mod saved;
