@@ -226,6 +226,31 @@ fn a_sleeping_process_is_reclaimed_and_reads_what_it_had() {
 }
 
 #[test]
+fn a_sleeping_process_whose_memory_is_noise_is_reclaimed_to_an_area() {
+    let scratch = Scratch::new("set-reclaim");
+    let noise = "
+import hashlib, random, sys
+x = random.Random(5).randbytes(60 << 20)
+print('ready', flush=True)
+for line in sys.stdin:
+    print(hashlib.md5(x).hexdigest(), flush=True)
+";
+    let backing = scratch.backing();
+    let words = [ZFOLIO, "run", "--quiet", "--memory", "2G", "--backing", &backing, "--"];
+    let mut run = Run(Dialogue::start(&[&words[..], &["python3", "-c", noise]].concat()));
+    until("its engine has seen all of it", || (run.memory("footprint_bytes") > 60 * MIB).then_some(()));
+    let sum = run.sum();
+    let held = run.memory("footprint_bytes");
+    let output = zfolio(&["reclaim", &run.pid(), "30M"]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let (left, out) = (run.memory("footprint_bytes"), run.counter("pswpout"));
+    assert!(left + 25 * MIB < held && left > 4 * MIB, "{left} of {held}");
+    assert!(out * 4096 > 25 * MIB, "{out} pages");
+    assert_eq!(run.sum(), sum);
+    assert_eq!(run.end(), Some(0));
+}
+
+#[test]
 fn who_gives_up_withdraws_what_he_has_asked_for() {
     let run = Run::start(&["--memory", "1G"]);
     let pid = run.pid();

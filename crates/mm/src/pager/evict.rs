@@ -52,7 +52,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         let deflated = self.deflate(deflate);
         let recompressed = actions.evict > 0 && self.recompress();
         let shrunk = actions.evict > 0 && self.shrink(actions.evict.min(most));
-        let written = self.write_back() | shrunk;
+        let written = self.write_back() | shrunk | (is_asked && self.write_raw());
         let is_above = self.limit.footprint() > self.marks().low;
         if actions.evict > 0
             && logged + evicted + deflated + self.inactive.in_flight() == 0
@@ -60,10 +60,10 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             && (is_above || is_asked)
         {
             // Nothing left to take: clean copies are memory too, and so is what an object holds of pages that are
-            // elsewhere. What somebody asks for takes nothing out of the pool that may be there.
+            // elsewhere, and the pool where there are areas.
             return self.drop_clean()
                 || dropped > 0
-                || is_above && self.write_some()
+                || self.write_some()
                 || self.limit.footprint() >= self.marks().high && self.recompress_at_last();
         }
         recompressed || written || dropped + logged + evicted + deflated > 0

@@ -153,6 +153,16 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             && matches!(self.write_batch(), WriteBack::Begun { .. } | WriteBack::Freed { .. })
     }
 
+    /// Has the oldest objects written as long as they are raw: they take as much of the pool as their pages did, and so
+    /// it frees nothing that these went there. True when some go.
+    pub(super) fn write_raw(&mut self) -> bool {
+        let mut any = false;
+        while self.objects.oldest_is_raw() && self.write_some() {
+            any = true;
+        }
+        any
+    }
+
     fn write_batch(&mut self) -> WriteBack {
         let came_to = self.objects.write_back();
         match came_to {

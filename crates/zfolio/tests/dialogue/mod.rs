@@ -96,12 +96,12 @@ impl Drop for Dialogue {
     }
 }
 
-/// A directory that goes with the test.
+/// A directory that goes with the test, where files are no memory.
 pub struct Scratch(pub PathBuf);
 
 impl Scratch {
     pub fn new(test: &str) -> Scratch {
-        let path = std::env::temp_dir().join(format!("zfolio-{test}-{}", std::process::id()));
+        let path = PathBuf::from("/var/tmp").join(format!("zfolio-{test}-{}", std::process::id()));
         fs::create_dir_all(&path).unwrap();
         Scratch(path)
     }

@@ -150,6 +150,11 @@ impl Entries {
         self.lru.first().map_or(0, |id| self.table[id as usize].pages.into())
     }
 
+    /// True where the object that goes to an area next is raw.
+    pub fn oldest_is_raw(&self) -> bool {
+        self.lru.first().is_some_and(|id| self.table[id as usize].is_raw())
+    }
+
     /// It lies in an area alone from now on: what it held in the pool.
     pub(super) fn leave_pool(&mut self, id: u32) -> Body {
         let o = &mut self.table[id as usize];
