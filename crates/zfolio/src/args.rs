@@ -109,7 +109,8 @@ Exit status:
     ///
     /// What is cold goes into the pool, although the limit does not ask for it, until the footprint is so much lower,
     /// no more goes out, or the process takes it back as fast. Nobody waits for room for its sake, the process keeps
-    /// its share, and it may grow again. How much it was is printed. Ctrl-C ends it with what has gone out.
+    /// its share, and it may grow again. How much it was is printed. Ctrl-C ends it without a
+    /// word: what has gone out is out.
     #[command(after_help = acts::RECLAIM_HELP)]
     Reclaim(Reclaim),
 
@@ -307,7 +308,8 @@ pub fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Cli, u8> {
     })
 }
 
-/// The line that was meant when `run` was left out: `zfolio python3 x.py`, `zfolio --memory 1G -- x`.
+/// The line that was meant when `run` was left out, or is not the first word: `zfolio python3 x.py`,
+/// `zfolio --memory 1G -- x`, `zfolio --memory 1G run x`.
 fn forgotten_run(error: &clap::Error, arguments: &[OsString]) -> Option<String> {
     use clap::error::ErrorKind::*;
     let first = arguments.get(1)?;
@@ -316,8 +318,12 @@ fn forgotten_run(error: &clap::Error, arguments: &[OsString]) -> Option<String> 
     {
         return None;
     }
-    let words: Vec<_> = arguments[1..].iter().map(|word| word.to_string_lossy()).collect();
-    let dashes = if words.iter().any(|word| word == "--") || words[0].starts_with('-') { "" } else { "-- " };
+    let mut words: Vec<_> = arguments[1..].iter().map(|word| word.to_string_lossy()).collect();
+    let is_behind = words[0].starts_with('-');
+    if let (true, Some(at)) = (is_behind, words.iter().position(|word| word == "run")) {
+        words.remove(at);
+    }
+    let dashes = if words.iter().any(|word| word == "--") || is_behind { "" } else { "-- " };
     Some(format!("zfolio run {dashes}{}", words.join(" ")))
 }
 
@@ -362,6 +368,7 @@ mod tests {
         for (line, expected) in [
             ("zfolio python3 x.py", "zfolio run -- python3 x.py"),
             ("zfolio --memory 1G -- x", "zfolio run --memory 1G -- x"),
+            ("zfolio --memory 1G run x", "zfolio run --memory 1G x"),
         ] {
             let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
             let error = Cli::try_parse_from(&words).unwrap_err();

@@ -3,11 +3,11 @@
 //! | PATH | what is used | size, where none is given |
 //! | --- | --- | --- |
 //! | a directory | a file in it without a name: gone with the run, however that ends | see [`default_bytes`] |
-//! | a file | the file, which is left empty | its own; of an empty file, as in a directory |
+//! | a file | the file, which is left as a hole | its own; of an empty file, as in a directory |
 //! | a block device | the device | its own |
 //!
-//! What holds anything but zeros is refused, unless `force` is given. What is mounted, swapped to, or another run's is
-//! refused in any case. O_DIRECT is used where the file system has it.
+//! What holds anything but zeros is refused, unless `force` is given, and so is what lies in memory (tmpfs). What is
+//! mounted, swapped to, or another run's is refused in any case. O_DIRECT is used where the file system has it.
 
 use crate::size::{Bytes, FORMS, LEAST_BYTES, Size};
 use anyhow::{Context, Result, bail};
@@ -78,9 +78,14 @@ impl Backing {
             return Err(format!("no path; {FORM}"));
         }
         let mut backing = Backing { path, size: None, priority: 0, force: false };
+        let mut names = Vec::new();
         for part in parts {
             let (name, value) =
                 part.split_once('=').map_or((part, None), |(name, value)| (name, Some(value)));
+            if names.contains(&name) {
+                return Err(format!("{name} is given twice"));
+            }
+            names.push(name);
             match (name, value) {
                 ("size", Some(value)) => {
                     backing.size =
@@ -106,8 +111,14 @@ impl Backing {
     pub fn open(&self) -> Result<Opened> {
         let path = self.path.display();
         let found = fs::metadata(&self.path).with_context(|| format!("{path}: cannot be used as an area"))?;
+        if !self.force && (found.is_dir() || found.is_file()) && is_in_memory(&self.path)? {
+            bail!(
+                "{path}: its files are memory (tmpfs); a directory on a disk such as /var/tmp helps, or ,force"
+            );
+        }
         let (file, bytes, is_emptied) = if found.is_dir() {
-            let file = open_direct(|direct| unnamed(&self.path, direct))?;
+            let file = open_direct(|direct| unnamed(&self.path, direct))
+                .with_context(|| format!("{path}: no file can be made in it"))?;
             let free = free_bytes(&self.path)?;
             let bytes = self.bytes(default_bytes(free), free)?;
             file.set_len(bytes).with_context(|| format!("{path}: no file of {}", Bytes(bytes)))?;
@@ -222,6 +233,14 @@ fn default_bytes(free: u64) -> u64 {
 fn free_bytes(path: &Path) -> Result<u64> {
     let of = rustix::fs::statvfs(path).with_context(|| format!("{}", path.display()))?;
     Ok(of.f_bavail * of.f_frsize)
+}
+
+/// True where files are memory that is not the program's: what goes there stays in RAM.
+fn is_in_memory(path: &Path) -> Result<bool> {
+    const TMPFS: u64 = 0x0102_1994;
+    const RAMFS: u64 = 0x8584_58f6;
+    let of = rustix::fs::statfs(path).with_context(|| format!("{}", path.display()))?;
+    Ok([TMPFS, RAMFS].contains(&(of.f_type as u64)))
 }
 
 /// Opens with O_DIRECT, or without it where the file system has none.

@@ -3,6 +3,7 @@
 use crate::control_socket::request::{Request, Task};
 use crate::descendants;
 use crate::lines::printable;
+use crate::out;
 use crate::runs::Run;
 use ask::{Answer, exchange};
 use std::io::{self, ErrorKind, Write};
@@ -43,11 +44,9 @@ pub fn ask(run: &Run, pid: u32, task: Task, time: Duration) -> Result<Answer, St
 /// Shows an answer: lines on standard output, what is wrong on standard error. The exit status.
 pub fn show(answer: &Answer) -> u8 {
     let text: String = answer.lines.iter().map(|line| format!("{}\n", printable(line))).collect();
-    let mut stdout = io::stdout();
-    // Who has closed the pipe has seen enough.
-    let _ = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
+    let status = out::show_with(&text, answer.status);
     if let Some(error) = &answer.error {
         let _ = writeln!(io::stderr(), "zfolio: {}", printable(error));
     }
-    answer.status
+    status
 }

@@ -10,6 +10,7 @@ use crate::cgroup::Memory;
 use crate::check::{Check, Remedy, Verdict};
 use crate::glibc;
 use crate::kernels::{self, Needs};
+use crate::out;
 use crate::probe::{self, Refused, Way};
 use crate::rundir::{LIBRARY, RunDir};
 use crate::swap::Swap;
@@ -25,7 +26,7 @@ use remedies::{CODE, GLIBC, NEWER_KERNEL, PROC, RIGHTS};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::fs;
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::path::PathBuf;
 use uffd::sites::Site;
 use uffd::sys::Errno;
@@ -76,16 +77,16 @@ pub fn run(args: &Doctor) -> u8 {
     let circumstances = circumstances(args.libc.clone());
     let checks: Vec<Check> =
         [kernel()].into_iter().chain(defects()).chain(essentials()).chain(circumstances).collect();
-    let mut stdout = std::io::stdout();
-    let colour = stdout.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-    let _ = stdout.write_all(text(&checks, colour).as_bytes());
+    let colour =
+        std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    let status = out::show_with(&text(&checks, colour), (!works(&checks)).into());
     if let Some(path) = &args.json
         && let Err(e) = fs::write(path, format!("{:#}\n", json(&checks)))
     {
         eprintln!("zfolio: --json {}: {e}", path.display());
         return 2;
     }
-    (!works(&checks)).into()
+    status
 }
 
 fn works(checks: &[Check]) -> bool {

@@ -65,6 +65,7 @@ mod handover;
 mod kernels;
 mod lines;
 mod metrics;
+mod out;
 mod probe;
 mod program;
 mod progress;

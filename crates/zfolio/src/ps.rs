@@ -2,11 +2,12 @@
 
 use crate::descendants::{self, Reason, Tree};
 use crate::lines::{clock, cut, printable};
+use crate::out;
 use crate::runs::{self, Run};
 use crate::size::Bytes;
 use crate::snapshot::Snapshot;
 use std::collections::HashSet;
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use terminal_size::{Width, terminal_size_of};
 
 /// What is above the columns.
@@ -20,15 +21,13 @@ const WIDTHS: [usize; 9] = [7, 6, 9, 6, 6, 6, 5, 9, 7];
 pub fn run() -> u8 {
     let mut lines = vec![line(TITLES.map(str::to_string))];
     lines.extend(runs::all().iter().map(row));
-    let mut stdout = std::io::stdout();
+    let stdout = std::io::stdout();
     let width = match terminal_size_of(&stdout) {
         Some((Width(width @ 1..), _)) if stdout.is_terminal() => usize::from(width),
         _ => usize::MAX,
     };
     let text: String = lines.iter().map(|line| cut(line, width) + "\n").collect();
-    // Who has closed the pipe has seen enough.
-    let _ = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
-    0
+    out::show_with(&text, 0)
 }
 
 /// The line of a run.
@@ -42,6 +41,8 @@ fn row(run: &Run) -> String {
     let (managed, unmanaged) = processes(run, &snapshot);
     let size = |bytes: u64| format!("{:#}", Bytes(bytes));
     let (stored, pool) = (snapshot.amount("stored_bytes"), snapshot.amount("pool_bytes"));
+    // What is in swap areas takes nothing of the pool.
+    let pooled = stored.saturating_sub(snapshot.amount("swapped_pages") * base::PAGE as u64);
     line([
         pid,
         size(snapshot.amount("max_bytes")),
@@ -49,7 +50,7 @@ fn row(run: &Run) -> String {
         size(snapshot.wanted_bytes()),
         size(stored),
         size(pool),
-        if pool == 0 { "-".into() } else { format!("{:.1}", stored as f64 / pool as f64) },
+        if pool == 0 { "-".into() } else { format!("{:.1}", pooled as f64 / pool as f64) },
         format!("{managed} of {}", managed + unmanaged),
         clock(run.elapsed_ns() / 1_000_000_000),
         command,

@@ -6,6 +6,7 @@ mod watch;
 use crate::args;
 use crate::descendants;
 use crate::lines::WIDTH;
+use crate::out;
 use crate::runs::{self, Run};
 use crate::snapshot::Snapshot;
 use memcg::Counts;
@@ -58,12 +59,7 @@ fn show(args: &args::Stat) -> Result<u8, String> {
         true => format!("{:#}\n", shown.json(&first, None)),
         false => shown.lines(&first, None).into_iter().map(|line| line + "\n").collect(),
     };
-    let mut stdout = io::stdout();
-    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-        // Who has closed the pipe has seen enough.
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(format!("standard output: {error}")),
-        _ => Ok(0),
-    }
+    out::show(&text).map(|()| 0)
 }
 
 impl Shown {

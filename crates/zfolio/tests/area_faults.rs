@@ -25,12 +25,13 @@ struct Scratch {
 
 impl Scratch {
     fn new(test: &str) -> Scratch {
-        let path = std::env::temp_dir().join(format!("zfolio-area-faults-{test}-{}", std::process::id()));
+        let path =
+            PathBuf::from("/var/tmp").join(format!("zfolio-area-faults-{test}-{}", std::process::id()));
         fs::create_dir_all(&path).unwrap();
         Scratch { path, is_mounted: false }
     }
 
-    /// A file system in memory of so many MiB; `None` where this user may mount none.
+    /// A file system in memory, which takes `force`, of so many MiB; `None` where this user may mount none.
     fn mounted(test: &str, mib: u64) -> Option<Scratch> {
         let mut scratch = Scratch::new(test);
         let size = format!("size={mib}M");
@@ -178,8 +179,8 @@ fn a_full_file_system_is_told_in_time_and_another_area_takes_the_rest() {
     let Some(full) = Scratch::mounted("enospc", 32) else { return skip("this user may not mount") };
     let rest = Scratch::new("enospc-rest");
     let json = rest.path.join("json");
-    let [first, second] =
-        [(&full, "24M,prio=10"), (&rest, "256M")].map(|(of, size)| format!("{},size={size}", of.path()));
+    let [first, second] = [(&full, "24M,prio=10,force"), (&rest, "256M")]
+        .map(|(of, size)| format!("{},size={size}", of.path()));
     let script = "echo started; read line; exec python3 -c \"$0\" 96 noise wait";
     let options = ["--memory", "64M", "--backing", &first, "--backing", &second];
     let mut child = zfolio(&json, &options, &["sh", "-c", script, FILLS]).spawn().unwrap();
@@ -323,7 +324,8 @@ fn until(what: &str, mut condition: impl FnMut() -> bool) {
 }
 
 fn endless(area: &Scratch) -> (Child, String) {
-    let options = ["--memory", "48M", "--area-faults", "slow=2", "--backing", area.path()];
+    let backing = format!("{},force", area.path());
+    let options = ["--memory", "48M", "--area-faults", "slow=2", "--backing", &backing];
     let mut child = Command::new(ZFOLIO)
         .args(["run", "--quiet"])
         .args(options)

@@ -16,7 +16,7 @@ struct Scratch(PathBuf);
 
 impl Scratch {
     fn new(test: &str) -> Scratch {
-        let path = std::env::temp_dir().join(format!("zfolio-areas-{test}-{}", std::process::id()));
+        let path = PathBuf::from("/var/tmp").join(format!("zfolio-areas-{test}-{}", std::process::id()));
         fs::create_dir_all(&path).unwrap();
         Scratch(path)
     }

@@ -43,7 +43,7 @@ struct Scratch(PathBuf);
 
 impl Scratch {
     fn new(name: &str) -> Scratch {
-        let path = std::env::temp_dir().join(format!("zfolio-counters-{name}-{}", std::process::id()));
+        let path = PathBuf::from("/var/tmp").join(format!("zfolio-counters-{name}-{}", std::process::id()));
         fs::create_dir_all(&path).unwrap();
         Scratch(path)
     }

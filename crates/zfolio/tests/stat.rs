@@ -194,6 +194,18 @@ fn listed(output: &Output, pid: &str) -> Vec<String> {
 }
 
 #[test]
+fn what_cannot_be_written_is_no_success() {
+    let run = Run::squeezed(&[]);
+    for words in [&["ps"][..], &["stat", &run.pid()], &["set", &run.pid()], &["doctor"]] {
+        let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let output = Command::new(ZFOLIO).args(words).stdout(full).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{words:?}: {said}");
+        assert!(said.starts_with("zfolio: standard output: No space left on device"), "{words:?}: {said}");
+    }
+}
+
+#[test]
 fn ps_lists_a_run_with_its_command_and_its_figures() {
     let run = Run::squeezed(&[]);
     let output = zfolio(&["ps"]);

@@ -15,7 +15,9 @@ pub fn compressors(long: bool) -> String {
     if long {
         text += "\n";
         for algorithm in Compressor::ALL {
-            text += &format!("\n{algorithm}:\n    {}", algorithm.description);
+            // A form is one word for whoever breaks lines.
+            let form = algorithm.to_string().replace("][,", "]\n    [,");
+            text += &format!("\n{form}:\n    {}", algorithm.description);
         }
         text += &format!(
             "\n\ndict=FILE: a dictionary, at most {} KiB: any bytes, or what `zstd --train` writes.",

@@ -10,7 +10,11 @@ struct Directory(PathBuf);
 
 impl Directory {
     fn new(name: &str) -> Directory {
-        let path = std::env::temp_dir().join(format!("zfolio-backing-{name}-{}", std::process::id()));
+        Directory::on("/var/tmp", name)
+    }
+
+    fn on(parent: &str, name: &str) -> Directory {
+        let path = Path::new(parent).join(format!("zfolio-backing-{name}-{}", std::process::id()));
         fs::create_dir_all(&path).unwrap();
         Directory(path)
     }
@@ -53,6 +57,7 @@ fn nonsense_is_refused_in_one_line_that_says_what_is_right() {
         ("", "no path"),
         (",size=1G", "no path"),
         ("/a,size=12Q", "size=12Q: expected a size such as 512M"),
+        ("/a,size=32M,force,size=64M", "size is given twice"),
         ("/a,prio=-1", "prio=-1: expected 0 to 32767"),
         ("/a,prio=32768", "expected 0 to 32767"),
         ("/a,prio=x", "expected 0 to 32767"),
@@ -98,6 +103,20 @@ fn an_area_is_written_and_read_as_its_alignment_asks() {
     opened.area.write(3 * MIB, &written.0).unwrap();
     opened.area.read(3 * MIB, &mut read.0).unwrap();
     assert!(read.0 == written.0);
+}
+
+#[test]
+fn what_lies_in_memory_is_refused() {
+    let directory = Directory::on("/dev/shm", "memory");
+    let path = directory.0.display();
+    for text in [path.to_string(), format!("{path}/file"), format!("{path},size=16M")] {
+        File::create(directory.0.join("file")).unwrap();
+        let error = open(text).unwrap_err();
+        assert!(error.contains("its files are memory"), "{error}");
+    }
+    assert_eq!(open(format!("{path},size=16M,force")).unwrap().area.bytes(), 16 * MIB);
+    let error = open("/proc,size=16M".into()).unwrap_err();
+    assert!(error.starts_with("/proc: "), "{error}");
 }
 
 #[test]

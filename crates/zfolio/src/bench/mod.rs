@@ -24,6 +24,7 @@ mod table;
 use crate::accelerator;
 use crate::args::{Bench, BenchTask, Compress};
 use crate::lines::Count;
+use crate::out;
 use crate::size::Bytes;
 use crate::sys;
 use candidate::Candidate;
@@ -32,7 +33,7 @@ use measure::{Step, measure};
 use process::Process;
 use sample::{Sample, divide};
 use std::fs::{self, File};
-use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -90,7 +91,7 @@ fn compress(args: &Compress) -> Result<(), (u8, String)> {
         fs::write(path, plot::svg(&report))
             .map_err(|error| failed(format!("--plot {}: {error}", path.display())))?;
     }
-    let mut stdout = io::stdout();
+    let stdout = io::stdout();
     let text = if args.json {
         format!("{:#}\n", report.json())
     } else {
@@ -98,13 +99,7 @@ fn compress(args: &Compress) -> Result<(), (u8, String)> {
             stdout.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
         report.text(if colour { ["\x1b[1m", "\x1b[0m"] } else { ["", ""] })
     };
-    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-        // Whoever read it has seen enough.
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
-            Err(failed(format!("standard output: {error}")))
-        }
-        _ => Ok(()),
-    }
+    out::show(&text).map_err(failed)
 }
 
 /// Whether a file can be written. One that was not there is not there afterwards.

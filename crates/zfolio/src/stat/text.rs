@@ -37,7 +37,7 @@ fn find(snapshot: &Snapshot, pid: u32) -> Option<&Managed> {
 }
 
 fn line(name: &str, text: String) -> String {
-    format!("  {name:<width$}{text}", width = INDENT - 2)
+    format!("  {name:<width$} {text}", width = INDENT - 3)
 }
 
 impl View<'_> {
@@ -69,16 +69,14 @@ impl View<'_> {
         let now = self.now;
         let clock = clock(self.elapsed_ns / 1_000_000_000);
         let mut lines = vec![format!("zfolio run {}, {clock}: {}", self.run, self.command)];
-        let squeezed = |stored: u64, pool: u64| match stored {
-            0 => "nothing".into(),
-            _ => {
-                format!(
-                    "{} in {}{} with {}",
-                    Bytes(stored),
-                    Bytes(pool),
-                    ratio(stored, pool),
-                    now.compressors
-                )
+        let squeezed = |stored: u64, pool: u64, swapped: u64| {
+            let (areas, ratio) = match swapped {
+                0 => ("", ratio(stored, pool)),
+                _ => (" and swap areas", String::new()),
+            };
+            match stored {
+                0 => "nothing".into(),
+                _ => format!("{} in {}{areas}{ratio} with {}", Bytes(stored), Bytes(pool), now.compressors),
             }
         };
         let holds = |held: u64, peak: u64, wanted: u64| {
@@ -93,7 +91,11 @@ impl View<'_> {
             lines.push(line("footprint", holds(held, process.footprint_peak_bytes, wanted)));
             lines.push(line(
                 "squeezed",
-                squeezed(managed.amount("stored_bytes"), managed.amount("pool_bytes")),
+                squeezed(
+                    managed.amount("stored_bytes"),
+                    managed.amount("pool_bytes"),
+                    managed.amount("swapped_pages"),
+                ),
             ));
         } else {
             let free = Bytes(now.amount("pot_bytes"));
@@ -102,7 +104,9 @@ impl View<'_> {
                 "footprint",
                 holds(now.held_bytes(), now.amount("peak_bytes"), now.wanted_bytes()),
             ));
-            lines.push(line("squeezed", squeezed(now.amount("stored_bytes"), now.amount("pool_bytes"))));
+            let [stored, pool, swapped] =
+                ["stored_bytes", "pool_bytes", "swapped_pages"].map(|name| now.amount(name));
+            lines.push(line("squeezed", squeezed(stored, pool, swapped)));
         }
         lines.extend(self.pages());
         lines
@@ -307,7 +311,7 @@ mod tests {
 zfolio run 4700, 1:12: python3 job.py
   limit       256 MiB; 0 B in the pot
   footprint   250 MiB, 250 MiB at the peak; wanted 1.21 GiB
-  squeezed    1.02 GiB in 125 MiB (8.4 to 1) with zstd:1
+  squeezed    1.02 GiB in 125 MiB and swap areas with zstd:1
   pages       268,000 stored, 1,200 same-filled, 31 incompressible, 554 swapped
   fault_ns    half in 20.5µs, 99 % in 90.0µs, longest 90.0µs
               half in 90.0µs, 99 % in 90.0µs since the last look

@@ -1,0 +1,23 @@
+//! What a command has to show, on the standard output.
+
+use std::io::{self, ErrorKind, Write};
+
+/// Writes it. An error is one line for the user; a pipe that was closed is none, since who closed it has seen enough.
+pub fn show(text: &str) -> Result<(), String> {
+    let mut stdout = io::stdout();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(format!("standard output: {error}")),
+        _ => Ok(()),
+    }
+}
+
+/// The same, and says what fails; the exit status, which is `status` where all was written.
+pub fn show_with(text: &str, status: u8) -> u8 {
+    match show(text) {
+        Ok(()) => status,
+        Err(why) => {
+            let _ = writeln!(io::stderr(), "zfolio: {why}");
+            1
+        }
+    }
+}
