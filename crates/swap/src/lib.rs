@@ -16,6 +16,7 @@
 //! - [`table`]: [`Table`], clusters and processes of the run
 //! - [`slots`]: [`Slots`], the clusters of one process
 //! - [`area`]: [`Area`], what stores bytes: a file or a block device
+//! - [`contents`]: what an area holds before it is one, and how it is left empty
 //! - [`fate`]: how often reads and writes fail, and which, by a seed; [`faulty`]: an area that does
 //! - [`seal`]: encryption, and whether an object is the one that was written
 
@@ -25,6 +26,7 @@
 extern crate alloc;
 
 pub mod area;
+pub mod contents;
 pub mod fate;
 pub mod faulty;
 pub mod place;

@@ -15,9 +15,9 @@ use base::Fd;
 use base::sys::DataFile;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use std::fs::{self, File, Metadata, OpenOptions};
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io::{self, Seek, SeekFrom};
 use std::os::fd::IntoRawFd;
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use swap::{Area, FileArea};
 
@@ -26,10 +26,6 @@ const FORM: &str = "expected PATH[,size=SIZE][,prio=N][,encrypt=yes][,force]";
 
 /// The highest priority, as swapon has it.
 const PRIORITY_MAX: i32 = 32767;
-
-/// How much of what has been there before is looked at: the beginning and the end, where file systems, partition tables
-/// and swap areas have their marks.
-const LOOKED_AT: (u64, u64) = (1 << 20, 64 << 10);
 
 /// An area as the user gives it.
 #[derive(Clone, Debug, PartialEq)]
@@ -289,31 +285,10 @@ fn fd(file: File) -> Fd {
     Fd::own(file.into_raw_fd() as usize)
 }
 
-/// Marks of what is often found, with the offset of each.
-const MARKS: [(&str, usize, &[u8]); 10] = [
-    ("a swap area", 4096 - 10, b"SWAPSPACE2"),
-    ("an ext2, ext3 or ext4 file system", 1024 + 56, &[0x53, 0xef]),
-    ("an XFS file system", 0, b"XFSB"),
-    ("a btrfs file system", 0x10040, b"_BHRfS_M"),
-    ("an f2fs file system", 1024, &[0x10, 0x20, 0xf5, 0xf2]),
-    ("a squashfs file system", 0, b"hsqs"),
-    ("an encrypted LUKS volume", 0, b"LUKS\xba\xbe"),
-    ("an LVM volume", 512, b"LABELONE"),
-    ("a partition table", 512, b"EFI PART"),
-    ("a partition table or boot sector", 510, &[0x55, 0xaa]),
-];
-
 /// What a file or device holds; `None` where it is zeros at the beginning and at the end.
 fn contents(file: &mut File) -> io::Result<Option<&'static str>> {
-    let (mut first, mut last) = (Vec::new(), Vec::new());
-    file.take(LOOKED_AT.0).read_to_end(&mut first)?;
-    let length = file.seek(SeekFrom::End(0))?;
-    file.seek(SeekFrom::Start(length.saturating_sub(LOOKED_AT.1)))?;
-    file.take(LOOKED_AT.1).read_to_end(&mut last)?;
-    let is_marked = |of: &&(&str, usize, &[u8])| first.get(of.1..).is_some_and(|rest| rest.starts_with(of.2));
-    let mark = MARKS.iter().find(is_marked).map(|of| of.0);
-    let has_data = first.iter().chain(&last).any(|byte| *byte != 0);
-    Ok(mark.or(has_data.then_some("data")))
+    let bytes = file.seek(SeekFrom::End(0))?;
+    swap::contents::contents(bytes, |at, to| file.read_exact_at(to, at))
 }
 
 #[cfg(test)]

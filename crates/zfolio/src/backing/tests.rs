@@ -1,7 +1,7 @@
 //! Areas as users give them.
 
 use super::*;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 
 const MIB: u64 = 1 << 20;
 
