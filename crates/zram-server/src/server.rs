@@ -4,7 +4,8 @@
 //! 1. the end first stops the disk of this machine, whose kernel writes back what its cache has;
 //! 2. then it closes the workers: no request begins any more, and those under way are done;
 //! 3. then the device is saved, which nobody changes any more;
-//! 4. the file gets its name when all of it is on the disk.
+//! 4. the file gets its name when all of it is on the disk;
+//! 5. then the backing device is emptied: the key to what lies there ends with the process.
 //!
 //! Where it cannot be saved, a signal ends the server all the same. `hot_remove` does not: the device is served on.
 
@@ -157,7 +158,7 @@ impl Server {
         }
     }
 
-    /// Ends it: saves what is to be saved, and removes its sockets. The exit status.
+    /// Ends it: saves what is to be saved, empties the backing device, and removes its sockets. The exit status.
     pub fn end(&self) -> u8 {
         let mut is_over = lock(&self.is_over);
         let stopped = self.disk.get().map_or(Ok(()), |disk| disk.stop());
@@ -194,8 +195,9 @@ impl Server {
         Ok(())
     }
 
-    /// Removes its sockets.
+    /// Removes its sockets, and what it has on the backing device.
     pub(crate) fn remove(&self) {
+        self.device.close_backing();
         for path in self
             .options
             .nbd_sockets()

@@ -17,8 +17,9 @@ use std::fs::{self, File};
 use std::io;
 use std::os::fd::IntoRawFd;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
+use swap::contents::{contents, empty};
 use swap::seal::{self, KEY, TAG};
 use swap::{Area, FileArea, Place, SLOT};
 use zeroize::Zeroizing;
@@ -75,6 +76,12 @@ struct Slots {
 /// An area, and the objects in it.
 pub struct BackingDevice {
     path: String,
+    /// True if its storage was opened by the path, and so is left empty.
+    is_owned: bool,
+    /// True if it was opened whatever it holds.
+    is_forced: bool,
+    /// True from the first write on.
+    is_written: AtomicBool,
     /// Until the device is reset.
     area: RwLock<Option<Box<dyn Area + Send + Sync>>>,
     key: Box<Zeroizing<[u8; KEY]>>,
@@ -103,22 +110,38 @@ fn open_alone(path: &str) -> io::Result<File> {
     }
 }
 
+/// Why a path is refused that holds something.
+fn held(path: &str, what: &str) -> String {
+    format!(
+        "holds {what}, which would be lost; backing_dev={path},force (--backing-dev {path},force) takes it all the same"
+    )
+}
+
 /// One object that is about to be written: its length in bytes, and what it is.
 pub type Outgoing = (usize, Form);
 
 impl BackingDevice {
-    /// Opens a file or a block device, which nobody else has then. A file has the size that it has.
+    /// Opens a file or a block device, which nobody else has then. A file has the size that it has. One that holds
+    /// anything is refused, unless `is_forced`. It is left empty when it is closed.
     ///
     /// # Errors
     ///
     /// [`Error::Path`].
-    pub fn open(path: &str) -> Result<BackingDevice, Error> {
+    pub fn open(path: &str, is_forced: bool) -> Result<BackingDevice, Error> {
         let named = |error| Error::Path { path: path.to_string(), error };
         let plain = |errno: Errno| named(io::Error::from_raw_os_error(errno.0.into()));
         let file = open_alone(path).map_err(named)?;
         let file = DataFile::new(Fd::own(file.into_raw_fd() as usize)).map_err(plain)?;
         let bytes = file.size().map_err(plain)?;
-        BackingDevice::new(path, Box::new(FileArea::new(file, bytes)))
+        let area = FileArea::new(file, bytes);
+        let found =
+            if is_forced { None } else { contents(bytes, |at, to| area.read(at, to)).map_err(plain)? };
+        if let Some(what) = found {
+            return Err(named(io::Error::other(held(path, what))));
+        }
+        let mut device = BackingDevice::new(path, Box::new(area))?;
+        (device.is_owned, device.is_forced) = (true, is_forced);
+        Ok(device)
     }
 
     /// An area that somebody has opened.
@@ -142,6 +165,9 @@ impl BackingDevice {
         }
         Ok(BackingDevice {
             path: path.to_string(),
+            is_owned: false,
+            is_forced: false,
+            is_written: AtomicBool::new(false),
             area: RwLock::new(Some(area)),
             key,
             serial: AtomicU64::new(0),
@@ -188,6 +214,7 @@ impl BackingDevice {
             parked.push(Parked { place, tag: seal::seal(&self.key, &place, object), form: *form });
             at += slots;
         }
+        self.is_written.store(true, Relaxed);
         if let Err(errno) = self.with_area(|area| area.write((first * SLOT) as u64, &buffer[..count * SLOT]))
         {
             self.lock().give(first, count);
@@ -264,9 +291,23 @@ impl BackingDevice {
         Ok(())
     }
 
-    /// Closes the area, so that others may have it. What lies in it cannot be read any more.
+    /// Closes the area, so that others may have it. What lies in it cannot be read any more: a file or block device
+    /// that was opened by its path is left empty.
     pub fn close(&self) {
-        *self.area.write().unwrap_or_else(PoisonError::into_inner) = None;
+        self.leave(self.is_forced);
+    }
+
+    /// Closes the area. One that was opened by its path is left empty if anything was written to it, or it `is_taken`
+    /// as a whole.
+    fn leave(&self, is_taken: bool) {
+        let area = self.area.write().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(area) = area
+            && self.is_owned
+            && (is_taken || self.is_written.load(Relaxed))
+        {
+            // Storage that refuses keeps what it has: the next device is told that it holds data.
+            let _ = empty(&*area);
+        }
     }
 
     fn with_area(&self, ask: impl FnOnce(&dyn Area) -> Result<(), Errno>) -> Result<(), Errno> {
@@ -276,6 +317,13 @@ impl BackingDevice {
 
     fn lock(&self) -> MutexGuard<'_, Slots> {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for BackingDevice {
+    /// What no disk has written to keeps what it holds, also if that was forced.
+    fn drop(&mut self) {
+        self.leave(false);
     }
 }
 

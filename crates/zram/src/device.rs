@@ -297,6 +297,22 @@ impl<B: Backing> Device<B> {
         }
     }
 
+    /// Closes the backing device for good, at the end of a device that is not used any more: blocks that were written
+    /// back cannot be read from then on. What `backing_dev` opened is left empty. Commands under way end with
+    /// [`Error::NotInitialised`] before this returns.
+    pub fn close_backing(&self) {
+        let disk = {
+            let mut control = self.control();
+            control.backing = None;
+            control.disk.clone()
+        };
+        if let Some(disk) = disk {
+            disk.stop();
+            let _keeper = self.keeper();
+            disk.close_backing();
+        }
+    }
+
     /// Recomputes every counter and reference. Only while no other thread uses the device; for tests.
     ///
     /// # Errors

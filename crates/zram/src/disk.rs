@@ -196,6 +196,11 @@ impl<B: Backing> Disk<B> {
             self.free_unreferred(&replaced);
         }
         self.pool.compact(usize::MAX);
+        self.close_backing();
+    }
+
+    /// Closes the backing device, if there is one.
+    pub fn close_backing(&self) {
         self.backing.iter().for_each(BackingDevice::close);
     }
 

@@ -152,7 +152,10 @@ pub struct Serve {
     pub mem_limit: Option<String>,
 
     /// Write to this file or block device what `writeback` names; all of it encrypted
-    #[arg(long, value_name = "PATH", help_heading = "Device")]
+    ///
+    /// It is left empty at the end. One that holds anything is refused without `force`, also where the server before
+    /// was killed.
+    #[arg(long, value_name = "PATH[,force]", help_heading = "Device")]
     pub backing_dev: Option<String>,
 
     /// Fill the device from FILE, which --save has written

@@ -196,3 +196,66 @@ fn a_device_that_cannot_be_saved_is_served_on_and_one_without_a_size_saves_nothi
     assert_eq!(served.end(libc::SIGTERM).0, Some(0));
     assert!(!file.exists());
 }
+
+/// Writes what does not shrink to a device, and has it leave RAM.
+fn write_back(served: &Served) {
+    let (mut client, _) = Client::connect(&served.socket);
+    let mut word = 1u64;
+    let mut noise = || {
+        word = word.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (word >> 56) as u8
+    };
+    let data: Vec<u8> = (0..65536).map(|_| noise()).collect();
+    client.begin(WRITE, 0, 65536);
+    client.send(&data);
+    assert_eq!(client.answer(), 0);
+    drop(client);
+    served.said("set", &["writeback=huge"]);
+    assert_eq!(served.figure("bd_count"), 16);
+}
+
+#[test]
+fn a_file_that_blocks_go_to_is_refused_with_data_and_left_empty() {
+    let path = std::env::temp_dir().join(format!("zfolio-zram-{}.backing", std::process::id()));
+    let name = path.to_str().unwrap();
+    let is_empty = || fs::read(&path).unwrap() == vec![0; 2 << 20];
+    let mut foreign = b"mine".to_vec();
+    foreign.resize(2 << 20, 0);
+    fs::write(&path, &foreign).unwrap();
+    let refused = || {
+        let socket = format!("{name}.sock");
+        let output = zfolio(&["--disksize", "16M", "--backing-dev", name, "--vhost-user", &socket]);
+        let (status, said) = refusal(&output);
+        let expected =
+            format!("{name}: holds data, which would be lost; backing_dev={name},force (--backing-dev ");
+        assert_eq!((status, said.contains(&expected)), (Some(1), true), "{said}");
+    };
+    refused();
+    assert!(fs::read(&path).unwrap() == foreign);
+    let (saved, forced) = (format!("{name}.saved"), format!("{name},force"));
+    let Some(served) =
+        Served::start("backing", &["--disksize", "16M", "--backing-dev", &forced, "--save", &saved])
+    else {
+        return;
+    };
+    assert_eq!(served.said("show", &["backing_dev"]), format!("{name}\n"));
+    write_back(&served);
+    let (status, directory) = served.end(libc::SIGTERM);
+    assert_eq!((status, is_empty()), (Some(0), true));
+
+    // What was written back is in the file that it was saved to.
+    let mut served = Served::again(directory, &["--load", &saved, "--backing-dev", name]);
+    assert_eq!(served.figure("orig_data_bytes"), 65536);
+    write_back(&served);
+    super::served::until("it is closed", || (served.figure("clients") == 0).then_some(()));
+    served.said("hot_remove", &[]);
+    let (status, directory) = served.wait();
+    assert_eq!((status, is_empty()), (Some(0), true));
+
+    let served = Served::again(directory, &["--disksize", "16M", "--backing-dev", name]);
+    write_back(&served);
+    drop(served.end(libc::SIGKILL));
+    refused();
+    fs::remove_file(path).unwrap();
+    fs::remove_file(saved).unwrap();
+}

@@ -70,7 +70,12 @@ pub static ATTRIBUTES: &[Attribute] = &[
         "makes objects denser",
     ),
     attribute("idle", Access::Set, "all, or a number of seconds", "marks blocks idle"),
-    attribute("backing_dev", Access::Both, "PATH, or none", "a file or block device for what leaves RAM"),
+    attribute(
+        "backing_dev",
+        Access::Both,
+        "PATH[,force], or none",
+        "a file or block device for what leaves RAM; with force whatever it holds",
+    ),
     attribute(
         "writeback",
         Access::Set,
@@ -135,6 +140,16 @@ fn columns<const N: usize>(numbers: [u64; N]) -> String {
     numbers.map(|number| format!("{number:>8}")).join(" ")
 }
 
+/// Opens what `PATH[,force]` names: nothing for none. A path may have commas.
+fn open_backing(value: &str, refused: &dyn Fn() -> Error) -> Result<Option<BackingDevice>, Error> {
+    let (path, is_forced) = value.strip_suffix(",force").map_or((value, false), |path| (path, true));
+    match (path, is_forced) {
+        ("none" | "", false) => Ok(None),
+        ("", true) => Err(refused()),
+        _ => BackingDevice::open(path, is_forced).map(Some),
+    }
+}
+
 /// The algorithms, with the chosen one in brackets.
 fn choice(chosen: &Algorithm) -> String {
     let name = |name: &str| {
@@ -171,10 +186,7 @@ impl<B: Backing> Device<B> {
                     Ok(())
                 })?;
             }
-            "backing_dev" => self.replace_backing(|| match value {
-                "none" | "" => Ok(None),
-                path => BackingDevice::open(path).map(Some),
-            })?,
+            "backing_dev" => self.replace_backing(|| open_backing(value, &refused))?,
             "writeback" => self.write_back(value, &refused)?,
             "compressed_writeback" => {
                 of.is_writeback_compressed.store(yes_no(value).ok_or_else(refused)?, Relaxed);

@@ -331,3 +331,58 @@ fn a_backing_device_is_one_devices_until_that_is_reset() {
     second.set("backing_dev", name).unwrap();
     std::fs::remove_file(path).unwrap();
 }
+
+/// A file of 1 MiB for a test, which holds `data` at its beginning; its path, with a comma.
+fn backing_file(test: &str, data: &[u8]) -> std::path::PathBuf {
+    let path = std::env::temp_dir().join(format!("zram-{test},{}", std::process::id()));
+    let mut bytes = data.to_vec();
+    bytes.resize(1 << 20, 0);
+    std::fs::write(&path, bytes).unwrap();
+    path
+}
+
+fn is_empty(path: &std::path::Path) -> bool {
+    let bytes = std::fs::read(path).unwrap();
+    bytes.len() == 1 << 20 && bytes.iter().all(|byte| *byte == 0)
+}
+
+#[test]
+fn a_backing_device_that_holds_data_is_refused_without_force() {
+    let path = backing_file("held", b"mine");
+    let name = path.to_str().unwrap();
+    let device = Device::new();
+    let refusal = device.set("backing_dev", name).unwrap_err().to_string();
+    let expected = format!("{name}: holds data, which would be lost; backing_dev={name},force ");
+    assert!(refusal.starts_with(&expected) && !refusal.contains('\n'), "{refusal}");
+    assert_eq!(device.show("backing_dev").unwrap(), "none");
+    assert!(matches!(device.set("backing_dev", ",force"), Err(Error::Invalid { .. })));
+    device.set("backing_dev", &format!("{name},force")).unwrap();
+    assert_eq!(device.show("backing_dev").unwrap(), name);
+    device.set("backing_dev", "none").unwrap();
+    assert!(std::fs::read(&path).unwrap().starts_with(b"mine"), "no disk has used it");
+    device.set("backing_dev", &format!("{name},force")).unwrap();
+    device.set("disksize", "1M").unwrap();
+    assert_eq!(device.show("backing_dev").unwrap(), name);
+    device.set("reset", "1").unwrap();
+    assert!(is_empty(&path), "it was taken");
+    std::fs::remove_file(path).unwrap();
+}
+
+#[test]
+fn a_backing_device_is_left_empty_for_the_next() {
+    let path = backing_file("left", b"");
+    let name = path.to_str().unwrap();
+    let ends: [fn(Device); 3] =
+        [|device| device.set("reset", "1").unwrap(), |device| device.close_backing(), drop];
+    for end in ends {
+        let device = Device::new().log_to(|_| ());
+        device.set("backing_dev", name).unwrap();
+        device.set("disksize", "1M").unwrap();
+        device.write(&mut device.worker(), 0, &noise(1)).unwrap();
+        device.set("writeback", "huge").unwrap();
+        assert!(!is_empty(&path));
+        end(device);
+        assert!(is_empty(&path));
+    }
+    std::fs::remove_file(path).unwrap();
+}
