@@ -198,11 +198,11 @@ impl BackingDevice {
     ///
     /// # Errors
     ///
-    /// [`Error::NoSpace`] if there are not as many slots in a row; [`Error::Path`] if the area refuses. Then the area
-    /// has none of them.
+    /// [`Error::BackingFull`] if there are not as many slots in a row; [`Error::Path`] if the area refuses. Then the
+    /// area has none of them.
     pub fn write(&self, buffer: &mut [u8], all: &[Outgoing], mut each: impl FnMut(u32)) -> Result<(), Error> {
         let count: usize = all.iter().map(|(bytes, _)| bytes.div_ceil(SLOT)).sum();
-        let first = self.lock().take(count).ok_or(Error::NoSpace)?;
+        let first = self.lock().take(count).ok_or_else(|| Error::BackingFull(self.path.clone()))?;
         let (mut at, mut parked) = (0, Vec::with_capacity(all.len()));
         for (bytes, form) in all {
             let slots = bytes.div_ceil(SLOT);
@@ -403,11 +403,11 @@ mod tests {
         assert!(device.read(4, &mut buffer).is_err(), "it was released");
         let mut buffer = vec![9; 62 * SLOT];
         let full = device.write(&mut buffer, &[(62 * SLOT, Form::Object)], |_| ());
-        assert!(matches!(full, Err(Error::NoSpace)));
+        assert!(matches!(full, Err(Error::BackingFull(_))));
         device.write(&mut buffer, &[(58 * SLOT, Form::Object)], |id| ids.push(id)).unwrap();
         device.write(&mut buffer, &[(4 * SLOT, Form::Object)], |id| ids.push(id)).unwrap();
         device.check(ids.iter().copied()).unwrap();
         assert_eq!(device.used_slots(), 70);
-        assert!(matches!(device.write(&mut buffer, &[(1, Form::Page)], |_| ()), Err(Error::NoSpace)));
+        assert!(matches!(device.write(&mut buffer, &[(1, Form::Page)], |_| ()), Err(Error::BackingFull(_))));
     }
 }

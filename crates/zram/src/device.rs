@@ -274,8 +274,8 @@ impl<B: Backing> Device<B> {
     /// # Errors
     ///
     /// [`Error::NotSaved`] if anything is damaged or missing; [`Error::NoSpace`], [`Error::NoMemory`];
-    /// [`Error::Busy`] if the device has a disksize, or `writeback_limit` is used up; [`Error::Path`] if the backing
-    /// device refuses.
+    /// [`Error::Busy`] if the device has a disksize, or `writeback_limit` is used up; [`Error::BackingFull`], and
+    /// [`Error::Path`] if the backing device refuses.
     pub fn load(&self, from: &mut impl Read) -> Result<(), Error> {
         let header = read_header(from)?;
         let mut control = self.control();

@@ -18,6 +18,8 @@ pub enum Error {
     },
     /// ENOSPC: the pool has no memory, or `mem_limit` is reached. The blocks hold what they held.
     NoSpace,
+    /// ENOSPC: the backing device of this path has no room. What was to go there stays in memory.
+    BackingFull(String),
     /// EIO: the object of this block is not what was stored, or the backing device does not give it.
     Damaged {
         /// The number of the block.
@@ -56,7 +58,7 @@ impl Error {
     pub fn errno(&self) -> Errno {
         match self {
             Error::Outside { .. } | Error::Invalid { .. } | Error::NotSaved(_) => Errno::EINVAL,
-            Error::NoSpace => Errno::ENOSPC,
+            Error::NoSpace | Error::BackingFull(_) => Errno::ENOSPC,
             Error::Damaged { .. } => Errno::EIO,
             Error::NotInitialised => Errno::ENXIO,
             Error::Busy(_) => Errno::EBUSY,
@@ -75,6 +77,7 @@ impl fmt::Display for Error {
                 write!(f, "{len_bytes} bytes at {offset} are not within the device of {disksize_bytes} bytes")
             }
             Error::NoSpace => f.write_str("the pool has no memory for it, or mem_limit is reached"),
+            Error::BackingFull(path) => write!(f, "{path}: the backing device is full"),
             Error::Damaged { block, cause } => write!(f, "block {block} cannot be read: {cause}"),
             Error::NotInitialised => f.write_str("the device has no disksize"),
             Error::Busy(why) => f.write_str(why),

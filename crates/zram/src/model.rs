@@ -271,7 +271,7 @@ impl Model {
         let (name, value) = *self.random.pick(&commands);
         self.log.push(format!("{name}={value}"));
         match self.device.set(name, value) {
-            Ok(()) | Err(Error::NoSpace) => {}
+            Ok(()) | Err(Error::NoSpace | Error::BackingFull(_)) => {}
             Err(Error::Path { .. }) if self.is_faulty => {}
             Err(error) => panic!("{name} {value}: {error}: {:#?}", self.log),
         }

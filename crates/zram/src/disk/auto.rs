@@ -53,7 +53,7 @@ impl<B: Backing> Disk<B> {
                 match self.write_back_group(scratch, (number, lock), &choose, left) {
                     Ok(slots) => left = left.saturating_sub(slots),
                     // The backing device is full, or refuses: the rest of the tick is for the pool.
-                    Err(Error::NoSpace | Error::Path { .. } | Error::Busy(_)) => {
+                    Err(Error::BackingFull(_) | Error::Path { .. } | Error::Busy(_)) => {
                         (is_refused, left) = (true, left.min(most / 2));
                     }
                     Err(error) => return Err(error),

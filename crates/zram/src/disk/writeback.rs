@@ -42,7 +42,7 @@ impl<B: Backing> Disk<B> {
     ///
     /// # Errors
     ///
-    /// [`Error::Busy`] if the limit is used up; [`Error::NoSpace`] if the backing device is full; [`Error::Path`] if it
+    /// [`Error::Busy`] if the limit is used up; [`Error::BackingFull`]; [`Error::Path`] if it
     /// refuses. What was not written stays in the pool. [`Error::Invalid`]: there is no backing device;
     /// [`Error::NotInitialised`]: the device is reset meanwhile.
     pub fn write_back(&self, scratch: &mut Scratch, what: &Writeback) -> Result<(), Error> {
@@ -122,7 +122,7 @@ impl<B: Backing> Disk<B> {
             };
             match self.send(scratch, backing, lock, (&items, version)) {
                 // There may be as many slots as one object needs, though not in a row for all.
-                Err(Error::NoSpace) if items.len() > 1 => batch = 1,
+                Err(Error::BackingFull(_)) if items.len() > 1 => batch = 1,
                 sent => {
                     let (slots, left) = sent?;
                     written += slots;

@@ -265,7 +265,11 @@ fn a_full_area_leaves_the_rest_in_ram() {
     let (device, mut worker) = with_area(5);
     (0..9).for_each(|n| device.write(&mut worker, n * BLOCK as u64, &noise(n)).unwrap());
     device.set("writeback_batch_size", "2").unwrap();
-    assert!(matches!(device.set("writeback", "huge"), Err(Error::NoSpace)));
+    let full = device.set("writeback", "huge").unwrap_err();
+    assert_eq!(
+        (full.to_string(), full.errno()),
+        ("memory: the backing device is full".into(), base::Errno::ENOSPC)
+    );
     assert_eq!(device.stats().bd_count, 5);
     for n in 0..9 {
         let mut read = vec![0; BLOCK];

@@ -74,7 +74,7 @@ fn what_there_is_no_memory_for_is_loaded_to_the_area() {
     assert!(matches!(limited().load(&mut &saved[..]), Err(Error::NoSpace)), "without an area");
     let small = limited();
     small.set_backing("memory", Box::new(area(100))).unwrap();
-    assert!(matches!(small.load(&mut &saved[..]), Err(Error::NoSpace)), "the area is full");
+    assert!(matches!(small.load(&mut &saved[..]), Err(Error::BackingFull(_))), "the area is full");
     assert_eq!(small.disksize_bytes(), 0);
 
     for saved in [saved, damaged.clone()] {

@@ -47,7 +47,7 @@ fn commands(device: &Device, end: &AtomicBool) {
             ("compact", "1"),
         ] {
             match device.set(name, value) {
-                Ok(()) | Err(Error::NoSpace | Error::Invalid { .. }) => {}
+                Ok(()) | Err(Error::NoSpace | Error::BackingFull(_) | Error::Invalid { .. }) => {}
                 Err(error) => panic!("{name}: {error}"),
             }
         }
