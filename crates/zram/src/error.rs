@@ -35,8 +35,8 @@ pub enum Error {
     Invalid {
         /// The attribute.
         attribute: String,
-        /// What it takes.
-        accepted: String,
+        /// The value, and why it is refused.
+        why: String,
     },
     /// ENOMEM: there is no memory for tables or a compressor.
     NoMemory,
@@ -81,7 +81,7 @@ impl fmt::Display for Error {
             Error::Damaged { block, cause } => write!(f, "block {block} cannot be read: {cause}"),
             Error::NotInitialised => f.write_str("the device has no disksize"),
             Error::Busy(why) => f.write_str(why),
-            Error::Invalid { attribute, accepted } => write!(f, "{attribute}: accepted is {accepted}"),
+            Error::Invalid { attribute, why } => write!(f, "{attribute}: {why}"),
             Error::NoMemory => f.write_str("there is no memory for tables or a compressor"),
             Error::Path { path, error } => write!(f, "{path}: {error}"),
             Error::Io(error) => error.fmt(f),

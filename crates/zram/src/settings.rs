@@ -94,7 +94,7 @@ impl Algorithm {
     /// One line: the algorithm takes none, or the dictionary is empty or too long.
     pub fn with_dictionary(self, dictionary: &[u8]) -> Result<Algorithm, String> {
         if dictionary.is_empty() || dictionary.len() > FILE_MAX_BYTES {
-            return Err(format!("a dictionary of 1 to {FILE_MAX_BYTES} bytes"));
+            return Err(format!("accepted is a dictionary of 1 to {FILE_MAX_BYTES} bytes"));
         }
         let text = format!("{}:{},dict=FILE", self.compressor.name(), self.compressor.level());
         let compressor = Compressor::parse(&text).map_err(|error| error.to_string())?;

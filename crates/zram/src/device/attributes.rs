@@ -6,6 +6,7 @@ use crate::backing::BackingDevice;
 use crate::error::Error;
 use crate::settings::Algorithm;
 use acomp::Compressor;
+use std::fmt;
 use std::sync::atomic::Ordering::Relaxed;
 use zsmalloc::Backing;
 
@@ -100,8 +101,14 @@ pub static ATTRIBUTES: &[Attribute] = &[
 ];
 
 /// The refusal of a value.
-pub(super) fn invalid(attribute: &str, accepted: impl Into<String>) -> Error {
-    Error::Invalid { attribute: attribute.to_string(), accepted: accepted.into() }
+pub(super) fn invalid(attribute: &str, value: &str, why: impl fmt::Display) -> Error {
+    let why = if value.is_empty() { format!("\"\": {why}") } else { format!("{value}: {why}") };
+    Error::Invalid { attribute: attribute.to_string(), why }
+}
+
+/// The refusal of an attribute, whatever its value is.
+fn refusal(attribute: &str, why: &str) -> Error {
+    Error::Invalid { attribute: attribute.to_string(), why: why.to_string() }
 }
 
 /// The attribute of a name.
@@ -109,7 +116,7 @@ fn find(name: &str) -> Result<&'static Attribute, Error> {
     let found = ATTRIBUTES.iter().find(|attribute| attribute.name == name);
     found.ok_or_else(|| {
         let names: Vec<&str> = ATTRIBUTES.iter().map(|attribute| attribute.name).collect();
-        invalid(name, format!("one of {}", names.join(", ")))
+        refusal(name, &format!("no such attribute: accepted are {}", names.join(", ")))
     })
 }
 
@@ -161,7 +168,7 @@ fn choice(chosen: &Algorithm) -> String {
 impl<B: Backing> Device<B> {
     pub(super) fn set_attribute(&self, name: &str, value: &str) -> Result<(), Error> {
         let attribute = find(name)?;
-        let refused = || invalid(name, attribute.accepted);
+        let refused = || invalid(name, value, format_args!("accepted is {}", attribute.accepted));
         let positive = || value.parse::<u64>().ok().filter(|number| *number > 0).ok_or_else(refused);
         let of = &self.tunables;
         match name {
@@ -208,7 +215,7 @@ impl<B: Backing> Device<B> {
             "auto_writeback" => of.auto_writeback_s.store(value.parse().map_err(|_| refused())?, Relaxed),
             "auto_max_pages" => of.auto_max_pages.store(value.parse().map_err(|_| refused())?, Relaxed),
             _ if attribute.access == Access::Show => {
-                return Err(invalid(name, "nothing: it can only be shown"));
+                return Err(refusal(name, "it can only be shown"));
             }
             _ => return Err(refused()),
         }
@@ -217,7 +224,7 @@ impl<B: Backing> Device<B> {
 
     pub(super) fn show_attribute(&self, name: &str) -> Result<String, Error> {
         if find(name)?.access == Access::Set {
-            return Err(invalid(name, "a value to set: it cannot be shown"));
+            return Err(refusal(name, "it can only be set"));
         }
         let (of, stats) = (&self.tunables, self.stats());
         Ok(match name {
@@ -257,7 +264,7 @@ impl<B: Backing> Device<B> {
             "bd_stat" => columns([stats.bd_count, stats.bd_reads, stats.bd_writes]),
             "debug_stat" => self.debug_stat(),
             "block_state" => self.with_disk(|disk| disk.block_state())?.trim_end().to_string(),
-            _ => return Err(invalid(name, "nothing: it cannot be shown")),
+            _ => return Err(refusal(name, "it cannot be shown")),
         })
     }
 
@@ -280,7 +287,7 @@ impl<B: Backing> Device<B> {
     /// Sets an algorithm as long as there is no disk.
     pub(super) fn set_algorithm(&self, priority: usize, text: &str) -> Result<(), Error> {
         let name = if priority == 0 { "comp_algorithm" } else { "recomp_algorithm" };
-        let algorithm = Algorithm::parse(text).map_err(|error| invalid(name, error))?;
+        let algorithm = Algorithm::parse(text).map_err(|error| invalid(name, text, error))?;
         let mut control = self.control();
         if control.disk.is_some() {
             return Err(INITIALISED);

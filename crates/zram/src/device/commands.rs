@@ -70,7 +70,7 @@ impl<B: Backing> Device<B> {
         }
         let at = at.ok_or_else(refused)?;
         let mut algorithm = settings.algorithm(at).ok_or_else(refused)?;
-        let named = |error: String| invalid("algorithm_params", error);
+        let named = |error: String| invalid("algorithm_params", value, error);
         if let Some(level) = level {
             algorithm = algorithm.at_level(level).map_err(named)?;
         }
@@ -78,7 +78,7 @@ impl<B: Backing> Device<B> {
             algorithm = algorithm.with_dictionary(&dictionary).map_err(named)?;
         }
         if algorithm.open(0).is_err() {
-            return Err(named("a dictionary that the algorithm reads".to_string()));
+            return Err(named("accepted is a dictionary that the algorithm reads".to_string()));
         }
         let mut control = self.control();
         if control.disk.is_some() {

@@ -47,8 +47,8 @@ impl<B: Backing> Disk<B> {
     /// [`Error::NotInitialised`]: the device is reset meanwhile.
     pub fn write_back(&self, scratch: &mut Scratch, what: &Writeback) -> Result<(), Error> {
         if self.backing.is_none() {
-            let accepted = "a device with backing_dev".to_string();
-            return Err(Error::Invalid { attribute: "writeback".to_string(), accepted });
+            let why = "the device has no backing_dev, which is set before its disksize".to_string();
+            return Err(Error::Invalid { attribute: "writeback".to_string(), why });
         }
         match what {
             Writeback::Kind(which) => self.table.iter_from(0).try_for_each(|of| {

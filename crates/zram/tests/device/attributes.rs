@@ -18,6 +18,34 @@ fn a_refusal_is_one_line_that_says_what_is_accepted() {
             Err(error) => assert_eq!(attribute.access, Access::Set, "{}: {error}", attribute.name),
         }
     }
+    for (name, value, expected) in [
+        ("none", "1", "none: no such attribute: accepted are disksize, initstate, "),
+        ("mm_stat", "1", "mm_stat: it can only be shown"),
+        ("compact", "no", "compact: no: accepted is a positive number"),
+        ("compact", "", "compact: \"\": accepted is a positive number"),
+        ("comp_algorithm", "foo", "comp_algorithm: foo: no such compressor: accepted are lz4["),
+        (
+            "comp_algorithm",
+            "zstd,dict=a",
+            "comp_algorithm: zstd,dict=a: a dictionary is given by algorithm_params",
+        ),
+        (
+            "recomp_algorithm",
+            "algo=zstd:99",
+            "recomp_algorithm: zstd:99: no such LEVEL of zstd: accepted is zstd[",
+        ),
+        (
+            "algorithm_params",
+            "level=0",
+            "algorithm_params: level=0: no such ACCELERATION of lz4: accepted is lz4[",
+        ),
+        ("writeback", "huge", "writeback: the device has no backing_dev, which is set before its disksize"),
+        ("writeback", "all", "writeback: all: accepted is [type=]idle|huge|"),
+    ] {
+        let line = device.set(name, value).unwrap_err().to_string();
+        assert!(line.starts_with(expected), "{line}");
+    }
+    assert_eq!(device.show("compact").unwrap_err().to_string(), "compact: it can only be set");
     assert!(matches!(device.set("none", "1"), Err(Error::Invalid { .. })));
     assert!(matches!(device.show("none"), Err(Error::Invalid { .. })));
 }
