@@ -63,7 +63,7 @@ impl Server for Connection {
             // What nbdkit would say of it names a file that the user has never seen.
             Err(why) => {
                 eprintln!("zfolio: {why}");
-                std::process::exit(1);
+                std::process::exit(why.status.into());
             }
         }
     }

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use zram::{ATTRIBUTES, Access, Error};
 
 /// Exit status: it cannot be done now.
-const REFUSED: u8 = 1;
+pub(crate) const REFUSED: u8 = 1;
 
 /// Exit status: what was asked for is wrong.
 const WRONG: u8 = 2;
@@ -126,9 +126,13 @@ fn hot_remove(server: &Server) -> Answer {
     Answer::default()
 }
 
+/// The exit status of who asked for it.
+pub(crate) fn status(error: &Error) -> u8 {
+    if matches!(error, Error::Invalid { .. }) { WRONG } else { REFUSED }
+}
+
 fn refusal(error: &Error) -> Answer {
-    let status = if matches!(error, Error::Invalid { .. }) { WRONG } else { REFUSED };
-    Answer::error(status, error.to_string())
+    Answer::error(status(error), error.to_string())
 }
 
 /// Sets one after the other; says what they are then, where that can be shown.

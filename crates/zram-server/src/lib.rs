@@ -35,5 +35,5 @@ pub mod workers;
 
 pub use options::Options;
 pub use server::{Refusal, Server};
-pub use start::start;
+pub use start::{Failure, start};
 pub use zram::Content;

@@ -8,9 +8,9 @@ use std::fs::{self, File};
 use std::io::{self, BufReader};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
-use std::thread;
 use std::time::{Duration, Instant};
-use zram::Device;
+use std::{fmt, thread};
+use zram::{Device, Error};
 
 /// How often the device is told what time it is.
 const TICK: Duration = Duration::from_secs(1);
@@ -21,9 +21,35 @@ const DISKSIZE: &str = "disksize";
 /// What a saved device brings along.
 const SAVED: [&str; 4] = [DISKSIZE, "comp_algorithm", "recomp_algorithm", "algorithm_params"];
 
+/// Why serving does not begin. It prints as one line for the user.
+#[derive(Debug)]
+pub struct Failure {
+    /// The exit status: 2 where what was asked for is wrong, else 1.
+    pub status: u8,
+    why: String,
+}
+
+impl From<String> for Failure {
+    fn from(why: String) -> Failure {
+        Failure { status: control::REFUSED, why }
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        Failure { status: control::status(&error), why: error.to_string() }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.why)
+    }
+}
+
 /// Serves a device: at its control socket, to virtual machines, and for whoever asks the server for more. A signal ends
-/// it, and the process. An error is one line for the user.
-pub fn start(options: Options) -> Result<&'static Server, String> {
+/// it, and the process.
+pub fn start(options: Options) -> Result<&'static Server, Failure> {
     let sockets: Vec<String> = options.nbd_sockets().map(str::to_string).collect();
     serve(options).inspect_err(|_| {
         for path in sockets {
@@ -32,7 +58,7 @@ pub fn start(options: Options) -> Result<&'static Server, String> {
     })
 }
 
-fn serve(options: Options) -> Result<&'static Server, String> {
+fn serve(options: Options) -> Result<&'static Server, Failure> {
     options.save.as_deref().map_or(Ok(()), file::probe).map_err(|why| format!("--save {why}"))?;
     if options.ublk {
         ublk::become_flusher();
@@ -94,34 +120,32 @@ fn machines(options: &Options) -> Result<Vec<UnixListener>, String> {
 }
 
 /// Sets what a new device has, and fills it. The size is last: much cannot be set after it.
-fn fill(device: &Device, options: &Options) -> Result<(), String> {
+fn fill(device: &Device, options: &Options) -> Result<(), Failure> {
     let (sizes, others): (Vec<_>, Vec<_>) = options.attributes.iter().partition(|(name, _)| name == DISKSIZE);
     for (name, value) in others {
-        device.set(name, value).map_err(|error| error.to_string())?;
+        device.set(name, value)?;
     }
     let set_size = || sizes.iter().try_for_each(|(name, value)| device.set(name, value));
-    let Some(path) = &options.load else { return set_size().map_err(|error| error.to_string()) };
+    let Some(path) = &options.load else { return Ok(set_size()?) };
     match File::open(path) {
         Ok(file) => {
             device.load(&mut BufReader::new(file)).map_err(|error| format!("{}: {error}", path.display()))?;
             say_overridden(device, options, path)
         }
         // Its first start: nothing has been saved yet.
-        Err(error) if error.kind() == io::ErrorKind::NotFound && !sizes.is_empty() => {
-            set_size().map_err(|error| error.to_string())
-        }
-        Err(error) => Err(format!("{}: {error}", path.display())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound && !sizes.is_empty() => Ok(set_size()?),
+        Err(error) => Err(format!("{}: {error}", path.display()).into()),
     }
 }
 
 /// Says which options are not those of the device that was loaded: it is as it was saved. An error names a value that
 /// no device takes.
-fn say_overridden(device: &Device, options: &Options, path: &Path) -> Result<(), String> {
+fn say_overridden(device: &Device, options: &Options, path: &Path) -> Result<(), Failure> {
     let given = options.attributes.iter().filter(|(name, _)| SAVED.contains(&name.as_str()));
     let (sizes, algorithms): (Vec<_>, Vec<_>) = given.partition(|(name, _)| name == DISKSIZE);
     let asked = Device::new().log_to(|_| ());
     for (name, value) in algorithms.iter().chain(&sizes) {
-        asked.set(name, value).map_err(|error| error.to_string())?;
+        asked.set(name, value)?;
     }
     let has_other_size = !sizes.is_empty() && asked.disksize_bytes() != device.disksize_bytes();
     let has_others = !algorithms.is_empty() && !device.compresses_as(&asked);

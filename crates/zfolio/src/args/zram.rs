@@ -139,7 +139,8 @@ pub struct Serve {
     #[arg(long, value_name = "SIZE", required_unless_present = "load", help_heading = "Device")]
     pub disksize: Option<String>,
 
-    /// Compress with this: lz4 (the default), lz4hc, zstd, deflate, lzo, lzo-rle or 842, if you like with a level
+    /// Compress with this: lz4 (the default), lz4hc, zstd, deflate, deflate-iaa, lzo, lzo-rle or 842, if you like
+    /// with a level
     #[arg(long, value_name = "NAME[:LEVEL]", help_heading = "Device")]
     pub comp_algorithm: Option<String>,
 
@@ -177,7 +178,7 @@ pub struct Serve {
     /// Serve NBD at `unix:PATH` or `tcp:[ADDR:]PORT`; may be given several times
     ///
     /// A port without an address is one of 127.0.0.1. There is no password: whoever reaches the port reads and writes.
-    #[arg(long, value_name = "unix:PATH|tcp:ADDR", help_heading = "Front ends")]
+    #[arg(long, value_name = "unix:PATH|tcp:ADDR", value_parser = place, help_heading = "Front ends")]
     pub nbd: Vec<String>,
 
     /// Hand this to nbdkit, for TLS and filters; may be given several times
@@ -255,6 +256,23 @@ fn pair(text: &str) -> Result<(String, String), String> {
     }
 }
 
+/// A place for NBD, as it was written.
+fn place(text: &str) -> Result<String, String> {
+    let is_place = match text.split_once(':') {
+        Some(("unix", path)) => !path.is_empty(),
+        Some(("tcp", address)) => {
+            let port = match address.rsplit_once(':') {
+                Some(("", _)) => None,
+                Some((_, port)) => Some(port),
+                None => Some(address),
+            };
+            port.is_some_and(|port| port.parse::<u16>().is_ok())
+        }
+        _ => false,
+    };
+    if is_place { Ok(text.into()) } else { Err("expected unix:PATH, tcp:PORT or tcp:ADDR:PORT".into()) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -277,6 +295,27 @@ mod tests {
         assert!(parse("zfolio zram serve --nbd tcp:1").unwrap_err().contains("--disksize"));
         let alone = "zfolio zram serve --disksize 1G --vhost-user /b --nbdkit-arg=-v";
         assert!(parse(alone).unwrap_err().contains("--nbd"));
+    }
+
+    #[test]
+    fn nbd_has_a_path_or_a_port() {
+        let line = |place: &str| parse(&format!("zfolio zram serve --disksize 1G --nbd {place}"));
+        for place in ["unix:a", "tcp:0", "tcp:65535", "tcp:localhost:1", "tcp:[::1]:1"] {
+            assert!(line(place).is_ok(), "{place}");
+        }
+        for place in ["foo", "unix:", "tcp:", "tcp:99999", "tcp::1", "tcp:a:", "tcp:a", "udp:1"] {
+            assert!(line(place).unwrap_err().contains("tcp:PORT"), "{place}");
+        }
+    }
+
+    #[test]
+    fn help_names_every_compressor() {
+        let help = Cli::try_parse_from(["zfolio", "zram", "serve", "--help"]).unwrap_err().to_string();
+        let (_, listed) = help.split_once("Compress with this: ").unwrap();
+        let words: Vec<&str> = listed.split([' ', ',', '\n']).take_while(|word| *word != "level").collect();
+        for algorithm in acomp::Compressor::ALL {
+            assert!(words.contains(&algorithm.name), "{}: {words:?}", algorithm.name);
+        }
     }
 
     #[test]

@@ -4,22 +4,19 @@ use super::nbdkit;
 use crate::args;
 use crate::lines::printable;
 use std::io::{Write, stderr};
-use zram_server::Options;
-
-/// Exit status: it cannot be served.
-const FAILED: u8 = 1;
+use zram_server::{Failure, Options};
 
 /// Serves until a signal; the exit status where it does not come to that.
 pub fn run(serve: &args::Serve) -> u8 {
     let Err(why) = start(serve);
-    let _ = writeln!(stderr(), "zfolio: {}", printable(&why));
-    FAILED
+    let _ = writeln!(stderr(), "zfolio: {}", printable(&why.to_string()));
+    why.status
 }
 
-fn start(serve: &args::Serve) -> Result<std::convert::Infallible, String> {
+fn start(serve: &args::Serve) -> Result<std::convert::Infallible, Failure> {
     let options = options(serve);
     if !serve.nbd.is_empty() {
-        return nbdkit::become_it(options, &serve.nbdkit_arg);
+        return Ok(nbdkit::become_it(options, &serve.nbdkit_arg)?);
     }
     let server = zram_server::start(options)?;
     server.greet(std::io::stdout());
@@ -40,18 +37,10 @@ fn options(serve: &args::Serve) -> Options {
         ..Options::default()
     };
     if let Some(named) = &serve.comp_algorithm {
-        let (name, level) = algorithm(named);
-        options.add("comp_algorithm", name);
-        if let Some(level) = level {
-            options.add("algorithm_params", &format!("priority=0 level={level}"));
-        }
+        options.add("comp_algorithm", named);
     }
     for (at, named) in serve.recomp_algorithm.iter().enumerate() {
-        let ((name, level), priority) = (algorithm(named), at + 1);
-        options.add("recomp_algorithm", &format!("algo={name} priority={priority}"));
-        if let Some(level) = level {
-            options.add("algorithm_params", &format!("priority={priority} level={level}"));
-        }
+        options.add("recomp_algorithm", &format!("algo={named} priority={}", at + 1));
     }
     let others =
         [("mem_limit", &serve.mem_limit), ("backing_dev", &serve.backing_dev), ("disksize", &serve.disksize)];
@@ -61,11 +50,6 @@ fn options(serve: &args::Serve) -> Options {
         options.add(name, value);
     }
     options
-}
-
-/// A name, and a level behind a colon.
-fn algorithm(named: &str) -> (&str, Option<&str>) {
-    named.split_once(':').map_or((named, None), |(name, level)| (name, Some(level)))
 }
 
 #[cfg(test)]
@@ -88,11 +72,9 @@ mod tests {
         assert_eq!(
             options(&serve).words().unwrap(),
             [
-                "comp_algorithm=zstd",
-                "algorithm_params=priority=0 level=3",
+                "comp_algorithm=zstd:3",
                 "recomp_algorithm=algo=lz4hc priority=1",
-                "recomp_algorithm=algo=zstd priority=2",
-                "algorithm_params=priority=2 level=9",
+                "recomp_algorithm=algo=zstd:9 priority=2",
                 "mem_limit=1G",
                 "disksize=4G",
                 "save=/b",

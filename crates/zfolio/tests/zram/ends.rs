@@ -127,12 +127,50 @@ fn each_front_end_that_cannot_be_had_is_told_in_a_line() {
     if !has(&["nbdkit"]) {
         return;
     }
-    for place in ["unix:/nonexistent/a", "tcp:no.such.host.invalid:1", "udp:1", "unix:"] {
+    for place in ["unix:/nonexistent/a", "tcp:no.such.host.invalid:1"] {
         let (status, said) = refusal(&zfolio(&["--disksize", "1G", "--nbd", place]));
         assert_eq!((status, said.contains(&format!("--nbd {place}"))), (Some(1), true), "{said}");
     }
-    let (status, said) = refusal(&zfolio(&["--disksize", "much", "--nbd", "tcp:0"]));
-    assert_eq!((status, said.contains("disksize")), (Some(1), true), "{said}");
+}
+
+#[test]
+fn a_value_that_is_wrong_is_told_with_what_is_accepted() {
+    let socket = std::env::temp_dir().join(format!("zfolio-zram-{}.wrong", std::process::id()));
+    let machine = ["--vhost-user", socket.to_str().unwrap()];
+    let mut front_ends = vec![&machine[..]];
+    front_ends.extend(has(&["nbdkit"]).then_some(&["--nbd", "tcp:0"][..]));
+    let size = "accepted is a number of bytes";
+    for (option, value, expected) in [
+        ("--disksize", "5X", format!("disksize: 5X: {size} up to 16T, with K, M, G, T or without")),
+        ("--disksize", "0", format!("disksize: 0: {size}")),
+        ("--disksize", "17T", format!("disksize: 17T: {size}")),
+        ("--disksize", "", format!("disksize: \"\": {size}")),
+        ("--mem-limit", "x", format!("mem_limit: x: {size}")),
+        ("--comp-algorithm", "foo", "comp_algorithm: foo: no such compressor: accepted are lz4[".into()),
+        (
+            "--comp-algorithm",
+            "zstd:99",
+            "comp_algorithm: zstd:99: no such LEVEL of zstd: accepted is ".into(),
+        ),
+        ("--recomp-algorithm", "foo", "recomp_algorithm: foo: no such compressor: accepted are lz4[".into()),
+        (
+            "--recomp-algorithm",
+            "842:1",
+            "recomp_algorithm: 842:1: 842 takes no number: accepted is 842".into(),
+        ),
+    ] {
+        for front_end in &front_ends {
+            let disksize = if option == "--disksize" { &[][..] } else { &["--disksize", "1G"] };
+            let arguments = [disksize, &[option, value], front_end].concat();
+            let (status, said) = refusal(&zfolio(&arguments));
+            assert_eq!((status, said.contains(&expected)), (Some(2), true), "{arguments:?}: {said}");
+        }
+    }
+    for place in ["foo", "unix:", "tcp:", "tcp:99999", "udp:1"] {
+        let output = zfolio(&["--disksize", "1G", "--nbd", place]);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!((output.status.code(), said.contains(place)), (Some(2), true), "{said}");
+    }
 }
 
 #[test]
