@@ -149,15 +149,35 @@ fn say_overridden(device: &Device, options: &Options, path: &Path) -> Result<(),
     }
     let has_other_size = !sizes.is_empty() && asked.disksize_bytes() != device.disksize_bytes();
     let has_others = !algorithms.is_empty() && !device.compresses_as(&asked);
-    let what = match (has_other_size, has_others) {
-        (false, false) => return Ok(()),
-        (true, false) => "size",
-        (false, true) => "algorithms",
-        (true, true) => "size and the algorithms",
-    };
-    let path = path.display();
-    eprintln!(
-        "zfolio: {path}: the device has the {what} that it was saved with, not those of the command line"
-    );
+    if let Some(notice) = overridden(has_other_size, has_others) {
+        eprintln!("zfolio: {}: {notice}", path.display());
+    }
     Ok(())
+}
+
+/// What is said of a device that has another size, or other algorithms, than the command line asks for.
+fn overridden(has_other_size: bool, has_others: bool) -> Option<String> {
+    let (what, those) = match (has_other_size, has_others) {
+        (false, false) => return None,
+        (true, false) => ("size", "that"),
+        (false, true) => ("algorithms", "those"),
+        (true, true) => ("size and the algorithms", "those"),
+    };
+    Some(format!("the device has the {what} that it was saved with, not {those} of the command line"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_thing_is_that_and_several_are_those() {
+        let notices =
+            [(true, false), (false, true), (true, true)].map(|(size, others)| overridden(size, others));
+        let [size, algorithms, both] = notices.map(Option::unwrap);
+        assert!(size.contains("the size that") && size.ends_with("not that of the command line"), "{size}");
+        assert!(algorithms.ends_with("not those of the command line"), "{algorithms}");
+        assert!(both.ends_with("not those of the command line"), "{both}");
+        assert_eq!(overridden(false, false), None);
+    }
 }
