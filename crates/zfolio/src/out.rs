@@ -11,13 +11,13 @@ pub fn show(text: &str) -> Result<(), String> {
     }
 }
 
-/// The same, and says what fails; the exit status, which is `status` where all was written.
+/// The same, and says what fails; the exit status: `status`, or 1 where that is 0 and something fails.
 pub fn show_with(text: &str, status: u8) -> u8 {
     match show(text) {
         Ok(()) => status,
         Err(why) => {
             let _ = writeln!(io::stderr(), "zfolio: {why}");
-            1
+            status.max(1)
         }
     }
 }

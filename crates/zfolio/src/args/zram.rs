@@ -75,6 +75,7 @@ Examples:
 const LIST_HELP: &str = "\
 Exit status:
   0  listed, also where there is none
+  1  standard output cannot be written
   2  the command line is wrong";
 
 const BUSY_HELP: &str = "\
@@ -103,7 +104,7 @@ fn show_help() -> String {
         + "
 Exit status:
   0  shown
-  1  there is no such device that this user may ask, or it does not answer
+  1  there is no such device that this user may ask, or it does not answer; standard output cannot be written
   2  there is no such attribute
 
 Examples:

@@ -1,11 +1,13 @@
 //! `zfolio zram list`: a line for each device, in the columns of zramctl.
 
 use super::client;
-use crate::lines::printable;
+use crate::lines::{cut, printable};
+use crate::out;
 use crate::size::Bytes;
 use serde_json::{Value, json};
-use std::io::{self, Write};
+use std::io::{IsTerminal, stdout};
 use std::time::Duration;
+use terminal_size::{Width, terminal_size_of};
 use zram_server::place;
 
 /// How long a device may take to answer.
@@ -16,7 +18,7 @@ const TITLES: [&str; 9] =
     ["NAME", "ALGORITHM", "DISKSIZE", "DATA", "COMPR", "TOTAL", "CLIENTS", "PID", "FRONT-ENDS"];
 
 /// Columns of each but the last.
-const WIDTHS: [usize; 8] = [7, 9, 8, 6, 6, 6, 7, 7];
+const WIDTHS: [usize; 8] = [7, 11, 8, 6, 6, 6, 7, 7];
 
 /// Lists the devices of this user; the exit status.
 pub fn run(is_json: bool) -> u8 {
@@ -29,18 +31,23 @@ pub fn run(is_json: bool) -> u8 {
     }
     let text = match is_json {
         true => format!("{}\n", json!({ "schema": 1, "zram": devices })),
-        false => table(&devices),
+        false => table(&devices, width()),
     };
-    let mut stdout = io::stdout();
-    // Who has closed the pipe has seen enough.
-    let _ = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
-    0
+    out::show_with(&text, 0)
 }
 
-fn table(devices: &[Value]) -> String {
-    let mut lines = vec![line(TITLES.map(str::to_string))];
-    lines.extend(devices.iter().map(row));
-    lines.concat()
+/// Columns that there are for a line.
+fn width() -> usize {
+    match terminal_size_of(stdout()) {
+        Some((Width(width @ 1..), _)) if stdout().is_terminal() => width.into(),
+        _ => usize::MAX,
+    }
+}
+
+/// The lines, of so many columns at most.
+fn table(devices: &[Value], columns: usize) -> String {
+    let titles = line(TITLES.map(str::to_string));
+    [titles].into_iter().chain(devices.iter().map(row)).map(|line| cut(&line, columns) + "\n").collect()
 }
 
 fn row(device: &Value) -> String {
@@ -69,7 +76,7 @@ fn line(cells: [String; 9]) -> String {
             _ => line += &format!("{cell:>width$} "),
         }
     }
-    format!("{line}{}\n", cells[WIDTHS.len()])
+    line + &cells[WIDTHS.len()]
 }
 
 #[cfg(test)]
@@ -83,11 +90,14 @@ mod tests {
             "compr_data_bytes": 400 << 10, "mem_used_bytes": 512 << 10, "clients": 2,
             "front_ends": ["nbd://127.0.0.1:10809", "vhost-user:/a"],
         });
-        let text = table(&[device]);
+        let text = table(std::slice::from_ref(&device), usize::MAX);
         let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines[0], "NAME    ALGORITHM DISKSIZE   DATA  COMPR  TOTAL CLIENTS     PID FRONT-ENDS");
+        assert_eq!(lines[0], "NAME    ALGORITHM   DISKSIZE   DATA  COMPR  TOTAL CLIENTS     PID FRONT-ENDS");
         assert!(lines[1].starts_with("zram0   zstd "), "{text}");
         assert!(lines[1].ends_with("      2    4711 nbd://127.0.0.1:10809 vhost-user:/a"), "{text}");
         assert!(WIDTHS.iter().zip(TITLES).all(|(width, title)| title.len() <= *width));
+        assert!(acomp::Compressor::ALL.iter().all(|algorithm| algorithm.name.len() <= WIDTHS[1]));
+        let cut = table(&[device], 44);
+        assert!(cut.lines().count() == 2 && cut.lines().all(|line| line.chars().count() == 44), "{cut}");
     }
 }

@@ -55,6 +55,7 @@ impl Terminal {
     }
 
     /// Types keys.
+    #[allow(dead_code, reason = "not every test that uses terminals types")]
     pub fn types(&mut self, keys: &str) {
         self.keyboard.write_all(keys.as_bytes()).unwrap();
     }
@@ -68,6 +69,7 @@ impl Terminal {
     }
 
     /// Waits until the text shows, and forgets what was shown up to there.
+    #[allow(dead_code, reason = "not every test that uses terminals waits so")]
     pub fn shows(&mut self, text: &str) {
         let deadline = Instant::now() + Duration::from_secs(20);
         loop {

@@ -1,6 +1,7 @@
 //! Attributes of a device that is served, its figures, and its control socket.
 
 use super::nbd::{Client, READ, WRITE};
+use super::pty::Terminal;
 use super::served::{Served, ZFOLIO, refusal, success, until};
 use std::fs;
 use std::io::{Read, Write};
@@ -23,7 +24,9 @@ fn a_device_is_listed_as_zramctl_does() {
     };
     write(&served, 0, &super::served::contents(1 << 20, 3));
     let text = success(&Command::new(ZFOLIO).args(["zram", "list"]).output().unwrap());
-    assert!(text.starts_with("NAME    ALGORITHM DISKSIZE   DATA  COMPR  TOTAL CLIENTS     PID FRONT-ENDS\n"));
+    assert!(
+        text.starts_with("NAME    ALGORITHM   DISKSIZE   DATA  COMPR  TOTAL CLIENTS     PID FRONT-ENDS\n")
+    );
     let name = format!("zram{} ", served.number);
     let line = text.lines().find(|line| line.starts_with(&name)).unwrap();
     let words: Vec<&str> = line.split_whitespace().collect();
@@ -34,6 +37,36 @@ fn a_device_is_listed_as_zramctl_does() {
     assert_eq!(listed["disksize_bytes"], 64 << 20);
     assert_eq!(listed["orig_data_bytes"], 1 << 20);
     assert!(listed["compr_data_bytes"].as_u64().unwrap() < 600 << 10, "{listed}");
+}
+
+#[test]
+fn a_terminal_shows_a_line_for_each_device() {
+    let Some(served) = Served::start("narrow", &["--disksize", "64M", "--comp-algorithm", "deflate-iaa"])
+    else {
+        return;
+    };
+    let narrow = format!("stty rows 33 cols 60; exec {ZFOLIO} zram list");
+    let (shown, status) = Terminal::with(Command::new("sh").args(["-c", &narrow])).ends();
+    let line = shown.lines().find(|line| line.starts_with(&format!("zram{} ", served.number))).unwrap();
+    assert!(status.success() && line.contains(" deflate-iaa      64M "), "{shown}");
+    assert!(shown.lines().all(|line| line.trim_end().chars().count() <= 60), "{shown}");
+}
+
+#[test]
+fn a_full_standard_output_is_an_error() {
+    let Some(served) = Served::start("full", &["--disksize", "64M"]) else { return };
+    let number = served.number;
+    for task in ["list", &format!("show {number}"), &format!("set {number} mem_limit=1M")] {
+        let full = format!("{ZFOLIO} zram {task} >/dev/full");
+        let (status, said) = refusal(&Command::new("sh").args(["-c", &full]).output().unwrap());
+        assert!(
+            status == Some(1) && said.starts_with("zfolio: standard output: No space left"),
+            "{task}: {said}"
+        );
+        let closed = format!("{ZFOLIO} zram {task} | :");
+        let output = Command::new("sh").args(["-c", &closed]).output().unwrap();
+        assert!(output.stderr.is_empty(), "{task}: {output:?}");
+    }
 }
 
 #[test]

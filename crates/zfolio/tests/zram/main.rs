@@ -5,6 +5,8 @@ mod control;
 mod ends;
 mod machines;
 mod nbd;
+#[path = "../pty/mod.rs"]
+mod pty;
 mod served;
 #[path = "../skip/mod.rs"]
 mod skip;
