@@ -31,6 +31,7 @@
 //! - [`metrics`]: the same for Prometheus, from inside
 //! - [`control_socket`]: the socket by which a run is changed while it goes on; [`client`]: who asks there, for
 //!   [`set`] and [`mod@reclaim`]
+//! - [`lines`], [`out`]: lines of text for people, and how they are written
 //! - [`settings`]: what the command line asks of the engines; [`run`]: all of it in order
 //! - [`mod@bench`]: compressors tried on the user's own memory
 //! - [`mod@zram`]: compressed block devices
