@@ -47,20 +47,25 @@ pub fn contents<E>(
     Ok(mark.or(has_data.then_some("data")))
 }
 
-/// Leaves an area empty: [`contents`] finds nothing in it. The storage forgets all of it where it can forget; what it
-/// keeps where [`contents`] looks is made zeros.
+/// Empties the first `written` bytes of an area, which needs no alignment, so that [`contents`] finds nothing there.
+/// The storage forgets them where it can; what it keeps of them where [`contents`] looks is made zeros.
 ///
 /// # Errors
 ///
 /// Those of reads and writes.
-pub fn empty(area: &dyn Area) -> Result<(), Errno> {
+pub fn empty(area: &dyn Area, written: u64) -> Result<(), Errno> {
+    debug_assert_eq!(area.align(), 1);
     // Storage that cannot forget keeps the rest, which is noise without its key.
-    let _ = area.discard(0, area.bytes());
-    let is_empty = contents(area.bytes(), |at, to| area.read(at, to))?.is_none();
-    if is_empty {
-        return Ok(());
+    let _ = area.discard(0, written);
+    for (at, len) in looked_at(area.bytes()) {
+        let mut part = vec![0; (written.saturating_sub(at) as usize).min(len)];
+        area.read(at, &mut part)?;
+        if part.iter().any(|byte| *byte != 0) {
+            part.fill(0);
+            area.write(at, &part)?;
+        }
     }
-    looked_at(area.bytes()).into_iter().try_for_each(|(at, len)| area.write(at, &vec![0; len]))
+    Ok(())
 }
 
 #[cfg(test)]
@@ -117,18 +122,21 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_empty_holds_nothing_also_where_storage_forgets_nothing() {
+    fn what_was_written_is_emptied_and_no_more_also_where_storage_forgets_nothing() {
         let forgetting = area(4 << 20);
         forgetting.write(2 << 20, &[1; SLOT]).unwrap();
-        empty(&forgetting).unwrap();
+        forgetting.write(3 << 20, &[1; SLOT]).unwrap();
+        empty(&forgetting, 3 << 20).unwrap();
         let mut slot = [9; SLOT];
         forgetting.read(2 << 20, &mut slot).unwrap();
         assert_eq!(slot, [0; SLOT]);
+        forgetting.read(3 << 20, &mut slot).unwrap();
+        assert_eq!(slot, [1; SLOT], "what lies behind is not ours");
         for bytes in [4 << 20, SLOT as u64] {
             let keeping = Keeping(area(bytes));
             keeping.write(0, &[1; SLOT]).unwrap();
             keeping.write(bytes - 100, &[1; 100]).unwrap();
-            empty(&keeping).unwrap();
+            empty(&keeping, bytes).unwrap();
             assert_eq!(found(&keeping), None);
         }
     }

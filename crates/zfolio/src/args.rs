@@ -88,6 +88,7 @@ Examples:
     #[command(after_help = "\
 Exit status:
   0  listed, also where there is none
+  1  standard output cannot be written
   2  the command line is wrong")]
     Ps,
 
@@ -320,7 +321,10 @@ fn forgotten_run(error: &clap::Error, arguments: &[OsString]) -> Option<String> 
     }
     let mut words: Vec<_> = arguments[1..].iter().map(|word| word.to_string_lossy()).collect();
     let is_behind = words[0].starts_with('-');
-    if let (true, Some(at)) = (is_behind, words.iter().position(|word| word == "run")) {
+    // Behind options, each with a value or not: any other word is the program's.
+    let is_option = |at: usize| words[at].starts_with('-') && words[at] != "--";
+    let before = (0..words.len()).take_while(|&at| is_option(at) || at > 0 && is_option(at - 1)).count();
+    if let Some(at) = (1..=before.min(words.len() - 1)).find(|&at| words[at] == "run") {
         words.remove(at);
     }
     let dashes = if words.iter().any(|word| word == "--") || is_behind { "" } else { "-- " };
@@ -369,6 +373,9 @@ mod tests {
             ("zfolio python3 x.py", "zfolio run -- python3 x.py"),
             ("zfolio --memory 1G -- x", "zfolio run --memory 1G -- x"),
             ("zfolio --memory 1G run x", "zfolio run --memory 1G x"),
+            ("zfolio --quiet run x", "zfolio run --quiet x"),
+            ("zfolio --memory 1G -- run x", "zfolio run --memory 1G -- run x"),
+            ("zfolio --memory 1G sh -c run", "zfolio run --memory 1G sh -c run"),
         ] {
             let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
             let error = Cli::try_parse_from(&words).unwrap_err();

@@ -107,12 +107,8 @@ impl Backing {
     pub fn open(&self) -> Result<Opened> {
         let path = self.path.display();
         let found = fs::metadata(&self.path).with_context(|| format!("{path}: cannot be used as an area"))?;
-        if !self.force && (found.is_dir() || found.is_file()) && is_in_memory(&self.path)? {
-            bail!(
-                "{path}: its files are memory (tmpfs); a directory on a disk such as /var/tmp helps, or ,force"
-            );
-        }
         let (file, bytes, is_emptied) = if found.is_dir() {
+            self.expect_disk()?;
             let file = open_direct(|direct| unnamed(&self.path, direct))
                 .with_context(|| format!("{path}: no file can be made in it"))?;
             let free = free_bytes(&self.path)?;
@@ -121,6 +117,7 @@ impl Backing {
             (file, bytes, false)
         } else if found.is_file() {
             let file = self.open_file()?;
+            self.expect_disk()?;
             let (length, free) = (found.len(), free_bytes(&self.path)?);
             let bytes = match length {
                 0 => self.bytes(default_bytes(free), free)?,
@@ -188,6 +185,17 @@ impl Backing {
         };
         self.expect_empty()?;
         Ok(file)
+    }
+
+    /// Refuses what lies in memory, unless that has been forced.
+    fn expect_disk(&self) -> Result<()> {
+        if !self.force && is_in_memory(&self.path)? {
+            let path = self.path.display();
+            bail!(
+                "{path}: its files are memory (tmpfs); a directory on a disk such as /var/tmp helps, or ,force"
+            );
+        }
+        Ok(())
     }
 
     /// Refuses what the machine swaps to.

@@ -1,6 +1,15 @@
 //! What a command has to show, on the standard output.
 
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind, IsTerminal, Write};
+use terminal_size::{Width, terminal_size_of};
+
+/// Columns that there are for a line: those of a terminal, or any number.
+pub fn width() -> usize {
+    match terminal_size_of(io::stdout()) {
+        Some((Width(width @ 1..), _)) if io::stdout().is_terminal() => width.into(),
+        _ => usize::MAX,
+    }
+}
 
 /// Writes it. An error is one line for the user; a pipe that was closed is none, since who closed it has seen enough.
 pub fn show(text: &str) -> Result<(), String> {

@@ -7,8 +7,6 @@ use crate::runs::{self, Run};
 use crate::size::Bytes;
 use crate::snapshot::Snapshot;
 use std::collections::HashSet;
-use std::io::IsTerminal;
-use terminal_size::{Width, terminal_size_of};
 
 /// What is above the columns.
 const TITLES: [&str; 10] =
@@ -21,12 +19,7 @@ const WIDTHS: [usize; 9] = [7, 6, 9, 6, 6, 6, 5, 9, 7];
 pub fn run() -> u8 {
     let mut lines = vec![line(TITLES.map(str::to_string))];
     lines.extend(runs::all().iter().map(row));
-    let stdout = std::io::stdout();
-    let width = match terminal_size_of(&stdout) {
-        Some((Width(width @ 1..), _)) if stdout.is_terminal() => usize::from(width),
-        _ => usize::MAX,
-    };
-    let text: String = lines.iter().map(|line| cut(line, width) + "\n").collect();
+    let text: String = lines.iter().map(|line| cut(line, out::width()) + "\n").collect();
     out::show_with(&text, 0)
 }
 

@@ -158,7 +158,7 @@ impl Server {
         }
     }
 
-    /// Ends it: saves what is to be saved, empties the backing device, and removes its sockets. The exit status.
+    /// Ends it: saves what is to be saved, removes its sockets, and empties the backing device. The exit status.
     pub fn end(&self) -> u8 {
         let mut is_over = lock(&self.is_over);
         let stopped = self.disk.get().map_or(Ok(()), |disk| disk.stop());
@@ -195,9 +195,8 @@ impl Server {
         Ok(())
     }
 
-    /// Removes its sockets, and what it has on the backing device.
+    /// Removes its sockets, and then what it has on the backing device, which may take its time to forget it.
     pub(crate) fn remove(&self) {
-        self.device.close_backing();
         for path in self
             .options
             .nbd_sockets()
@@ -207,6 +206,7 @@ impl Server {
             let _ = fs::remove_file(path);
         }
         self.place.leave();
+        self.device.close_backing();
     }
 
     fn request<R>(

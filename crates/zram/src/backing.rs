@@ -17,7 +17,7 @@ use std::fs::{self, File};
 use std::io;
 use std::os::fd::IntoRawFd;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 use swap::contents::{contents, empty};
 use swap::seal::{self, KEY, TAG};
@@ -76,12 +76,10 @@ struct Slots {
 /// An area, and the objects in it.
 pub struct BackingDevice {
     path: String,
-    /// True if its storage was opened by the path, and so is left empty.
+    /// True if its storage was opened by the path: what was written is given back at the end.
     is_owned: bool,
-    /// True if it was opened whatever it holds.
-    is_forced: bool,
-    /// True from the first write on.
-    is_written: AtomicBool,
+    /// Up to where it was written, in bytes.
+    written_bytes: AtomicU64,
     /// Until the device is reset.
     area: RwLock<Option<Box<dyn Area + Send + Sync>>>,
     key: Box<Zeroizing<[u8; KEY]>>,
@@ -122,7 +120,8 @@ pub type Outgoing = (usize, Form);
 
 impl BackingDevice {
     /// Opens a file or a block device, which nobody else has then. A file has the size that it has. One that holds
-    /// anything is refused, unless `is_forced`. It is left empty when it is closed.
+    /// anything at its beginning or end is refused, unless `is_forced`. What is written there is given back when it is
+    /// closed.
     ///
     /// # Errors
     ///
@@ -140,7 +139,7 @@ impl BackingDevice {
             return Err(named(io::Error::other(held(path, what))));
         }
         let mut device = BackingDevice::new(path, Box::new(area))?;
-        (device.is_owned, device.is_forced) = (true, is_forced);
+        device.is_owned = true;
         Ok(device)
     }
 
@@ -166,8 +165,7 @@ impl BackingDevice {
         Ok(BackingDevice {
             path: path.to_string(),
             is_owned: false,
-            is_forced: false,
-            is_written: AtomicBool::new(false),
+            written_bytes: AtomicU64::new(0),
             area: RwLock::new(Some(area)),
             key,
             serial: AtomicU64::new(0),
@@ -214,7 +212,7 @@ impl BackingDevice {
             parked.push(Parked { place, tag: seal::seal(&self.key, &place, object), form: *form });
             at += slots;
         }
-        self.is_written.store(true, Relaxed);
+        self.written_bytes.fetch_max(((first + count) * SLOT) as u64, Relaxed);
         if let Err(errno) = self.with_area(|area| area.write((first * SLOT) as u64, &buffer[..count * SLOT]))
         {
             self.lock().give(first, count);
@@ -292,21 +290,13 @@ impl BackingDevice {
     }
 
     /// Closes the area, so that others may have it. What lies in it cannot be read any more: a file or block device
-    /// that was opened by its path is left empty.
+    /// that was opened by its path is empty as far as it was written, and beyond has what it had.
     pub fn close(&self) {
-        self.leave(self.is_forced);
-    }
-
-    /// Closes the area. One that was opened by its path is left empty if anything was written to it, or it `is_taken`
-    /// as a whole.
-    fn leave(&self, is_taken: bool) {
         let area = self.area.write().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(area) = area
-            && self.is_owned
-            && (is_taken || self.is_written.load(Relaxed))
-        {
+        let written = self.written_bytes.load(Relaxed);
+        if let Some(area) = area.filter(|_| self.is_owned && written > 0) {
             // Storage that refuses keeps what it has: the next device is told that it holds data.
-            let _ = empty(&*area);
+            let _ = empty(&*area, written);
         }
     }
 
@@ -321,9 +311,8 @@ impl BackingDevice {
 }
 
 impl Drop for BackingDevice {
-    /// What no disk has written to keeps what it holds, also if that was forced.
     fn drop(&mut self) {
-        self.leave(false);
+        self.close();
     }
 }
 

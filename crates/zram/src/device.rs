@@ -1,6 +1,6 @@
 //! A device: what front ends and users ask of it.
 
-use crate::accelerator::{Accelerator, OpenDriver};
+use crate::accelerator::Accelerator;
 use crate::backing::BackingDevice;
 use crate::disk::{Cursor, Disk, read_header};
 use crate::error::Error;
@@ -32,7 +32,7 @@ pub struct Device<B: Backing = Anonymous> {
     memory: Box<dyn Fn() -> B + Send + Sync>,
     tunables: Arc<Tunables>,
     log: Log,
-    open_driver: Arc<OpenDriver>,
+    accelerator: Arc<Accelerator>,
     /// The number of the disk that workers serve, or one that no disk has. It changes under `control`.
     number: AtomicU64,
     control: Mutex<Control<B>>,
@@ -81,11 +81,13 @@ impl Default for Device {
 impl<B: Backing> Device<B> {
     /// A device whose pools take their memory from what `backing` makes, one for each time that `disksize` is set.
     pub fn with_backing(backing: impl Fn() -> B + Send + Sync + 'static) -> Device<B> {
+        let log: Log = Arc::new(|line| eprintln!("zram: {line}"));
+        let own = Accelerator::new(Arc::new(|config| acomp::open_device("", config)), log.clone());
         Device {
             memory: Box::new(backing),
             tunables: Arc::default(),
-            log: Arc::new(|line| eprintln!("zram: {line}")),
-            open_driver: Arc::new(|config| acomp::open_device("", config)),
+            log,
+            accelerator: Arc::new(own),
             number: AtomicU64::new(NUMBERS.fetch_add(1, Relaxed)),
             control: Mutex::new(Control { settings: Settings::default(), backing: None, disk: None }),
             keeper: Mutex::default(),
@@ -95,7 +97,9 @@ impl<B: Backing> Device<B> {
     /// Has what happens once for a damaged block, or for a backing device that fails, told to `log`, one line each.
     /// Otherwise the lines go to the standard error output.
     pub fn log_to(self, log: impl Fn(&str) + Send + Sync + 'static) -> Device<B> {
-        Device { log: Arc::new(log), ..self }
+        let log: Log = Arc::new(log);
+        let accelerator = Arc::new(Accelerator::new(self.accelerator.open(), log.clone()));
+        Device { log, accelerator, ..self }
     }
 
     /// Has algorithms that are made for an accelerator use what `open` comes by, instead of this machine's own devices.
@@ -103,7 +107,8 @@ impl<B: Backing> Device<B> {
         self,
         open: impl Fn(iaa::Config) -> Option<Arc<iaa::Driver>> + Send + Sync + 'static,
     ) -> Device<B> {
-        Device { open_driver: Arc::new(open), ..self }
+        let accelerator = Arc::new(Accelerator::new(Arc::new(open), self.log.clone()));
+        Device { accelerator, ..self }
     }
 
     /// What one thread serves the device with. A worker goes on over a `reset`.
@@ -383,9 +388,8 @@ impl<B: Backing> Device<B> {
         of: (u64, u64),
         settings: Settings,
     ) -> Result<Disk<B>, Error> {
-        let accelerator = Arc::new(Accelerator::new(self.open_driver.clone(), self.log.clone()));
         let (memory, tunables, log) = ((self.memory)(), self.tunables.clone(), self.log.clone());
-        let disk = Disk::new(of, settings, tunables, memory, log, accelerator)?;
+        let disk = Disk::new(of, settings, tunables, memory, log, self.accelerator.clone())?;
         Ok(disk.with_backing(control.backing.take()))
     }
 

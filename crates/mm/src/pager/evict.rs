@@ -52,7 +52,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         let deflated = self.deflate(deflate);
         let recompressed = actions.evict > 0 && self.recompress();
         let shrunk = actions.evict > 0 && self.shrink(actions.evict.min(most));
-        let written = self.write_back() | shrunk | (is_asked && self.write_raw());
+        let written = self.write_back() | shrunk | (is_asked && self.write_raw(actions.evict.min(most)));
         let is_above = self.limit.footprint() > self.marks().low;
         if actions.evict > 0
             && logged + evicted + deflated + self.inactive.in_flight() == 0

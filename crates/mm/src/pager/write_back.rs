@@ -153,14 +153,17 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             && matches!(self.write_batch(), WriteBack::Begun { .. } | WriteBack::Freed { .. })
     }
 
-    /// Has the oldest objects written as long as they are raw: they take as much of the pool as their pages did, and so
-    /// it frees nothing that these went there. True when some go.
-    pub(super) fn write_raw(&mut self) -> bool {
-        let mut any = false;
-        while self.objects.oldest_is_raw() && self.write_some() {
-            any = true;
+    /// Has the oldest objects written as long as they are raw, and no more than `want` bytes: they take as much of the
+    /// pool as their pages did, and so it frees nothing that these went there. True when some go.
+    pub(super) fn write_raw(&mut self, want: usize) -> bool {
+        let mut gone = 0;
+        while gone < want && !self.pool_limit.is_kept() && self.objects.oldest_is_raw() {
+            match self.write_batch() {
+                WriteBack::Begun { bytes } | WriteBack::Freed { bytes } => gone += bytes.max(1),
+                WriteBack::Full | WriteBack::None => break,
+            }
         }
-        any
+        gone > 0
     }
 
     fn write_batch(&mut self) -> WriteBack {

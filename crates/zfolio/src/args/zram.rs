@@ -118,7 +118,7 @@ fn set_help() -> String {
         + "
 Exit status:
   0  done
-  1  there is no such device that this user may change, or it cannot be set now
+  1  there is no such device that this user may change, it cannot be set now, or standard output cannot be written
   2  a value or a name is wrong
 
 Examples:
@@ -155,8 +155,8 @@ pub struct Serve {
 
     /// Write to this file or block device what `writeback` names; all of it encrypted
     ///
-    /// It is left empty at the end. One that holds anything is refused without `force`, also where the server before
-    /// was killed.
+    /// What was written is given back at the end. One that holds anything at its beginning or end is refused without
+    /// `force`, also where the server before was killed.
     #[arg(long, value_name = "PATH[,force]", help_heading = "Device")]
     pub backing_dev: Option<String>,
 

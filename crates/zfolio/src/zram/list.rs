@@ -5,9 +5,7 @@ use crate::lines::{cut, printable};
 use crate::out;
 use crate::size::Bytes;
 use serde_json::{Value, json};
-use std::io::{IsTerminal, stdout};
 use std::time::Duration;
-use terminal_size::{Width, terminal_size_of};
 use zram_server::place;
 
 /// How long a device may take to answer.
@@ -31,17 +29,9 @@ pub fn run(is_json: bool) -> u8 {
     }
     let text = match is_json {
         true => format!("{}\n", json!({ "schema": 1, "zram": devices })),
-        false => table(&devices, width()),
+        false => table(&devices, out::width()),
     };
     out::show_with(&text, 0)
-}
-
-/// Columns that there are for a line.
-fn width() -> usize {
-    match terminal_size_of(stdout()) {
-        Some((Width(width @ 1..), _)) if stdout().is_terminal() => width.into(),
-        _ => usize::MAX,
-    }
 }
 
 /// The lines, of so many columns at most.
