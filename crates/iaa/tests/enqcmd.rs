@@ -276,13 +276,12 @@ fn has_movdir64b() -> bool {
 
 #[test]
 fn a_dedicated_queue_says_nothing() {
-    let queued = queue(5);
-    let is_emulated = !has_movdir64b();
-    drop(queued);
-    if !is_emulated {
+    let tried = queue(5);
+    if has_movdir64b() {
         skip::lacks("this CPU has MOVDIR64B, said or not; see portal.rs");
         return;
     }
+    drop(tried);
     let _queue = queue(5);
     let (portal, eight) = (portal(true), eight());
     // SAFETY: no device is behind it.

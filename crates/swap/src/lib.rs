@@ -16,7 +16,7 @@
 //! - [`table`]: [`Table`], clusters and processes of the run
 //! - [`slots`]: [`Slots`], the clusters of one process
 //! - [`area`]: [`Area`], what stores bytes: a file or a block device
-//! - [`contents`]: what an area holds before it is one, and how it is left empty
+//! - [`contents`]: what an area holds before it is one, and how it is emptied of what was written
 //! - [`fate`]: how often reads and writes fail, and which, by a seed; [`faulty`]: an area that does
 //! - [`seal`]: encryption, and whether an object is the one that was written
 

@@ -110,8 +110,8 @@ Exit status:
     ///
     /// What is cold goes into the pool, although the limit does not ask for it, until the footprint is so much lower,
     /// no more goes out, or the process takes it back as fast. Nobody waits for room for its sake, the process keeps
-    /// its share, and it may grow again. How much it was is printed. Ctrl-C ends it without a
-    /// word: what has gone out is out.
+    /// its share, and it may grow again. How much it was is printed. Ctrl-C ends it without a word:
+    /// what has gone out is out.
     #[command(after_help = acts::RECLAIM_HELP)]
     Reclaim(Reclaim),
 

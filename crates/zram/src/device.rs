@@ -303,8 +303,8 @@ impl<B: Backing> Device<B> {
     }
 
     /// Closes the backing device for good, at the end of a device that is not used any more: blocks that were written
-    /// back cannot be read from then on. What `backing_dev` opened is left empty. Commands under way end with
-    /// [`Error::NotInitialised`] before this returns.
+    /// back cannot be read from then on. What `backing_dev` opened is empty as far as it was written. Commands under
+    /// way end with [`Error::NotInitialised`] before this returns.
     pub fn close_backing(&self) {
         let disk = {
             let mut control = self.control();

@@ -109,15 +109,9 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         if !self.objects.swapped().is_open() {
             return false;
         }
-        let (pool, mut gone, mut any) = (self.objects.pool_bytes(), 0, false);
+        let pool = self.objects.pool_bytes();
         // What goes leaves holes, which the pool does not give back at once: it is counted by its bytes.
-        while self.pool_limit.wants(pool.saturating_sub(gone)) {
-            match self.write_batch() {
-                WriteBack::Begun { bytes } | WriteBack::Freed { bytes } => gone += bytes,
-                WriteBack::Full | WriteBack::None => break,
-            }
-            any = true;
-        }
+        let any = self.write_while(|pager, gone| pager.pool_limit.wants(pool.saturating_sub(gone)));
         self.stat.pool_limit_hit.fetch_add(self.pool_limit.take_hits(), Relaxed);
         any
     }
@@ -135,15 +129,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             return false;
         };
         let due = shrinker.due(want, resident, Pool { bytes, stored }, BATCH_BYTES);
-        let (mut gone, mut any) = (0, false);
-        while gone < due {
-            match self.write_batch() {
-                WriteBack::Begun { bytes } | WriteBack::Freed { bytes } => gone += bytes.max(1),
-                WriteBack::Full | WriteBack::None => break,
-            }
-            any = true;
-        }
-        any
+        self.write_while(|_, gone| gone < due)
     }
 
     /// Has a batch of the oldest objects written. False where there is no area, no room, or nothing old enough, where
@@ -156,14 +142,22 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// Has the oldest objects written as long as they are raw, and no more than `want` bytes: they take as much of the
     /// pool as their pages did, and so it frees nothing that these went there. True when some go.
     pub(super) fn write_raw(&mut self, want: usize) -> bool {
-        let mut gone = 0;
-        while gone < want && !self.pool_limit.is_kept() && self.objects.oldest_is_raw() {
+        let is_kept = self.pool_limit.is_kept();
+        self.write_while(|pager, gone| gone < want && !is_kept && pager.objects.oldest_is_raw())
+    }
+
+    /// Has batches of the oldest objects written as long as `goes_on` says so, which hears how many bytes have gone.
+    /// True when any have.
+    fn write_while(&mut self, mut goes_on: impl FnMut(&mut Self, usize) -> bool) -> bool {
+        let (mut gone, mut any) = (0, false);
+        while goes_on(self, gone) {
             match self.write_batch() {
                 WriteBack::Begun { bytes } | WriteBack::Freed { bytes } => gone += bytes.max(1),
                 WriteBack::Full | WriteBack::None => break,
             }
+            any = true;
         }
-        gone > 0
+        any
     }
 
     fn write_batch(&mut self) -> WriteBack {

@@ -10,7 +10,8 @@ pub fn set_help() -> String {
         + "
 Exit status:
   0  done, or listed
-  1  there is no such run that this user may change, it does not answer, or standard output cannot be written
+  1  there is no such run that this user may change, it does not answer,
+     or standard output cannot be written
   2  the command line is wrong, or a value out of its range: nothing is changed
 
 Examples:
@@ -24,7 +25,8 @@ Examples:
 pub const RECLAIM_HELP: &str = "\
 Exit status:
   0  all of SIZE was reclaimed
-  1  less was, there is no such run or engine, or standard output cannot be written
+  1  less was, there is no such run or engine,
+     or standard output cannot be written
   2  the command line is wrong
 
 Examples:

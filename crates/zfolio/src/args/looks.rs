@@ -6,7 +6,8 @@ use clap::Args;
 pub const STAT_HELP: &str = "\
 Exit status:
   0  shown; with --watch, the run has ended, or Ctrl-C or a closed pipe has ended this
-  1  there is no such run that this user may see, there are several and no PID, or standard output cannot be written
+  1  there is no such run that this user may see, there are several and no PID,
+     or standard output cannot be written
   2  the command line is wrong
 
 Examples:

@@ -104,7 +104,8 @@ fn show_help() -> String {
         + "
 Exit status:
   0  shown
-  1  there is no such device that this user may ask, or it does not answer; standard output cannot be written
+  1  there is no such device that this user may ask, it does not answer,
+     or standard output cannot be written
   2  there is no such attribute
 
 Examples:
@@ -118,7 +119,8 @@ fn set_help() -> String {
         + "
 Exit status:
   0  done
-  1  there is no such device that this user may change, it cannot be set now, or standard output cannot be written
+  1  there is no such device that this user may change, it cannot be set now,
+     or standard output cannot be written
   2  a value or a name is wrong
 
 Examples:
