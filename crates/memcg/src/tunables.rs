@@ -4,8 +4,9 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
-/// The percentage of the limit that the pool may take, unless the user says otherwise: the kernel's own.
-pub const MAX_POOL_PERCENT: u32 = 20;
+/// The percentage of the limit that the pool may take, unless the user says otherwise: no bound but what it weighs
+/// itself.
+pub const MAX_POOL_PERCENT: u32 = 100;
 
 /// The percentage of its most that the pool falls to before it takes more, unless the user says otherwise.
 pub const ACCEPT_THRESHOLD_PERCENT: u32 = 90;

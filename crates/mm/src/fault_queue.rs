@@ -36,6 +36,8 @@ pub struct Fault {
     pub since_ns: u64,
     /// How much is to come in with it, once that was decided: a fault that is looked at again is no second one.
     pub extent: Option<Extent>,
+    /// It has waited for a read of an area.
+    pub has_read: bool,
 }
 
 /// All of them.
@@ -265,7 +267,14 @@ mod tests {
     fn queue(pages: &[usize]) -> FaultQueue {
         let mut queue = FaultQueue::new(Bells::new(0));
         for &at in pages {
-            queue.push(Fault { at, write: false, protected: false, since_ns: at as u64, extent: None });
+            queue.push(Fault {
+                at,
+                write: false,
+                protected: false,
+                since_ns: at as u64,
+                extent: None,
+                has_read: false,
+            });
         }
         queue
     }
@@ -324,7 +333,14 @@ mod tests {
         assert!(!queue.forget(&(5..9)));
         assert!(queue.forget(&(1..3)));
         assert_eq!((queue.has_waiting(), left(&mut queue)), (false, Vec::from([3, 4])));
-        queue.push(Fault { at: 7, write: false, protected: false, since_ns: 0, extent: None });
+        queue.push(Fault {
+            at: 7,
+            write: false,
+            protected: false,
+            since_ns: 0,
+            extent: None,
+            has_read: false,
+        });
         queue.park(true, 0);
         queue.hold_back();
         assert!(queue.forget(&(7..8)));

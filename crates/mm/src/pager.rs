@@ -54,6 +54,7 @@ use core::ops::Range;
 use core::sync::atomic::Ordering::Relaxed;
 use memcg::{Counts, Stat};
 use vmscan::PAGE;
+use vmscan::balance::Balance;
 use vmscan::returns::Returns;
 use vmscan::watermark::{Usage, Watermarks};
 use vmscan::worth::Worth;
@@ -95,6 +96,8 @@ pub struct Pager<'a, K, S> {
     ahead: FetchAhead,
     recompression: Recompression,
     pool_limit: PoolLimit,
+    /// How large it is to be where there are areas.
+    balance: Balance,
     shortage: Shortage,
     /// What has become of windows that came for one of their pages.
     returns: Returns,
@@ -137,6 +140,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
             ahead: FetchAhead::default(),
             recompression: Recompression::default(),
             pool_limit: PoolLimit::default(),
+            balance: Balance::default(),
             shortage: Shortage::default(),
             returns: Returns::default(),
             worth: Worth::default(),

@@ -7,11 +7,13 @@ mod clock;
 mod lru;
 mod ordered;
 mod pager;
+mod pool;
 mod price;
 
 use crate::memory::{Figures, Memory};
 use crate::trace::{Event, PageId, Trace};
 use anyhow::{Result, bail};
+use pool::Pool;
 use vmscan::PAGE;
 use vmscan::hazard::Us;
 use vmscan::price::{Costs, Tier};
@@ -34,7 +36,7 @@ pub trait Policy {
 }
 
 /// The policies by name, with what each is.
-pub const NAMES: [(&str, &str); 13] = [
+pub const NAMES: [(&str, &str); 16] = [
     ("swap", "LRU, all to the area: a plain swap file"),
     ("zram", "LRU, all compressed page by page"),
     ("clock", "CLOCK, all compressed page by page"),
@@ -45,6 +47,9 @@ pub const NAMES: [(&str, &str); 13] = [
     ("zram+windows", "as zram, with that"),
     ("belady", "what is used last of all goes, compressed page by page: the fewest misses"),
     ("pager", "the pager's clock hand with heat and inactive list, compressed page by page"),
+    ("pager+area:20", "the same, so many percent of the limit, and from there to the area"),
+    ("pager+area:60", "the same, with three times as much"),
+    ("pager+area", "the same, with as much as is weighed against resident pages"),
     ("price", "one price, compressed alone and densely"),
     ("price+area", "one price, with an area"),
     ("price+area+beside", "with an area, and what is beside a page comes with it where that pays"),
@@ -63,12 +68,15 @@ pub fn fixed() -> impl Iterator<Item = &'static str> {
 
 /// True for a policy that sees no future, and whose tiers are fixed.
 pub fn is_fixed(name: &str) -> bool {
-    !["belady", "pager"].contains(&name) && !name.starts_with("price") && !name.ends_with("+windows")
+    name != "belady"
+        && !["pager", "price"].iter().any(|own| name.starts_with(own))
+        && !name.ends_with("+windows")
 }
 
 /// The policy of a name.
 fn named<'t>(name: &str, trace: &'t Trace) -> Result<Box<dyn Policy + 't>> {
-    let pool_percent = name.strip_prefix("zswap:").and_then(|percent| percent.parse().ok());
+    let percent_after = |prefix| name.strip_prefix(prefix).and_then(|percent| percent.parse().ok());
+    let (pool_percent, area_percent) = (percent_after("zswap:"), percent_after("pager+area:"));
     Ok(match name {
         "swap" => Box::new(lru::Lru::new(Tier::Area, None)),
         "swap+windows" => Box::new(lru::Lru::new(Tier::Area, None).with_windows()),
@@ -77,10 +85,14 @@ fn named<'t>(name: &str, trace: &'t Trace) -> Result<Box<dyn Policy + 't>> {
         "dense" => Box::new(lru::Lru::new(Tier::Dense, None)),
         "clock" => Box::new(clock::Clock::default()),
         "belady" => Box::new(belady::Belady::new(trace)),
-        "pager" => Box::new(pager::Pager::new(trace)),
+        "pager" => Box::new(pager::Pager::new(trace, None)),
+        "pager+area" => Box::new(pager::Pager::new(trace, Some(Pool::new(trace, None)))),
         "price" => Box::new(price::Price::new(trace, false, false)),
         "price+area" => Box::new(price::Price::new(trace, true, false)),
         "price+area+beside" => Box::new(price::Price::new(trace, true, true)),
+        _ if area_percent.is_some() => {
+            Box::new(pager::Pager::new(trace, Some(Pool::new(trace, area_percent))))
+        }
         _ if pool_percent.is_some() => Box::new(lru::Lru::new(Tier::Fast, pool_percent)),
         _ => bail!("no policy is named {name}: {}", NAMES.map(|(name, _)| name).join(", ")),
     })

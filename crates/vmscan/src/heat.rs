@@ -2,9 +2,9 @@
 //!
 //! The hand goes round the program's memory in order of address and takes what it meets; there is no accessed bit to
 //! ask. What a page did is known only from its last way out and back, and that is kept in two bits beside it, as
-//! S3-FIFO keeps it: a page that was touched on the inactive list is hot, and so is one that came back from the pool
-//! soon after it went; a later one is cold. Soon is counted in pages that went out in between, as the kernel's
-//! workingset.c counts it.
+//! S3-FIFO keeps it: each touch on the inactive list makes a page hotter, one that came back soon after it went is
+//! warm, and a later one is cold. Soon is counted in pages that went out in between, as the kernel's workingset.c
+//! counts it.
 
 /// Two bits: how many more visits of the hand a page survives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -13,7 +13,8 @@ pub struct Heat(u8);
 impl Heat {
     /// A page of which nothing is known.
     pub const COLD: Heat = Heat(0);
-    /// A page that was brought ahead of its fault: it is not taken before the hand has gone round once.
+    /// A page that came back soon, or was brought ahead of its fault: it is not taken before the hand has gone round
+    /// once.
     pub const WARM: Heat = Heat(1);
     /// The most.
     pub const HOT: Heat = Heat(3);
@@ -40,9 +41,9 @@ impl Heat {
 
     /// For a page that comes back from the pool after `distance` other pages went out, while `resident` pages are in
     /// memory: one that came sooner than all of them could go would have stayed if the others had not been preferred
-    /// (the ghost list's rule).
+    /// (the ghost list's rule). Most that miss do: hotter, they would crowd out those of which nothing is known.
     pub fn refault(distance: usize, resident: usize) -> Heat {
-        if distance <= resident { Heat::HOT } else { Heat::COLD }
+        if distance <= resident { Heat::WARM } else { Heat::COLD }
     }
 }
 

@@ -14,6 +14,7 @@
 //!   threads that wait for room ──> hunger::Hunger ──> whether the process gets nowhere
 //!   waits for pages against processor time ──> crawl::Crawl ──> whether the program crawls
 //!   fault for which a window may come ──> returns::Returns ──> whether it comes whole
+//!   page asked for that was out ──> balance::Balance ──> how much the pool takes where there are areas
 //!   fate of what was read ahead ──> worth::Worth ──> whether to read beside a page from an area
 //!   miss, and what misses beside it ──> beside::Beside ──> how likely the rest of a window is to be wanted
 //!   page that is out, asked for or not ──> hazard::Hazard ──> how likely it is to be asked for
@@ -29,6 +30,7 @@
 extern crate alloc;
 
 pub mod asked;
+pub mod balance;
 pub mod beside;
 pub mod by_region;
 pub mod crawl;

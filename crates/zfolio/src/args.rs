@@ -167,7 +167,10 @@ pub struct Run {
     #[arg(long, value_name = "PATH[,size=SIZE]", allow_hyphen_values = true)]
     pub backing: Vec<String>,
 
-    /// Let the pool take at most so many percent of the limit, with --backing: 0 (a plain swap file) to 100, default 20
+    /// Let the pool take at most so many percent of the limit, with --backing: 0 (a plain swap file) to 100
+    ///
+    /// Without it the pool takes what pays: misses are weighed, and it shrinks where resident pages save more time than
+    /// what the areas would be read for.
     #[arg(long, value_name = "N", requires = "backing", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(0..=100))]
     pub max_pool_percent: Option<u32>,
 

@@ -121,7 +121,7 @@ fn run_right(test: &str, options: &[&str], what: [&str; 2]) -> (serde_json::Valu
     let scratch = Scratch::new(test);
     let json = scratch.path.join("json");
     let area = format!("{},size=256M", scratch.path());
-    let options = [&["--memory", "64M", "--backing", &area], options].concat();
+    let options = [&["--memory", "64M", "--max-pool-percent", "20", "--backing", &area], options].concat();
     let output = zfolio(&json, &options, &["python3", "-c", FILLS, what[0], what[1]]).output().unwrap();
     let said = text(&output.stderr);
     assert_eq!((output.status.code(), text(&output.stdout)), (Some(0), expected(what)), "{said}");

@@ -46,7 +46,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             Message::Fault { at, write, protected, .. } => {
                 if !self.faults.bells_mut().ring(at) {
                     let since_ns = self.kernel.now_ns();
-                    self.faults.push(Fault { at, write, protected, since_ns, extent: None });
+                    self.faults.push(Fault { at, write, protected, since_ns, extent: None, has_read: false });
                 }
             }
             Message::Remove(range) => {

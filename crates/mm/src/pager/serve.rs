@@ -48,6 +48,10 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             return;
         }
         let (began, mut pauses) = (self.map.get(fault.at).kind(), 0);
+        let is_weighed = began == Kind::Stored && self.has_areas();
+        if is_weighed && fault.extent.is_none() {
+            self.weigh(fault.at);
+        }
         let extent = *fault.extent.get_or_insert_with(|| self.ahead.fault(fault.at));
         if self.cow.is_shared() && began == Kind::Stored && !fault.write && self.is_common(fault.at) {
             self.stat.common_read.fetch_add(1, Relaxed);
@@ -62,7 +66,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             match outcome {
                 Outcome::Served => break,
                 Outcome::Wait => return self.faults.wait(fault),
-                Outcome::Reading => return self.faults.await_read(fault),
+                Outcome::Reading => return self.faults.await_read(Fault { has_read: true, ..fault }),
                 Outcome::Starving => return self.faults.starve(fault),
                 Outcome::Again => {
                     self.wait_for_events(&mut pauses);
@@ -75,6 +79,9 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         self.reclaim.end_rest();
         let waited = self.kernel.now_ns().saturating_sub(fault.since_ns);
         self.stat.stall_ns.fetch_add(waited, Relaxed);
+        if is_weighed {
+            self.balance.waited(fault.has_read, waited);
+        }
         if began.is_out() {
             self.stat.faults.fetch_add(1, Relaxed);
             self.stat.fault_ns.record(waited);
@@ -124,7 +131,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     pub(super) fn refault(&self, entry: Entry, pages: usize) -> Heat {
         let distance = self.map.distance(entry);
         let heat = Heat::refault(distance, self.resident_pages());
-        if heat == Heat::HOT {
+        if heat > Heat::COLD {
             self.stat.near_refaults.fetch_add(pages as u64, Relaxed);
             self.stat.near_distance.fetch_add((pages * distance) as u64, Relaxed);
         }

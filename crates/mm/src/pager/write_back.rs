@@ -17,6 +17,7 @@ use core::ops::Range;
 use core::sync::atomic::Ordering::Relaxed;
 use swap::Row;
 use swap::slots::Slots;
+use vmscan::balance::Miss;
 use vmscan::readahead::Extent;
 use vmscan::shrinker::Pool;
 use vmscan::{PAGE, WINDOW};
@@ -34,10 +35,25 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         self.objects.swapped_mut().open(slots);
     }
 
-    /// How many bytes the pool may have where there are areas, and how much of that, in percent, is left once objects
-    /// have begun to go.
+    /// How many bytes the pool may have at most where there are areas, and how much of what it comes to, in percent, is
+    /// left once objects have begun to go.
     pub fn set_pool_limit(&mut self, max_pool_bytes: usize, accept_threshold_percent: u8) {
-        self.pool_limit.set(max_pool_bytes, accept_threshold_percent);
+        let balanced = self.balance.most_bytes(self.marks().limit);
+        self.pool_limit.set(max_pool_bytes.min(balanced), accept_threshold_percent);
+    }
+
+    /// A page is asked for that is out: what that says of the pool and of what is resident.
+    pub(super) fn weigh(&mut self, at: usize) {
+        let entry = self.map.get(at);
+        let is_swapped = self.objects.get(entry.id()).is_swapped();
+        let stored_pages = self.pooled_bytes() / PAGE;
+        let miss = Miss {
+            distance: self.map.distance(entry),
+            resident: self.resident_pages(),
+            left: is_swapped.then(|| self.objects.left_since(entry.id())),
+            page_bytes: self.objects.pool_bytes() / stored_pages.max(1),
+        };
+        self.balance.missed(self.limit.marks().limit, &miss);
     }
 
     /// From now on what is new goes to areas as it is, page by page, while these have room: nothing is to stay in the

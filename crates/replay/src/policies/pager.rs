@@ -1,7 +1,9 @@
 //! The pager's own, as it is without the price: a clock hand goes round the addresses, spares what has heat
 //! ([`vmscan::heat`]), and takes the rest to an inactive list of fixed size; its oldest are compressed page by page.
+//! With an area the pool is bounded.
 
 use super::Policy;
+use super::pool::Pool;
 use crate::memory::Memory;
 use crate::trace::{PageId, Trace};
 use std::collections::VecDeque;
@@ -25,13 +27,24 @@ pub struct Pager {
     resident: usize,
     inactive: VecDeque<(PageId, usize)>,
     last: PageId,
+    /// Where there is an area.
+    pool: Option<Pool>,
 }
 
 impl Pager {
-    /// With the hand at the first page.
-    pub fn new(trace: &Trace) -> Pager {
+    /// With the hand at the first page; and, where there is an area, a pool.
+    pub fn new(trace: &Trace, pool: Option<Pool>) -> Pager {
         let (heats, unmapped_at) = (vec![Heat::COLD; trace.pages.len()], vec![0; trace.pages.len()]);
-        Pager { hand: 0, heats, unmapped_at, unmapped: 0, resident: 0, inactive: VecDeque::new(), last: 0 }
+        Pager {
+            hand: 0,
+            heats,
+            unmapped_at,
+            unmapped: 0,
+            resident: 0,
+            inactive: VecDeque::new(),
+            last: 0,
+            pool,
+        }
     }
 
     /// The oldest page of the inactive list that is still there.
@@ -70,8 +83,11 @@ impl Pager {
 }
 
 impl Policy for Pager {
-    fn touched(&mut self, _memory: &mut Memory<'_>, page: PageId, was: Option<Tier>, _event: usize) {
+    fn touched(&mut self, memory: &mut Memory<'_>, page: PageId, was: Option<Tier>, _event: usize) {
         self.last = page;
+        if let (Some(pool), Some(was)) = (&mut self.pool, was.filter(|was| *was >= Tier::Fast)) {
+            pool.missed(memory, page, was, self.resident);
+        }
         let heat = &mut self.heats[page as usize];
         *heat = match was {
             Some(Tier::Resident) => return,
@@ -90,12 +106,18 @@ impl Policy for Pager {
                 break;
             }
             if let Some(page) = self.oldest(memory) {
-                memory.put(page, Tier::Fast);
+                match &mut self.pool {
+                    Some(pool) => pool.put(memory, page),
+                    None => memory.put(page, Tier::Fast),
+                }
             }
         }
     }
 
-    fn discarded(&mut self, _memory: &Memory<'_>, _page: PageId, was: Tier) {
+    fn discarded(&mut self, memory: &Memory<'_>, page: PageId, was: Tier) {
         self.resident -= usize::from(was == Tier::Resident);
+        if let Some(pool) = &mut self.pool {
+            pool.gone(memory, page, was);
+        }
     }
 }

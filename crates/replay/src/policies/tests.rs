@@ -89,6 +89,35 @@ fn by_the_price_programs_are_nearly_as_fast_as_by_the_best_tiers_with_every_touc
     }
 }
 
+/// How long programs take with so large a pool, as times what they take with the better of two: the mean of all.
+fn times_of_better(name: &str, area_us: f32) -> f64 {
+    let costs = Costs { touch_us: [0.0, 25.0, 30.0, 45.0, area_us], ..COSTS };
+    let mut ratios = Vec::new();
+    for (path, trace) in ["tuning", "held-out"].into_iter().flat_map(recorded) {
+        for percent in [75, 50] {
+            let time_us = |name: &str| {
+                let figures = play(&trace, name, costs, percent).unwrap().expect("there is an area");
+                trace.ran_us() as f64 + figures.stall_us
+            };
+            let ratio = time_us(name) / time_us("pager+area:20").min(time_us("pager+area:60"));
+            assert!(name != "pager+area" || ratio < 1.15, "{path} at {percent} %, {area_us} us: {ratio}");
+            ratios.push(ratio.ln());
+        }
+    }
+    (ratios.iter().sum::<f64>() / ratios.len() as f64).exp()
+}
+
+#[test]
+fn the_pool_that_is_weighed_is_nearly_the_better_one_however_slow_the_area_is() {
+    let worst =
+        |name| [60.0, 120.0, 300.0].map(|us| times_of_better(name, us)).into_iter().fold(0.0, f64::max);
+    let [weighed, fifth, most] = ["pager+area", "pager+area:20", "pager+area:60"].map(worst);
+    assert!(
+        weighed < 1.025 && weighed < fifth.min(most),
+        "{weighed}; {fifth} with a fifth, {most} with three"
+    );
+}
+
 #[test]
 fn what_does_not_fit_is_said() {
     let trace = skewed(1);

@@ -40,6 +40,8 @@ pub struct Entries {
     raw_pages: usize,
     /// How many pages have gone out; it begins anew after 16 TiB.
     clock: u32,
+    /// How many pages have left the pool for an area; it begins anew as `clock` does.
+    left: u32,
     /// Which object was looked at last for what areas keep in vain.
     pub(super) hand: usize,
     /// How many pages were read ahead and left the pool unasked for, since that was asked.
@@ -55,8 +57,17 @@ impl Entries {
     pub fn copy_for_child(&mut self) -> Entries {
         let (table, free, queue) = (self.table.clone(), self.free.clone(), self.queue.clone());
         let (lru, swapped) = (self.lru.clone(), self.swapped.copy_for_child());
-        let &mut Entries { clean_bytes, borrowed_pages, swapped_pages, raw_pages, clock, hand, vain, .. } =
-            self;
+        let &mut Entries {
+            clean_bytes,
+            borrowed_pages,
+            swapped_pages,
+            raw_pages,
+            clock,
+            left,
+            hand,
+            vain,
+            ..
+        } = self;
         Entries {
             table,
             free,
@@ -66,6 +77,7 @@ impl Entries {
             swapped_pages,
             raw_pages,
             clock,
+            left,
             hand,
             vain,
             lru,
@@ -93,7 +105,7 @@ impl Entries {
             io: Io::None,
             place: None,
             is_hashed: false,
-            clean_since: 0,
+            since: 0,
             born_ms,
         };
         match self.free.pop() {
@@ -145,6 +157,11 @@ impl Entries {
         self.raw_pages
     }
 
+    /// How many pages have left the pool for an area since an object did that lies there alone.
+    pub fn left_since(&self, id: u32) -> usize {
+        self.left.wrapping_sub(self.table[id as usize].since) as usize
+    }
+
     /// How many pages the object has that goes to an area next; 0 without one.
     pub fn oldest_pages(&self) -> usize {
         self.lru.first().map_or(0, |id| self.table[id as usize].pages.into())
@@ -160,6 +177,8 @@ impl Entries {
         let o = &mut self.table[id as usize];
         self.raw_pages -= if o.is_raw() { o.stored as usize } else { 0 };
         self.swapped_pages += o.stored as usize;
+        o.since = self.left;
+        self.left = self.left.wrapping_add(o.stored.into());
         o.frozen = false;
         self.vain += if core::mem::take(&mut o.is_ahead) { o.pages.into() } else { 0 };
         if o.io == Io::Back {
@@ -236,7 +255,7 @@ impl Entries {
         self.swapped_pages -= o.is_swapped() as usize;
         self.raw_pages -= o.is_raw() as usize;
         if o.stored == 0 {
-            (o.clean, o.clean_since) = (true, self.clock);
+            (o.clean, o.since) = (true, self.clock);
             self.clean_bytes += o.bytes();
             if !core::mem::replace(&mut o.queued, true) {
                 self.queue.push_back((id, self.clock));
@@ -392,7 +411,7 @@ impl Entries {
             if core::mem::take(&mut o.frozen) && o.is_copy() {
                 self.clean_bytes += o.bytes();
                 if !core::mem::replace(&mut o.queued, true) {
-                    self.queue.push_back((id, o.clean_since));
+                    self.queue.push_back((id, o.since));
                 }
             }
         }
@@ -405,7 +424,7 @@ impl Entries {
     pub(super) fn drop_clean(&mut self, due: usize) -> Option<Left> {
         while let Some(&(id, since)) = self.queue.front() {
             let o = &mut self.table[id as usize];
-            if o.is_copy() && o.clean_since == since {
+            if o.is_copy() && o.since == since {
                 if self.clock.wrapping_sub(since) as usize <= due {
                     break;
                 }
@@ -415,7 +434,7 @@ impl Entries {
             self.queue.pop_front();
             if o.is_copy() {
                 // Wanted and given back since.
-                self.queue.push_back((id, o.clean_since));
+                self.queue.push_back((id, o.since));
             } else {
                 o.queued = false;
             }

@@ -92,8 +92,9 @@ pub struct Object {
     pub(super) place: Option<PlaceId>,
     /// The hashes of its pages are kept beside that, while it is not in the pool.
     pub(super) is_hashed: bool,
-    /// When nobody depended on it any more, by `Entries::clock`.
-    pub(super) clean_since: u32,
+    /// When nobody depended on it any more, by `Entries::clock`; of what lies in an area alone, when it left the pool,
+    /// by `Entries::left`.
+    pub(super) since: u32,
     /// When it was stored, in milliseconds of the kernel's clock, which begins anew every 49 days.
     pub born_ms: u32,
 }

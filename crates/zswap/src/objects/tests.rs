@@ -173,6 +173,25 @@ fn windows_that_did_not_shrink_fill_an_area_to_the_last_slot() {
 }
 
 #[test]
+fn how_much_has_left_the_pool_since_an_object_did_is_known() {
+    let mut objects = noise(4);
+    while let WriteBack::Begun { .. } = objects.write_back() {
+        objects.written(0, true);
+    }
+    assert_eq!([0, 1, 2, 3].map(|id| objects.left_since(id)), [64, 48, 32, 16], "in pages");
+    assert!(objects.read_back(0));
+    objects.came_back(0, Came::Here(Body::Blob { handle: 9, fingerprint: 0, bytes: plain_bytes(16) as u32 }));
+    objects.served();
+    (0..6).for_each(|_| objects.release(0, true));
+    while let WriteBack::Freed { .. } = objects.write_back() {}
+    assert_eq!(
+        [0, 1, 2, 3].map(|id| objects.left_since(id)),
+        [10, 58, 42, 26],
+        "it leaves once more, with less"
+    );
+}
+
+#[test]
 fn what_was_read_ahead_and_leaves_the_pool_unasked_for_is_counted() {
     let mut objects = noise(4);
     while let WriteBack::Begun { .. } = objects.write_back() {

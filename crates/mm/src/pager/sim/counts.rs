@@ -69,4 +69,7 @@ fn what_is_in_an_area_is_counted_there() {
     }
     counts_of_area(&scene.world, &scene.pager);
     assert_eq!(scene.pager.pages_out(), PagesOut::default());
+    // Its misses were weighed.
+    let (weighed, begun) = (scene.pager.balance, vmscan::balance::Balance::default());
+    assert!(weighed.most_bytes(1 << 30) < begun.most_bytes(1 << 30), "{weighed:?}");
 }

@@ -24,6 +24,7 @@ fn who_waited_for_room_where_nothing_is_any_more_is_not_hungry_later() {
             protected: false,
             since_ns: 0,
             extent: None,
+            has_read: false,
         });
         scene.pager.turn(2 * limit);
         assert!(scene.pager.faults.has_waiting(), "there is room");
