@@ -101,8 +101,7 @@ mod tests {
 
     /// The share of the limit after so many misses, in percent.
     fn after(misses: usize, miss: Miss, area_us: u64) -> usize {
-        let mut balance = Balance::default();
-        balance.share = 0.4;
+        let mut balance = Balance { share: 0.4, ..Balance::default() };
         for _ in 0..misses {
             balance.waited(miss.left.is_some(), if miss.left.is_some() { area_us * 1000 } else { 30_000 });
             balance.missed(LIMIT, &miss);
