@@ -375,3 +375,66 @@ fn a_terminal_shows_how_far_it_is_and_ctrl_c_ends_it_without_a_file() {
     assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(libc::SIGINT), "{seen}");
     assert!(!drawing.0.exists());
 }
+
+/// As `zfolio bench path`; `None`, and it is said, where there is no userfaultfd.
+fn path(arguments: &[&str]) -> Option<Output> {
+    let output =
+        Command::new(ZFOLIO).args(["bench", "path", "--rounds", "1"]).args(arguments).output().unwrap();
+    if text(&output.stderr).contains("`zfolio doctor` says what helps") {
+        skip("userfaultfd is refused");
+        return None;
+    }
+    Some(output)
+}
+
+#[test]
+fn every_stage_of_a_folio_s_way_is_measured_on_a_file() {
+    let scratch = Scratch::new("path", &memory(300));
+    let Some(output) = path(&[scratch.path(), "--json", "-c", "lz4,zstd:3"]) else { return };
+    let report = json(&output);
+    assert_eq!((report["compressor"].as_str(), report["rounds"].as_u64()), (Some("lz4:1,zstd:3"), Some(1)));
+    let rows = report["rows"].as_array().unwrap();
+    let sizes: Vec<_> = rows.iter().map(|row| row["size"].as_str().unwrap()).collect();
+    assert_eq!(sizes, ["4K", "64K", "2M", "2M huge"]);
+    for row in rows {
+        let positive = |way: &str, stages: &[&str]| {
+            stages
+                .iter()
+                .for_each(|stage| assert!(row[way][stage].as_f64().unwrap() > 0.0, "{way} {stage}: {row}"));
+        };
+        positive("out", &["scan", "move", "read", "compress", "store"]);
+        positive("in", &["look_up", "decompress", "move"]);
+        let sum: f64 = row["out"].as_object().unwrap().values().filter_map(Value::as_f64).sum();
+        assert!((row["out_us"].as_f64().unwrap() - sum).abs() < 0.01, "{row}");
+    }
+    // A window is more work than a page of it, and 2M than a window.
+    let out_us = |row: usize| rows[row]["out_us"].as_f64().unwrap();
+    assert!(out_us(0) < out_us(1) && out_us(1) < out_us(2), "{rows:?}");
+    assert!(report["faults"].as_array().unwrap()[0]["on_one_cpu"].as_bool().unwrap());
+}
+
+#[test]
+fn the_way_s_table_and_what_cannot_be_measured_are_said() {
+    let Some(output) = path(&[]) else { return };
+    let table = text(&output.stdout);
+    assert!(output.status.success() && table.lines().all(|line| line.chars().count() <= 80), "{table}");
+    assert!(
+        table.starts_with("made up: ") && table.contains("\n  out  scan ") && table.contains("resume"),
+        "{table}"
+    );
+    let zeros = Scratch::new("zeros", &[0; 65536]);
+    for (arguments, status, expected) in [
+        (&["--compressor", "gzip"][..], 2, "--compressor gzip: no such compressor"),
+        (&["--compressor", "deflate-iaa"], 2, "expected none with a device or a dictionary"),
+        (&["/nowhere"], 1, "/nowhere: "),
+        (&[zeros.path()], 1, "there is no whole page that more than one word fills"),
+    ] {
+        let output = path(arguments).expect("it was measured above");
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(status), "{said}");
+        assert!(
+            said.starts_with("zfolio: ") && said.contains(expected) && said.lines().count() == 1,
+            "{said}"
+        );
+    }
+}

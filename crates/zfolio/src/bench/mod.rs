@@ -11,11 +11,14 @@
 //! - [`candidate`]: who is tried, with its dictionary
 //! - [`mod@measure`]: out, back, compared, timed
 //! - [`mod@front`], [`table`], [`plot`]: what is best, and how it is shown
+//!
+//! And [`path`] by itself: what each stage of a folio's way out and back takes.
 
 mod candidate;
 mod choice;
 mod front;
 mod measure;
+mod path;
 mod plot;
 mod process;
 mod sample;
@@ -44,8 +47,11 @@ const USAGE: u8 = 2;
 
 /// `zfolio bench`; returns the exit status.
 pub fn run(bench: &Bench) -> u8 {
-    let BenchTask::Compress(args) = &bench.task;
-    match compress(args) {
+    let done = match &bench.task {
+        BenchTask::Compress(args) => compress(args),
+        BenchTask::Path(args) => path::run(args),
+    };
+    match done {
         Ok(()) => 0,
         Err((status, line)) => {
             eprintln!("zfolio: {line}");
