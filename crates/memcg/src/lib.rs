@@ -72,7 +72,7 @@ pub const SLOTS: usize = 512;
 
 /// So many of them have room in the file before the first begins. Further ones get theirs when they are claimed first,
 /// if there is any: a run of a few processes does not hold the memory of hundreds.
-pub const SLOTS_AT_ONCE: usize = 32;
+pub const SLOTS_AT_ONCE: usize = 8;
 
 /// The addresses where engines reserve their memory, 256 GiB from 85 TiB on: `zfolio run` knows an engine's mappings by
 /// them.
