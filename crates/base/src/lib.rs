@@ -2,6 +2,7 @@
 //!
 //! - [`PAGE`], [`Folio`]: what moves
 //! - [`PageMask`]: which pages of a folio
+//! - [`Advice`]: what a program says of its memory
 //! - [`Damaged`]: why stored pages cannot be restored
 //! - [`sys`]: mmap, madvise, futex, clone, ... as functions
 //! - [`Fd`]: a descriptor, closed when dropped
@@ -12,6 +13,7 @@
 
 #![cfg_attr(not(test), no_std)]
 
+mod advice;
 mod damaged;
 pub mod folio;
 pub mod lock;
@@ -19,6 +21,7 @@ mod mask;
 mod random;
 pub mod sys;
 
+pub use advice::Advice;
 pub use damaged::Damaged;
 pub use folio::Folio;
 pub use lock::Mutex;

@@ -9,6 +9,7 @@
 //! ```
 //!
 //! - [`state`]: the words that both read and write, and the requests that a thread has
+//! - [`advice`]: what threads advise, and do not wait for
 //! - [`fork_channel`]: what they tell each other for a fork
 //! - [`page_tables`]: what the program is told of its page tables
 //! - [`hooked`]: which of libc's system calls pass the library; [`blocks`]: where libc has its threads' control blocks
@@ -22,6 +23,7 @@
 
 #![cfg_attr(not(test), no_std)]
 
+pub mod advice;
 pub mod arena;
 pub mod blocks;
 pub mod footprint;

@@ -1,5 +1,6 @@
 //! What the program's threads and the engine tell each other.
 
+use crate::advice::AdviceQueue;
 use crate::blocks::BlockLayout;
 use crate::hull::Hull;
 use core::ops::Range;
@@ -47,6 +48,8 @@ pub struct Control {
     pub range: (AtomicUsize, AtomicUsize),
     /// What came of a request that can be refused: an errno, 0 for none, or [`UNANSWERED`].
     pub outcome: AtomicU32,
+    /// What the program has advised, and the engine has not taken yet.
+    pub advice: AdviceQueue,
     /// A range that the engine may not register; (0, 0) when there is none.
     pub spared: (AtomicUsize, AtomicUsize),
     /// A range that must not leave the program; (0, 0) when there is none.
@@ -198,6 +201,7 @@ impl Control {
             request: AtomicU32::new(0),
             range: (AtomicUsize::new(0), AtomicUsize::new(0)),
             outcome: AtomicU32::new(UNANSWERED),
+            advice: AdviceQueue::new(),
             spared: (AtomicUsize::new(0), AtomicUsize::new(0)),
             held: (AtomicUsize::new(0), AtomicUsize::new(0)),
             taken: (AtomicUsize::new(0), AtomicUsize::new(0)),
@@ -306,6 +310,7 @@ impl Control {
         }
         // Nothing here is registered, or what the parent had.
         self.fresh.iter().for_each(Hull::reset);
+        self.advice.reset();
         // The parent's.
         if !self.slot.load(Relaxed).is_null() {
             self.slot.store(core::ptr::null_mut(), Relaxed);
@@ -441,11 +446,16 @@ impl Control {
         while self.is_ahead() && sys::now_ns() < end {
             self.looked.store(0, Relaxed);
             // It may be about to fall asleep, and so it is called again and again.
-            let word = self.exit_word.load(Acquire);
-            if word != 0 {
-                sys::futex_wake(word as *const u32, u32::MAX >> 1, true);
-            }
+            self.call();
             let _ = sys::futex_wait(self.looked.as_ptr(), 0, Some(CALL_NS), false);
+        }
+    }
+
+    /// Has an engine that sleeps look.
+    pub fn call(&self) {
+        let word = self.exit_word.load(Acquire);
+        if word != 0 {
+            sys::futex_wake(word as *const u32, u32::MAX >> 1, true);
         }
     }
 

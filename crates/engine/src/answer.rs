@@ -47,6 +47,11 @@ pub fn answer(watch: &Watch, pager: &mut Engine) {
     pager.answer();
 }
 
+/// Hands on what threads have advised.
+pub fn take_advice(pager: &mut Engine) {
+    CONTROL.advice.take().for_each(|(advice, range)| pager.advise(advice, range));
+}
+
 /// Does what the program has advised, with all that is registered known, and says what came of it.
 fn advise_children(pager: &mut Engine, range: Range<usize>, advice: u32) {
     pager.await_quiet();

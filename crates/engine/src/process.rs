@@ -147,7 +147,7 @@ fn asleep(watch: &mut Watch) -> bool {
         // With little left, or much mapped since the last look, it must not come to more before the next one, whatever
         // it has mapped.
         let may_burst = CONTROL.is_ahead() || watch.order.memcg.may_run_short(0);
-        let is_asked = watch.order.slot.reclaim.asked().is_some();
+        let is_asked = watch.order.slot.reclaim.asked().is_some() || CONTROL.advice.wants_out();
         if is_asked || own > threshold || may_burst && data(&watch.statm) > threshold {
             return true;
         }

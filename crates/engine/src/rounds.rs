@@ -1,6 +1,6 @@
 //! The pager's loop, one round after the other, from when memory is managed until the program is gone.
 
-use crate::answer::{answer, enroll};
+use crate::answer::{answer, enroll, take_advice};
 use crate::asked::UnderWay;
 use crate::board::Board;
 use crate::crawl::{Backing, Crawling};
@@ -245,6 +245,7 @@ impl Rounds {
     /// Does what there is to do: faults, room, what threads ask for, what relatives are told. False when that was
     /// nothing.
     fn work(&mut self, now: u64, own: usize, watch: &mut Watch, pager: &mut Engine) -> bool {
+        take_advice(pager);
         let registered_ns = pager.registered_ns();
         let mut busy = pager.turn(own);
         if pager.registered_ns() != registered_ns {

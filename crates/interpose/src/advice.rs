@@ -1,36 +1,86 @@
 //! What the program advises the kernel about its memory, and where mremap takes that.
 
-use crate::bell::ask;
+use crate::bell::{ask, ring};
 use crate::grow;
-use crate::libc::{Call, NO_SUCH_CALL, real, settle};
+use crate::libc::{Call, NO_SUCH_CALL, errno, real, settle};
 use crate::own::{is_own_memory, with_bell};
 use control::run;
 use control::{CONTROL, EngineState, Request, UNANSWERED};
 use core::ops::Range;
 use core::sync::atomic::Ordering::*;
-use uffd::PAGE;
-use uffd::sys::consts::*;
+use uffd::sys::{self, consts::*};
+use uffd::{Advice, Errno, PAGE};
 
 /// madvise(2): what children are to have, or not, is the engine's to see to, since it keeps more out of them; and so
 /// are guards, which discard pages without an event, and which a copy of the engine's would overwrite.
 pub extern "C" fn madvise(at: usize, bytes: usize, advice: i32) -> i32 {
-    const FREE: i32 = 8;
     // SAFETY: the type of madvise(2).
     let real = unsafe { real::<extern "C" fn(usize, usize, i32) -> i32>(Call::Madvise) };
-    // To give pages up at once is one of the two things that MADV_FREE allows, and the one that is seen at once: memory
-    // that is given up later would have to be watched until then.
-    let effective = if advice == FREE && run::is_managed() { MADV_DONTNEED as i32 } else { advice };
-    let call = || real.map_or(NO_SUCH_CALL, |f| f(at, bytes, effective));
+    let for_kernel = for_kernel(advice as u32) as i32;
+    let call = || real.map_or(NO_SUCH_CALL, |f| f(at, bytes, for_kernel));
     let end = bytes.checked_next_multiple_of(PAGE).and_then(|bytes| at.checked_add(bytes));
     let range = at..end.unwrap_or(at);
     let request = match advice as u32 {
         MADV_DONTFORK => Request::KeepOut,
         MADV_DOFORK => Request::LetIn,
         MADV_GUARD_INSTALL if run::is_in_run() => Request::Guard,
-        _ => return call(),
+        advice => {
+            let result = call();
+            if let Some(advice) = Advice::of(advice)
+                && (result == 0 || is_errno(Errno::ENOMEM))
+            {
+                hand_on(advice, range);
+            }
+            return result;
+        }
     };
     // What is no range the kernel refuses before it looks at the advice.
     if at.is_multiple_of(PAGE) && !range.is_empty() { advise(request, range, call) } else { call() }
+}
+
+/// What the kernel is advised where the program gives this advice.
+fn for_kernel(advice: u32) -> u32 {
+    match advice {
+        // To give pages up at once is one of the two things that MADV_FREE allows, and the one that is seen at once:
+        // memory that is given up later would have to be watched until then.
+        MADV_FREE if run::is_managed() => MADV_DONTNEED,
+        // The kernel would take the pages beneath the engine, to where they count as before. It refuses the one as it
+        // does the other.
+        MADV_PAGEOUT if run::is_managed() && sys::has_swap() => MADV_COLD,
+        _ => advice,
+    }
+}
+
+/// True when the last call of this thread has failed so.
+fn is_errno(expected: Errno) -> bool {
+    // SAFETY: null, or the thread's own.
+    unsafe { errno().as_ref() }.is_some_and(|&errno| errno == expected.0.into())
+}
+
+/// Hands on to the engine what the kernel was advised too, of whole pages: without a lock, and without waiting for what
+/// comes of it. (The kernel says ENOMEM where parts of the range are not mapped, and has advised the others.)
+fn hand_on(advice: Advice, range: Range<usize>) {
+    is_own_memory();
+    if range.is_empty() || !CONTROL.has_engine() {
+        return;
+    }
+    let put = || CONTROL.advice.put(advice, &range);
+    if put() {
+        // One that sleeps would look in half a second.
+        if CONTROL.state() == EngineState::Asleep {
+            CONTROL.call();
+        }
+        return;
+    }
+    // The engine takes what waits before it answers.
+    ring();
+    // SAFETY: null, or of static life.
+    let slot = unsafe { CONTROL.slot.load(Acquire).as_ref() };
+    if !put()
+        && let Some(slot) = slot
+    {
+        slot.stat.advice_dropped.fetch_add(1, Relaxed);
+    }
 }
 
 /// Advice that an engine which is awake gives for the program (dontfork.rs, guards.rs).

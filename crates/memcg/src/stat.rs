@@ -145,6 +145,8 @@ counters! {
     pgdeactivate: Pages, "moved to the inactive list";
     pgactivate: Pages, "touched on the inactive list, and moved back";
     readahead: Pages, "brought back before they were asked for";
+    advised_out: Pages, "moved to the inactive list since the program has advised it (MADV_PAGEOUT)";
+    advice_dropped: Times, "the program's advice was dropped, since too much of it waited";
     busy: Pages, "not moved, since they were pinned or shared";
     packed: Pages, "that were out already, and became part of a larger object";
     parted: Pages, "that were out in an object with others, and go out again each alone";

@@ -23,6 +23,7 @@
 //! - `pool_limit`: how large the pool may be where there are swap areas
 //! - `swapin`: how a page comes from its object; `fetch_ahead`: what is loaded early; `fresh`: what nobody has
 //!   registered yet
+//! - `advised`: what the program says of its memory
 //! - `cow`: what a fork has left to several processes; [`shared_store`]: what of that is stored once
 //! - `ranges`: sets of addresses
 //!
@@ -30,6 +31,7 @@
 //! - `event`, `quiet`: unmap, remap, remove, and when none of that is under way
 //! - `register`; out: `evict`, `move_out`, `deflate`, `recompress`, `write_back`
 //! - in: `serve`, `activate`, `load`, `fill`, ahead `fetch`, all of it `home`; and slots in between: `stock`
+//! - `advise`: out and in as the program says
 //! - [`fork`]: what a child takes over; `share`: its pages, `log`: its objects; [`look`]: what the program asks
 //!   about its pages
 //! - `check`: what holds between the parts; `sim`: the simulator
@@ -39,6 +41,7 @@
 
 extern crate alloc;
 
+mod advised;
 mod areas;
 mod bell;
 mod cow;

@@ -10,6 +10,7 @@
 //! A turn: read messages and apply events (`attend`), apply results (`collect`), serve faults, reclaim.
 
 mod activate;
+mod advise;
 mod check;
 mod deflate;
 mod event;
@@ -34,6 +35,7 @@ mod write_back;
 #[cfg(test)]
 mod sim;
 
+use crate::advised::Advised;
 use crate::bell::Bells;
 use crate::cow::CopyOnWrite;
 use crate::fault_queue::FaultQueue;
@@ -104,6 +106,7 @@ pub struct Pager<'a, K, S> {
     /// Of what is read ahead from areas.
     worth: Worth,
     cow: CopyOnWrite,
+    advised: Advised,
     shared: SharedStore,
     /// Since when each batch is written.
     batches_ns: [Option<u64>; BATCHES],
@@ -145,6 +148,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
             returns: Returns::default(),
             worth: Worth::default(),
             cow: CopyOnWrite::default(),
+            advised: Advised::default(),
             shared: SharedStore::default(),
             batches_ns: [None; BATCHES],
             balance_before: Counts::from(stat).balance(),
@@ -174,7 +178,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
             if !is_paused && (!is_soon || self.limit.footprint() >= self.marks().high) {
                 busy |= self.reclaim(usize::MAX);
             }
-            return busy;
+            return busy | (!is_paused && self.follow_advice());
         }
         // Whoever waits pays with a step: while a thread sleeps in its fault its CPU need not be interrupted for
         // what goes out.
@@ -190,6 +194,9 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
             }
         }
         self.faults.served(self.kernel.now_ns());
+        if !is_paused {
+            self.follow_advice();
+        }
         true
     }
 
@@ -316,7 +323,8 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
         if !fetches && self.faults.has_waiting() {
             (self.inactive.in_flight() / 2).clamp(1, RESULTS)
         } else {
-            (fetches || self.limit.footprint() > self.marks().high || self.limit.is_above_asked()) as usize
+            let is_asked = self.limit.is_above_asked() || self.advised.due_bytes() > 0;
+            (fetches || is_asked || self.limit.footprint() > self.marks().high) as usize
         }
     }
 

@@ -35,6 +35,6 @@ pub mod vdso;
 #[path = "../../zfolio/tests/skip/mod.rs"]
 mod skip;
 
-pub use base::{Errno, Fd, Mutex, PAGE, lock, sys};
+pub use base::{Advice, Errno, Fd, Mutex, PAGE, lock, sys};
 pub use memory::Memory;
 pub use userfault::{Features, MOVE, Message, Moved, REGISTER, Userfault};

@@ -57,6 +57,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         self.recompression.check()?;
         self.pool_limit.check()?;
         self.cow.check()?;
+        self.advised.check()?;
         self.shared.check()?;
         let mut counts = Counts::new();
         self.check_counts()?;

@@ -53,17 +53,20 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 self.stat.events.fetch_add(1, Relaxed);
                 self.forget(range.clone());
                 self.ahead.forget(&range);
+                self.advised.forget(&range);
                 self.regions.quarantine_mut().insert(range);
             }
             Message::Unmap(range) => {
                 self.stat.events.fetch_add(1, Relaxed);
                 self.reclaim.forget_areas_in(&range);
+                self.advised.forget(&range);
                 self.unmap(range);
             }
             Message::Remap { from, to } => {
                 self.stat.events.fetch_add(1, Relaxed);
                 self.reclaim.forget_areas_in(&from);
                 self.reclaim.forget_areas_in(&(to..to + from.len()));
+                self.advised.forget(&from);
                 self.remap(from, to);
             }
             Message::Other(_) => {}

@@ -71,6 +71,18 @@ fn relatives_read_what_either_has_in_an_area() {
 }
 
 #[test]
+fn what_the_program_advises_loses_nothing() {
+    let sum = all_pass(|seed| Plan {
+        advice: true,
+        fork: if seed % 3 == 0 { 60 } else { 0 },
+        retire: if seed % 5 == 0 { 40 } else { 0 },
+        swaps: seed % 7 == 0,
+        ..with_area(seed, 0)
+    });
+    assert!(sum.children > 0 && sum.read > 1000, "{sum:?}");
+}
+
+#[test]
 fn everything_comes_home_and_goes_out_again() {
     all_pass(|seed| Plan { retire: 20, ..Plan::any(seed) });
 }

@@ -11,7 +11,7 @@
 //! - [`memory`], [`kernel`], [`admission`], [`scan`]: the simulated kernel; [`store`]: the simulated pool and its
 //!   workers; [`area`]: the simulated swap area
 //! - [`unwritable`]: how pages leave memory that cannot be written to
-//! - [`own`]: a userfaultfd of the program's own; [`swap`]: the machine's own swap
+//! - [`advice`]: what it advises; [`own`]: a userfaultfd of the program's own; [`swap`]: the machine's own swap
 //! - [`program`]: the threads, [`syscall`]: what they call; [`shadow`]: what they must read
 //! - [`run`]: one run from a seed, and what is checked; [`fork`]: a child's; [`clean`]: runs that must pass
 //! - [`scene`]: how short plays are set, one for each bug that was found: [`incoming`], [`outgoing`], [`waiting`],
@@ -19,6 +19,7 @@
 //! - [`bugs`]: planted bugs, each of which a run must find
 
 mod admission;
+mod advice;
 mod area;
 mod bugs;
 mod clean;

@@ -1,6 +1,7 @@
 //! One run from a seed: turns of the pager while the program lives, then everything is read, unmapped, and must be
 //! gone.
 
+use super::advice;
 use super::area::{self, SimArea};
 use super::bugs::Bugs;
 use super::counts::counts_of_area;
@@ -69,6 +70,8 @@ pub struct Plan {
     pub area: Option<usize>,
     /// Where there is one: how large the pool may be, in bytes.
     pub pool: usize,
+    /// The program advises something now and then.
+    pub advice: bool,
     pub bugs: Bugs,
 }
 
@@ -93,6 +96,7 @@ impl Plan {
             swaps: false,
             area: None,
             pool: 0,
+            advice: false,
             bugs: Bugs::default(),
         }
     }
@@ -303,6 +307,9 @@ pub fn live(world: Shared, plan: &Plan, pager: &mut Simulated) -> Tally {
         pager.ask((turns % 50 < 10).then_some(plan.pages * PAGE / 4));
         pager.set_writeback(turns % 40 >= 10);
         pager.close_pool(plan.pool == 0 && turns % 60 < 40);
+        if plan.advice {
+            advice::advise(&world, pager, turns);
+        }
         take_turn(&world, pager, turns);
         turns
     };

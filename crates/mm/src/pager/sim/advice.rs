@@ -1,0 +1,68 @@
+//! What the program advises of its memory: scenes, and advice in between in any run.
+
+use super::Shared;
+use super::run::Simulated;
+use super::scene::{Scene, pages};
+use crate::swap_map::Kind;
+use base::{Advice, Random};
+use std::ops::Range;
+use vmscan::PAGE;
+use vmscan::heat::Heat;
+use vmscan::watermark::UNKNOWN;
+
+/// In one of ten turns somebody advises something of some of the program's memory, mapped or not.
+pub fn advise(world: &Shared, pager: &mut Simulated, turn: usize) {
+    let mut random = Random(turn as u64);
+    if random.one_in(10) {
+        let space = world.borrow().program.space();
+        let start = space.start + random.below(space.len() / PAGE) * PAGE;
+        let end = (start + (1 + random.below(40)) * PAGE).min(space.end);
+        pager.advise(*random.pick(&Advice::ALL), start..end);
+    }
+}
+
+/// Memory of which nothing goes out for want of room: so many pages are written.
+fn roomy(written: usize) -> Scene {
+    let mut scene = Scene::new();
+    scene.pager.limit.evict_by_marks();
+    scene.pager.set_limit(1 << 30, 1, UNKNOWN);
+    scene.write(pages(0..written));
+    scene.go_on();
+    assert!(are(&scene, 0..written, Kind::None));
+    scene
+}
+
+/// True when all of them are so.
+fn are(scene: &Scene, range: Range<usize>, kind: Kind) -> bool {
+    pages(range).step_by(PAGE).all(|at| scene.kind(at) == kind)
+}
+
+fn counted(scene: &Scene) -> memcg::Counts {
+    memcg::Counts::from(scene.pager.stat)
+}
+
+#[test]
+fn what_is_to_go_out_goes_whatever_its_heat_and_the_limit_and_nothing_else_does() {
+    let mut scene = roomy(64);
+    scene.world.borrow_mut().memory.unmap(pages(20..24));
+    let hot = pages(3..4).start;
+    scene.pager.map.set(hot, scene.pager.map.get(hot).with_heat(Heat::HOT));
+    scene.pager.advise(Advice::PageOut, pages(1..40));
+    scene.go_on();
+    assert!(are(&scene, 1..20, Kind::Stored) && are(&scene, 24..40, Kind::Stored));
+    assert!(are(&scene, 0..1, Kind::None) && are(&scene, 40..64, Kind::None));
+    assert_eq!(counted(&scene).advised_out, 35);
+    assert!(!scene.pager.turn(64 * PAGE), "all is done");
+    for part in [0..20, 24..64] {
+        scene.reads_back(pages(part), 0);
+    }
+}
+
+#[test]
+fn advice_ends_with_the_mapping() {
+    let mut scene = roomy(32);
+    scene.pager.advise(Advice::PageOut, pages(0..32));
+    scene.pager.advised.forget(&pages(0..16));
+    scene.go_on();
+    assert!(are(&scene, 0..16, Kind::None) && are(&scene, 16..32, Kind::Stored));
+}

@@ -1,0 +1,44 @@
+//! The program's own advice (MADV_PAGEOUT) moves its pages, far below the limit too. They need the right to
+//! userfaultfd, as `zfolio doctor` does.
+
+mod compile;
+
+use compile::compile;
+use serde_json::Value;
+use std::process::Command;
+
+/// Runs `tests/c/advice.c` in the manner `way`; the counters of the run.
+fn counters(way: &str, memory: &str) -> Value {
+    let json = std::env::temp_dir().join(format!("zfolio-advice-{way}-{}.json", std::process::id()));
+    let output = Command::new("timeout")
+        .args(["-k", "5", "60", env!("CARGO_BIN_EXE_zfolio"), "run", "--quiet", "--memory", memory, "--json"])
+        .arg(&json)
+        .arg("--")
+        .arg(compile("advice"))
+        .arg(way)
+        .output()
+        .expect("timeout is needed");
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert_eq!((output.status.code(), &*out), (Some(0), "right\n"), "{way}: {err}");
+    let told = serde_json::from_slice::<Value>(&std::fs::read(&json).unwrap()).unwrap();
+    std::fs::remove_file(&json).unwrap();
+    told["counters"].clone()
+}
+
+fn count(counters: &Value, name: &str) -> u64 {
+    counters[name].as_u64().unwrap_or_else(|| panic!("{name}: {counters:#}"))
+}
+
+/// What the program advises, in pages.
+const PAGES: u64 = (32 << 20) / 4096;
+
+#[test]
+fn memory_that_is_to_go_out_goes_although_there_is_room() {
+    for way in ["out", "syscall"] {
+        let told = counters(way, "2G");
+        // Its last two pages never go.
+        assert!(count(&told, "advised_out") > PAGES * 9 / 10, "{way}: {told:#}");
+        assert!(count(&told, "zswpout") > PAGES * 9 / 10, "{way}: {told:#}");
+        assert_eq!(count(&told, "advice_dropped"), 0, "{way}: {told:#}");
+    }
+}

@@ -1,0 +1,115 @@
+/* Advises memory, and checks that it goes out or comes back, and holds what it held. The argument says how. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#define PAGE ((size_t)4096)
+#define PAGES (((size_t)32 << 20) / PAGE)
+#define PART ((size_t)256)
+#define WORDS (PAGE / sizeof(uint64_t))
+
+static void fail(const char *why)
+{
+	printf("%s (%s)\n", why, strerror(errno));
+	exit(1);
+}
+
+static uint64_t word(size_t i)
+{
+	return (i + 1) * 0x9e3779b97f4a7c15ull >> 32;
+}
+
+static uint64_t *fill(size_t pages)
+{
+	uint64_t *at = mmap(NULL, pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (at == MAP_FAILED)
+		fail("mmap");
+	for (size_t i = 0; i < pages * WORDS; i++)
+		at[i] = word(i);
+	return at;
+}
+
+static void verify(const uint64_t *at, size_t pages)
+{
+	for (size_t i = 0; i < pages * WORDS; i++)
+		if (at[i] != word(i))
+			fail("it does not hold what it held");
+}
+
+static size_t present(void *at, size_t pages)
+{
+	static unsigned char there[PAGES];
+	size_t count = 0;
+
+	if (mincore(at, pages * PAGE, there) != 0)
+		fail("mincore");
+	for (size_t i = 0; i < pages; i++)
+		count += there[i] & 1;
+	return count;
+}
+
+/* Returns when nearly all of it is out, or in. */
+static void until(void *at, size_t pages, int in)
+{
+	for (int i = 0; i < 20000; i++) {
+		size_t there = present(at, pages);
+		if (in ? there > pages / 20 * 19 : there < pages / 20)
+			return;
+		usleep(1000);
+	}
+	fail(in ? "it does not come in" : "it does not go out");
+}
+
+static void advise(const char *way, void *at, size_t pages, int advice)
+{
+	struct iovec range = { at, pages * PAGE };
+	long done = 0;
+
+	if (!strcmp(way, "process"))
+		done = syscall(SYS_process_madvise, syscall(SYS_pidfd_open, getpid(), 0), &range, 1, advice, 0) -
+		       (long)range.iov_len;
+	else if (!strcmp(way, "syscall"))
+		done = syscall(SYS_madvise, at, range.iov_len, advice);
+	else
+		done = madvise(at, range.iov_len, advice);
+	if (done != 0)
+		fail("the advice is refused");
+}
+
+/* What the kernel refuses it refuses as ever, and what it does not know of the mapped parts know. */
+static void errors(uint64_t *at)
+{
+	if (madvise((char *)at + 1, PAGE, MADV_PAGEOUT) != -1 || errno != EINVAL)
+		fail("half pages");
+	uint64_t *parts = fill(3 * PART);
+	munmap(parts + PART * WORDS, PART * PAGE);
+	if (madvise(parts, 3 * PART * PAGE, MADV_PAGEOUT) != -1 || errno != ENOMEM)
+		fail("a range with a hole");
+	until(parts, PART, 0);
+	until(parts + 2 * PART * WORDS, PART, 0);
+	verify(parts, PART);
+	for (size_t i = 2 * PART * WORDS; i < 3 * PART * WORDS; i++)
+		if (parts[i] != word(i))
+			fail("beyond the hole");
+}
+
+int main(int argc, char **argv)
+{
+	const char *way = argc > 1 ? argv[1] : "";
+	uint64_t *at = fill(PAGES);
+
+	advise(way, at, PAGES, MADV_PAGEOUT);
+	until(at, PAGES, 0);
+	verify(at, PAGES);
+	errors(at);
+	puts("right");
+	return 0;
+}
