@@ -8,6 +8,7 @@ use control::run;
 use control::{CONTROL, EngineState, Request, UNANSWERED};
 use core::ops::Range;
 use core::sync::atomic::Ordering::*;
+use linux_raw_sys::general as g;
 use uffd::sys::{self, consts::*};
 use uffd::{Advice, Errno, PAGE};
 
@@ -61,13 +62,15 @@ fn is_errno(expected: Errno) -> bool {
 /// comes of it. (The kernel says ENOMEM where parts of the range are not mapped, and has advised the others.)
 fn hand_on(advice: Advice, range: Range<usize>) {
     is_own_memory();
-    if range.is_empty() || !CONTROL.has_engine() {
+    let is_asleep = CONTROL.state() == EngineState::Asleep;
+    // While the engine sleeps nothing is out.
+    if range.is_empty() || !CONTROL.has_engine() || is_asleep && advice == Advice::WillNeed {
         return;
     }
     let put = || CONTROL.advice.put(advice, &range);
     if put() {
         // One that sleeps would look in half a second.
-        if CONTROL.state() == EngineState::Asleep {
+        if is_asleep {
             CONTROL.call();
         }
         return;
@@ -81,6 +84,54 @@ fn hand_on(advice: Advice, range: Range<usize>) {
     {
         slot.stat.advice_dropped.fetch_add(1, Relaxed);
     }
+}
+
+/// process_madvise(2): advice for this process is the same as by madvise.
+pub extern "C" fn process_madvise(pidfd: i32, ranges: usize, count: usize, advice: i32, flags: u32) -> isize {
+    let known = Advice::of(advice as u32).filter(|_| run::is_managed() && is_own_process(pidfd));
+    let for_kernel = if known.is_some() { for_kernel(advice as u32) as i32 } else { advice };
+    let arguments = [pidfd as usize, ranges, count, for_kernel as usize, flags as usize, 0];
+    // Not by libc's own, which older ones do not have. SAFETY: the program's own call, whose advice discards nothing.
+    let done = match unsafe { sys::syscall(g::__NR_process_madvise, arguments) } {
+        Ok(done) => done,
+        Err(errno) => return settle(-(errno.0 as isize)),
+    };
+    if let Some(advice) = known {
+        hand_on_each(advice, ranges, count, done);
+    }
+    done as isize
+}
+
+/// Hands on what the kernel was advised of an array of `count` ranges (struct iovec), up to so many bytes.
+fn hand_on_each(advice: Advice, ranges: usize, count: usize, done: usize) {
+    const ENTRY: usize = size_of::<[usize; 2]>();
+    let (pid, mut left) = (sys::getpid().unwrap_or(0) as u32, done);
+    for at in (ranges..).step_by(ENTRY).take(count) {
+        let mut words = [[0; size_of::<usize>()]; 2];
+        if left == 0 || sys::peek(pid, at, words.as_flattened_mut()) != Ok(ENTRY) {
+            return;
+        }
+        let [start, bytes] = words.map(usize::from_ne_bytes);
+        let bytes = bytes.next_multiple_of(PAGE).min(left.next_multiple_of(PAGE));
+        left = left.saturating_sub(bytes);
+        hand_on(advice, start..start.saturating_add(bytes));
+    }
+}
+
+/// True for a descriptor that stands for this process. Kernels before 6.13 do not say.
+fn is_own_process(pidfd: i32) -> bool {
+    // PIDFD_SELF_THREAD_GROUP, PIDFD_SELF_THREAD.
+    if matches!(pidfd, -10001..=-10000) {
+        return true;
+    }
+    // _IOWR(0xff, 11, struct pidfd_info), and PIDFD_INFO_PID.
+    const PIDFD_GET_INFO: usize = 0xc040_ff0b;
+    let mut info = [1u64, 0, 0, 0, 0, 0, 0, 0];
+    let arguments = [pidfd as usize, PIDFD_GET_INFO, info.as_mut_ptr() as usize, 0, 0, 0];
+    // SAFETY: the kernel writes the structure, which is so long.
+    let told = unsafe { sys::syscall(g::__NR_ioctl, arguments) };
+    // The third word is the process's number, and that of its first thread.
+    told.is_ok() && sys::getpid() == Ok((info[2] >> 32) as usize)
 }
 
 /// Advice that an engine which is awake gives for the program (dontfork.rs, guards.rs).

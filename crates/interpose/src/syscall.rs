@@ -19,6 +19,7 @@ extern "C" fn before_syscall(number: i64, first: usize) -> usize {
     match u32::try_from(number) {
         Ok(g::__NR_prctl) => return prctl_by_syscall as *const () as usize,
         Ok(g::__NR_madvise) => return madvise_by_syscall as *const () as usize,
+        Ok(g::__NR_process_madvise) => return process_madvise_by_syscall as *const () as usize,
         Ok(g::__NR_ioctl) => return ioctl::by_syscall as *const () as usize,
         Ok(g::__NR_wait4) => return wait::wait4_by_syscall as *const () as usize,
         Ok(g::__NR_waitid) => return wait::waitid_by_syscall as *const () as usize,
@@ -42,6 +43,18 @@ extern "C" fn prctl_by_syscall(_number: i64, option: i32, a: usize, b: usize, c:
 /// madvise by `syscall`.
 extern "C" fn madvise_by_syscall(_number: i64, at: usize, bytes: usize, advice: i32) -> i64 {
     advice::madvise(at, bytes, advice) as i64
+}
+
+/// process_madvise by `syscall`.
+extern "C" fn process_madvise_by_syscall(
+    _number: i64,
+    pidfd: i32,
+    ranges: usize,
+    count: usize,
+    advice: i32,
+    flags: u32,
+) -> i64 {
+    advice::process_madvise(pidfd, ranges, count, advice, flags) as i64
 }
 
 extern "C" fn no_such_call() -> i64 {

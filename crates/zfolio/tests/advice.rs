@@ -1,11 +1,19 @@
-//! The program's own advice (MADV_PAGEOUT) moves its pages, far below the limit too. They need the right to
-//! userfaultfd, as `zfolio doctor` does.
+//! The program's own advice (MADV_PAGEOUT, MADV_WILLNEED) moves its pages, far below the limit too. The tests need the
+//! right to userfaultfd, as `zfolio doctor` does.
 
 mod compile;
 
 use compile::compile;
 use serde_json::Value;
+use std::path::PathBuf;
 use std::process::Command;
+use std::sync::OnceLock;
+
+/// The test program, compiled once.
+fn advice() -> &'static PathBuf {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| compile("advice"))
+}
 
 /// Runs `tests/c/advice.c` in the manner `way`; the counters of the run.
 fn counters(way: &str, memory: &str) -> Value {
@@ -14,7 +22,7 @@ fn counters(way: &str, memory: &str) -> Value {
         .args(["-k", "5", "60", env!("CARGO_BIN_EXE_zfolio"), "run", "--quiet", "--memory", memory, "--json"])
         .arg(&json)
         .arg("--")
-        .arg(compile("advice"))
+        .arg(advice())
         .arg(way)
         .output()
         .expect("timeout is needed");
@@ -29,12 +37,20 @@ fn count(counters: &Value, name: &str) -> u64 {
     counters[name].as_u64().unwrap_or_else(|| panic!("{name}: {counters:#}"))
 }
 
+#[test]
+fn memory_that_is_needed_comes_in_before_it_is_touched() {
+    let told = counters("needed", "2G");
+    assert!(count(&told, "advised_out") > PAGES * 9 / 10, "{told:#}");
+    assert!(count(&told, "advised_in") > PAGES * 9 / 10, "{told:#}");
+    assert!(count(&told, "faults") < PAGES / 20, "{told:#}");
+}
+
 /// What the program advises, in pages.
 const PAGES: u64 = (32 << 20) / 4096;
 
 #[test]
 fn memory_that_is_to_go_out_goes_although_there_is_room() {
-    for way in ["out", "syscall"] {
+    for way in ["out", "syscall", "process"] {
         let told = counters(way, "2G");
         // Its last two pages never go.
         assert!(count(&told, "advised_out") > PAGES * 9 / 10, "{way}: {told:#}");

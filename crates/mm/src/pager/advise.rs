@@ -1,19 +1,24 @@
 //! What the program advises of its memory is done between faults, a step at a time.
 //!
-//! This is safe because pages move as ever: out by the way of the clock hand (move_out.rs). Advice says which pages it
-//! is worth looking at, and no more.
+//! This is safe because pages move as ever: out by the way of the clock hand (move_out.rs), and in as for a fault or
+//! ahead of one (activate.rs, load.rs, fetch.rs). Advice says which pages it is worth looking at, and no more.
 
 use crate::kernel::{Kernel, Run, Store};
 use crate::pager::evict::PATIENCE;
 use crate::pager::{Pager, STEP_BYTES};
+use crate::swap_map::Kind;
 use base::Advice;
 use core::ops::Range;
 use core::sync::atomic::Ordering::Relaxed;
-use vmscan::PAGE;
 use vmscan::heat::Heat;
+use vmscan::readahead::Extent;
+use vmscan::{HUGE, PAGE, WINDOW};
 
-/// How often a step looks which pages are there.
+/// How often a step looks which pages are there, and for how many wanted bytes once more.
 const LOOKS: usize = 4;
+
+/// How often a step looks which pages are out.
+const LOOKS_IN: usize = 64;
 
 impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// The program has advised something of a range: it is done when there is time, or dropped.
@@ -34,13 +39,14 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             self.stat.advised_out.fetch_add((out / PAGE) as u64, Relaxed);
             self.advised.went(out);
         }
-        out + self.deflate_advised() > 0
+        let has_done = out + self.deflate_advised() > 0;
+        self.bring_advised() || has_done
     }
 
     /// Moves what is there of ranges with this advice to the inactive list, whatever its heat, until about `want` bytes
     /// have gone; how many it was. What relatives have too stays, as with the kernel's.
     pub(super) fn evict_advised(&mut self, advice: Advice, want: usize) -> usize {
-        let (mut got, mut looks) = (0, LOOKS);
+        let (mut got, mut looks) = (0, LOOKS + want / STEP_BYTES);
         while got < want
             && looks > 0
             && !self.inactive.is_full()
@@ -79,5 +85,62 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         let is_empty = want > 0 && got == 0 && self.inactive.in_flight() == 0;
         self.advised.went_on(if is_empty { usize::MAX } else { got });
         got
+    }
+
+    /// Brings a step of what is needed in. What there is no room for below the low mark is forgotten. True when there
+    /// may be more to do at once.
+    fn bring_advised(&mut self) -> bool {
+        let (mut came, mut looks) = (0, LOOKS_IN);
+        while came < STEP_BYTES
+            && looks > 0
+            && !self.ahead.is_full()
+            && let Some(range) = self.advised.first(Advice::WillNeed)
+        {
+            looks -= 1;
+            if self.limit.footprint() + WINDOW > self.marks().low {
+                self.advised.done(Advice::WillNeed, &(0..usize::MAX));
+                break;
+            }
+            let first = self.map.next_used(range.start, range.end).map_or(range.end, |(page, _)| page);
+            let end = range.end.min(first + HUGE);
+            let window = self.first_away(&(first..end)).map(|page| page & !(WINDOW - 1));
+            let upto = window.map_or(end, |window| window + WINDOW);
+            self.advised.done(Advice::WillNeed, &(range.start..upto));
+            came += window.map_or(0, |window| self.bring_window(window));
+        }
+        if came > 0 {
+            self.stat.advised_in.fetch_add((came / PAGE) as u64, Relaxed);
+            self.reclaim.end_rest();
+        }
+        looks < LOOKS_IN
+    }
+
+    /// Brings a window in, or has it loaded ahead where it is whole; how many bytes it is. What is in an area is read
+    /// into the pool.
+    fn bring_window(&mut self, window: usize) -> usize {
+        let under_way = self.ahead.under_way().len();
+        self.fetch_ahead(window, WINDOW);
+        if self.ahead.under_way().len() > under_way {
+            return WINDOW;
+        }
+        let pages = || (window..window + WINDOW).step_by(PAGE);
+        let away = |pager: &Self| {
+            let kinds = pages().map(|at| pager.map.get(at).kind());
+            kinds.filter(|kind| matches!(kind, Kind::Inactive | Kind::Stored)).count()
+        };
+        let before = away(self);
+        for at in pages() {
+            let entry = self.map.get(at);
+            match entry.kind() {
+                Kind::Inactive => drop(self.activate(at, entry, Extent::Window)),
+                Kind::Stored if self.ahead.slot_of(at).is_some() => {}
+                Kind::Stored if self.objects.get(entry.id()).is_swapped() => self.read_ahead(at..at + PAGE),
+                Kind::Stored => drop(self.load(at, entry, Extent::Window, false)),
+                // Zeros take no memory before they are touched.
+                Kind::Zero | Kind::None | Kind::Clean => {}
+            }
+        }
+        self.objects.submit_reads();
+        before.saturating_sub(away(self)) * PAGE
     }
 }

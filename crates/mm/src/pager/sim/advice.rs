@@ -3,6 +3,7 @@
 use super::Shared;
 use super::run::Simulated;
 use super::scene::{Scene, pages};
+use crate::kernel::Message;
 use crate::swap_map::Kind;
 use base::{Advice, Random};
 use std::ops::Range;
@@ -65,4 +66,37 @@ fn advice_ends_with_the_mapping() {
     scene.pager.advised.forget(&pages(0..16));
     scene.go_on();
     assert!(are(&scene, 0..16, Kind::None) && are(&scene, 16..32, Kind::Stored));
+}
+
+#[test]
+fn what_is_needed_comes_in_whole_windows_and_in_pieces() {
+    let mut scene = roomy(64);
+    // Zeros, which come at their touch.
+    assert!(scene.touch(pages(70..71).start, Some(0)).is_done());
+    scene.pager.advise(Advice::PageOut, pages(0..80));
+    scene.go_on();
+    assert!(are(&scene, 0..64, Kind::Stored) && are(&scene, 70..71, Kind::Zero));
+    scene.world.borrow_mut().memory.unmap(pages(40..44));
+    scene.raise(Message::Unmap(pages(40..44)));
+    scene.pager.advise(Advice::WillNeed, pages(16..60));
+    scene.go_on();
+    let is_out = |page: usize| scene.kind(pages(page..page + 1).start).is_out();
+    assert!((16..60).all(|page| !is_out(page)) && (0..16).all(is_out));
+    // The last window is whole.
+    assert_eq!(counted(&scene).advised_in, 48 - 4);
+    assert_eq!(counted(&scene).faults, 0);
+    scene.reads_back(pages(0..40), 0);
+    scene.reads_back(pages(44..64), 0);
+}
+
+#[test]
+fn what_is_needed_and_has_no_room_waits_for_its_touch() {
+    let mut scene = roomy(64);
+    scene.pager.advise(Advice::PageOut, pages(0..64));
+    scene.go_on();
+    scene.pager.limit.marks_mut().low = 0;
+    scene.pager.advise(Advice::WillNeed, pages(0..64));
+    scene.go_on();
+    assert_eq!((are(&scene, 0..64, Kind::Stored), counted(&scene).advised_in), (true, 0));
+    scene.reads_back(pages(0..64), 0);
 }
