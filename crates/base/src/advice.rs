@@ -10,16 +10,19 @@ pub enum Advice {
     PageOut = 1,
     /// It is needed soon, and is to come in (MADV_WILLNEED).
     WillNeed = 2,
+    /// It is needed less than anything else, and goes first where memory must go (MADV_COLD).
+    Cold = 3,
 }
 
 impl Advice {
     /// All there are.
-    pub const ALL: [Advice; 2] = [Advice::PageOut, Advice::WillNeed];
+    pub const ALL: [Advice; 3] = [Advice::PageOut, Advice::WillNeed, Advice::Cold];
 
     /// What an argument of madvise(2) is; `None` for advice that no page follows.
     pub fn of(argument: u32) -> Option<Advice> {
         match argument {
             g::MADV_PAGEOUT => Some(Advice::PageOut),
+            g::MADV_COLD => Some(Advice::Cold),
             g::MADV_WILLNEED => Some(Advice::WillNeed),
             _ => None,
         }

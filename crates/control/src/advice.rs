@@ -27,12 +27,14 @@ impl AdviceQueue {
         AdviceQueue([const { AtomicU64::new(0) }; PLACES])
     }
 
-    /// Puts advice on whole pages into the queue; false where it is full.
+    /// Puts advice on whole pages into the queue; false where it is full. What can wait until the engine is awake
+    /// leaves places for what wakes it.
     pub fn put(&self, advice: Advice, range: &Range<usize>) -> bool {
+        let places = if advice == Advice::Cold { PLACES / 2 } else { PLACES };
         let pages = (range.len() / PAGE).min(PAGES_MOST);
         let run = ((range.start / PAGE) << PAGES_BITS | pages) as u64;
         let word = run << ADVICE_BITS | advice as u64;
-        self.0.iter().any(|place| place.compare_exchange(0, word, Release, Relaxed).is_ok())
+        self.0[..places].iter().any(|place| place.compare_exchange(0, word, Release, Relaxed).is_ok())
     }
 
     /// For the engine: takes what waits.
@@ -83,6 +85,10 @@ mod tests {
         assert_eq!(queue.take().collect::<Vec<_>>(), [(Advice::PageOut, top), (Advice::PageOut, cut)]);
         let put = (1..100).filter(|n| queue.put(Advice::PageOut, &(n * PAGE..(n + 1) * PAGE))).count();
         assert_eq!(put, PLACES);
+        queue.reset();
+        let put = (1..100).filter(|n| queue.put(Advice::Cold, &(n * PAGE..(n + 1) * PAGE))).count();
+        assert_eq!(put, PLACES / 2);
+        assert!(!queue.wants_out() && queue.put(Advice::PageOut, &(0..PAGE)) && queue.wants_out());
         queue.reset();
         assert!(!queue.wants_out());
     }

@@ -70,7 +70,7 @@ fn hand_on(advice: Advice, range: Range<usize>) {
     let put = || CONTROL.advice.put(advice, &range);
     if put() {
         // One that sleeps would look in half a second.
-        if is_asleep {
+        if is_asleep && advice == Advice::PageOut {
             CONTROL.call();
         }
         return;

@@ -146,6 +146,7 @@ counters! {
     pgactivate: Pages, "touched on the inactive list, and moved back";
     readahead: Pages, "brought back before they were asked for";
     advised_out: Pages, "moved to the inactive list since the program has advised it (MADV_PAGEOUT)";
+    advised_cold: Pages, "moved to the inactive list before others since the program has advised it (MADV_COLD)";
     advised_in: Pages, "brought back, or about to be, since the program has advised it (MADV_WILLNEED)";
     advice_dropped: Times, "the program's advice was dropped, since too much of it waited";
     busy: Pages, "not moved, since they were pinned or shared";

@@ -1,5 +1,5 @@
-//! The program's own advice (MADV_PAGEOUT, MADV_WILLNEED) moves its pages, far below the limit too. The tests need the
-//! right to userfaultfd, as `zfolio doctor` does.
+//! The program's own advice (MADV_PAGEOUT, MADV_COLD, MADV_WILLNEED) moves its pages, far below the limit too. The
+//! tests need the right to userfaultfd, as `zfolio doctor` does.
 
 mod compile;
 
@@ -43,6 +43,13 @@ fn memory_that_is_needed_comes_in_before_it_is_touched() {
     assert!(count(&told, "advised_out") > PAGES * 9 / 10, "{told:#}");
     assert!(count(&told, "advised_in") > PAGES * 9 / 10, "{told:#}");
     assert!(count(&told, "faults") < PAGES / 20, "{told:#}");
+}
+
+/// The program grows from 96 to 128 MiB.
+#[test]
+fn memory_that_is_cold_goes_first() {
+    let told = counters("cold", "112M");
+    assert!(count(&told, "advised_cold") > PAGES / 2, "{told:#}");
 }
 
 /// What the program advises, in pages.

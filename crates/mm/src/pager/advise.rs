@@ -17,6 +17,9 @@ use vmscan::{HUGE, PAGE, WINDOW};
 /// How often a step looks which pages are there, and for how many wanted bytes once more.
 const LOOKS: usize = 4;
 
+/// How far one look goes, in bytes: a range may be a file's, of any size, of which each page is looked at.
+const SPAN: usize = 16 << 20;
+
 /// How often a step looks which pages are out.
 const LOOKS_IN: usize = 64;
 
@@ -25,27 +28,39 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     pub fn advise(&mut self, advice: Advice, range: Range<usize>) {
         if !self.advised.add(advice, range) {
             self.stat.advice_dropped.fetch_add(1, Relaxed);
+        } else if advice == Advice::Cold {
+            self.reclaim.end_rest();
         }
     }
 
     /// Does a step of what the program has advised. True when there may be more to do at once.
     pub(super) fn follow_advice(&mut self) -> bool {
-        let mut out = 0;
-        if self.advised.first(Advice::PageOut).is_some() {
+        let mut has_done = false;
+        if let Some(first) = self.advised.first(Advice::PageOut)
+            && !self.inactive.is_full()
+        {
             self.reclaim.begin_search();
             self.release_quarantine();
             self.list_pins();
-            out = self.evict_advised(Advice::PageOut, STEP_BYTES);
+            let out = self.evict_advised(Advice::PageOut, STEP_BYTES);
             self.stat.advised_out.fetch_add((out / PAGE) as u64, Relaxed);
             self.advised.went(out);
+            has_done = self.advised.first(Advice::PageOut) != Some(first);
         }
-        let has_done = out + self.deflate_advised() > 0;
-        self.bring_advised() || has_done
+        has_done |= self.deflate_advised() > 0;
+        has_done | self.bring_advised()
+    }
+
+    /// Moves to the inactive list what the program has advised is cold; how many bytes it was.
+    pub(super) fn evict_cold(&mut self, want: usize) -> usize {
+        let got = self.evict_advised(Advice::Cold, want);
+        self.stat.advised_cold.fetch_add((got / PAGE) as u64, Relaxed);
+        got
     }
 
     /// Moves what is there of ranges with this advice to the inactive list, whatever its heat, until about `want` bytes
     /// have gone; how many it was. What relatives have too stays, as with the kernel's.
-    pub(super) fn evict_advised(&mut self, advice: Advice, want: usize) -> usize {
+    fn evict_advised(&mut self, advice: Advice, want: usize) -> usize {
         let (mut got, mut looks) = (0, LOOKS + want / STEP_BYTES);
         while got < want
             && looks > 0
@@ -54,7 +69,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         {
             looks -= 1;
             let (mut runs, mut patience) = ([Run::default(); 64], PATIENCE);
-            let (found, upto) = self.kernel.present(range.clone(), STEP_BYTES / PAGE, &mut runs);
+            let part = range.start..range.end.min(range.start + SPAN);
+            let (found, upto) = self.kernel.present(part, STEP_BYTES / PAGE, &mut runs);
             let (mut upto, mut is_due) = (upto.max(range.start + PAGE), false);
             for run in &runs[..found] {
                 for page in (run.start..run.end).step_by(PAGE) {

@@ -111,7 +111,9 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             // It is the hand that finds what is new.
             self.reclaim.forget_areas();
         }
-        let mut got = self.evict_passed(want) + self.evict_recent(want);
+        let cold = self.evict_cold(want);
+        let rest = want - cold.min(want);
+        let mut got = cold + self.evict_passed(rest) + self.evict_recent(rest);
         if self.cow.is_shared() && got > 0 {
             return got;
         }

@@ -24,7 +24,7 @@ static void fail(const char *why)
 
 static uint64_t word(size_t i)
 {
-	return (i + 1) * 0x9e3779b97f4a7c15ull >> 32;
+	return i % 4 ? 0 : (i + 1) * 0x9e3779b97f4a7c15ull >> 32;
 }
 
 static uint64_t *fill(size_t pages)
@@ -113,9 +113,34 @@ static void errors(uint64_t *at)
 			fail("beyond the hole");
 }
 
+/* Grows beyond the limit: what is cold goes, and what was there before it stays. */
+static void cold(void)
+{
+	uint64_t *others = fill(PAGES), *more = fill(PAGES), *at = fill(PAGES);
+
+	advise("", at, PAGES, MADV_COLD);
+	/* The engine looks 20 ms apart at most. */
+	usleep(50000);
+	uint64_t *fresh = fill(PAGES);
+	if (present(at, PAGES) > PAGES / 2)
+		fail("it does not go out");
+	if (present(others, PAGES) + present(more, PAGES) < PAGES / 10 * 19)
+		fail("others go out");
+	verify(others, PAGES);
+	verify(more, PAGES);
+	verify(at, PAGES);
+	verify(fresh, PAGES);
+}
+
 int main(int argc, char **argv)
 {
 	const char *way = argc > 1 ? argv[1] : "";
+
+	if (!strcmp(way, "cold")) {
+		cold();
+		puts("right");
+		return 0;
+	}
 	uint64_t *at = fill(PAGES);
 
 	advise(way, at, PAGES, MADV_PAGEOUT);

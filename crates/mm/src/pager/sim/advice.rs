@@ -4,7 +4,7 @@ use super::Shared;
 use super::run::Simulated;
 use super::scene::{Scene, pages};
 use crate::kernel::Message;
-use crate::swap_map::Kind;
+use crate::swap_map::{Entry, Kind};
 use base::{Advice, Random};
 use std::ops::Range;
 use vmscan::PAGE;
@@ -99,4 +99,36 @@ fn what_is_needed_and_has_no_room_waits_for_its_touch() {
     scene.go_on();
     assert_eq!((are(&scene, 0..64, Kind::Stored), counted(&scene).advised_in), (true, 0));
     scene.reads_back(pages(0..64), 0);
+}
+
+/// Of memory that must go what is cold goes first, hot or not, and nothing goes before it must.
+#[test]
+fn what_is_cold_goes_first_and_only_where_memory_must_go() {
+    let mut scene = roomy(96);
+    let cold = 40..72;
+    for at in pages(cold.clone()).step_by(PAGE) {
+        scene.pager.map.set(at, Entry::NONE.with_heat(Heat::HOT));
+    }
+    scene.world.borrow_mut().memory.unmap(pages(48..52));
+    scene.pager.advise(Advice::Cold, pages(cold));
+    scene.go_on();
+    assert_eq!((are(&scene, 0..96, Kind::None), counted(&scene).advised_cold), (true, 0));
+    assert_eq!(scene.pager.evict(28 * PAGE), 28 * PAGE);
+    assert!(are(&scene, 40..48, Kind::Inactive) && are(&scene, 52..72, Kind::Inactive));
+    assert!(are(&scene, 0..40, Kind::None) && are(&scene, 72..96, Kind::None));
+    assert_eq!(counted(&scene).advised_cold, 28);
+    scene.pager.evict(8 * PAGE);
+    assert!(are(&scene, 0..8, Kind::Inactive), "the hand goes on as ever");
+    for part in [0..48, 52..96] {
+        scene.reads_back(pages(part), 0);
+    }
+}
+
+#[test]
+fn what_is_needed_is_cold_no_more() {
+    let mut scene = roomy(64);
+    scene.pager.advise(Advice::Cold, pages(32..64));
+    scene.pager.advise(Advice::WillNeed, pages(32..64));
+    scene.pager.evict(16 * PAGE);
+    assert_eq!(counted(&scene).advised_cold, 0);
 }
