@@ -45,9 +45,9 @@ fn for_kernel(advice: u32) -> u32 {
         // To give pages up at once is one of the two things that MADV_FREE allows, and the one that is seen at once:
         // memory that is given up later would have to be watched until then.
         MADV_FREE if run::is_managed() => MADV_DONTNEED,
-        // The kernel would take the pages beneath the engine, to where they count as before. It refuses the one as it
-        // does the other.
-        MADV_PAGEOUT if run::is_managed() && sys::has_swap() => MADV_COLD,
+        // With swap on the machine the kernel would take the pages beneath the engine, to where they count as before.
+        // It refuses the one as it does the other. Whether there is swap is not asked: filters may forbid it.
+        MADV_PAGEOUT if run::is_managed() => MADV_COLD,
         _ => advice,
     }
 }

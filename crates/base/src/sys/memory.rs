@@ -100,14 +100,6 @@ pub fn madvise_keep(at: usize, bytes: usize, advice: u32) -> Result<()> {
     unsafe { madvise(at, bytes, advice) }
 }
 
-/// True when the machine has swap of its own, or does not say.
-pub fn has_swap() -> bool {
-    // struct sysinfo, of which the ninth word is the size of all swap.
-    let mut words = [0usize; 14];
-    // SAFETY: the kernel writes the structure, which is so long.
-    unsafe { call!(__NR_sysinfo, words.as_mut_ptr() as usize) }.is_err() || words[8] != 0
-}
-
 /// Has the kernel part the pages of the large folio that the one at `at` is in. UFFDIO_MOVE says EBUSY of all of them
 /// for as long as the first was shared and was not written to since (Linux 6.18 looks at that one's flag alone),
 /// whosever the one at `at` is. What memory holds stays as it is. EINVAL: the memory is locked.
