@@ -121,7 +121,7 @@ Exit status:
     /// works here, else 1.
     Doctor(Doctor),
 
-    /// Measure this machine: which compressor suits your memory?
+    /// Measure this machine: which compressor suits your memory, and what a page's way takes
     #[command(arg_required_else_help = true)]
     Bench(Bench),
 
