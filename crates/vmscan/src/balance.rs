@@ -5,16 +5,15 @@
 //! of pool:
 //!
 //! ```text
-//!   lost by each miss    what it cost  x  (part / 4096) / (resident + distance)
-//!   won by some          area - pool,  where the page left the pool since less than
-//!                                      part / bytes of a page - part / 4096 others did
+//!   lost by each miss            what it cost  x  (part / 4096) / (resident + distance)
+//!   won by each read of an area  (area - pool)  x  (part / bytes of a page - part / 4096) / left since
 //! ```
 //!
 //! - A page is missed once while the hand comes round to it, past all that are `resident`, and `distance` others go out
 //!   before it is touched. With fewer that are resident this comes round sooner, in proportion.
-//! - A touch takes a page out of the pool, so that those in it are in the order of their last use. What left it lately
-//!   for an area would be there still, had it been larger. Of the pages that it has more `part / 4096` are those that
-//!   are resident no more.
+//! - A touch takes a page out of the pool, so that those in it are in the order of their last use. What left it for an
+//!   area would be there still, had it been larger by all that left since; a part of that spares a part of the read.
+//!   Of the pages that a larger pool has more `part / 4096` are those that are resident no more.
 //!
 //! On traces this is as good as the best percentage of each program, whatever a read of the area costs
 //! (`replay run`, docs/bench).
