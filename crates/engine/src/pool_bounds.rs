@@ -117,6 +117,8 @@ mod tests {
         memcg.publish(slot, 0, 0, 0, 7);
         let mut tending = Tending::default();
         let mut most = |pool| tending.most(1000, pool, &memcg, slot);
+        assert_eq!(most(7), 1000, "the pager weighs what pays");
+        memcg.tunables.max_pool_percent.store(20, Relaxed);
         assert_eq!(most(7), 200, "a fifth");
         memcg.publish(memcg.claim(2).unwrap(), 0, 0, 0, 143);
         let mut of_a_part = |pool| tending.most(100, pool, &memcg, slot);
