@@ -46,7 +46,17 @@ static void look(void)
 	swapped_most = swapped > swapped_most ? swapped : swapped_most;
 }
 
-/* Past libc, whose symbol knows what is the engine's. */
+/* Past libc, whose symbol knows what is the engine's, and hands advice on to that. */
+static void swap(unsigned long start, unsigned long bytes)
+{
+	long number = SYS_madvise, advice = MADV_PAGEOUT;
+
+	__asm__ volatile("syscall"
+			 : "+a"(number)
+			 : "D"(start), "S"(bytes), "d"(advice)
+			 : "rcx", "r11", "memory");
+}
+
 static void swap_all(void)
 {
 	unsigned long start, end, inode;
@@ -56,7 +66,7 @@ static void swap_all(void)
 	while (maps && fgets(line, sizeof line, maps))
 		if (sscanf(line, "%lx-%lx r%c%*2s %*s %*s %lu", &start, &end, &write, &inode) == 4 && write == 'w' &&
 		    inode == 0)
-			syscall(SYS_madvise, start, end - start, MADV_PAGEOUT);
+			swap(start, end - start);
 	if (maps)
 		fclose(maps);
 	look();

@@ -178,7 +178,7 @@ fn how_much_has_left_the_pool_since_an_object_did_is_known() {
     while let WriteBack::Begun { .. } = objects.write_back() {
         objects.written(0, true);
     }
-    assert_eq!([0, 1, 2, 3].map(|id| objects.left_since(id)), [64, 48, 32, 16], "in pages");
+    assert_eq!([0, 1, 2, 3].map(|id| objects.left_since(id)), [16, 32, 48, 64], "the newest first");
     assert!(objects.read_back(0));
     objects.came_back(0, Came::Here(Body::Blob { handle: 9, fingerprint: 0, bytes: plain_bytes(16) as u32 }));
     objects.served();
@@ -186,7 +186,7 @@ fn how_much_has_left_the_pool_since_an_object_did_is_known() {
     while let WriteBack::Freed { .. } = objects.write_back() {}
     assert_eq!(
         [0, 1, 2, 3].map(|id| objects.left_since(id)),
-        [10, 58, 42, 26],
+        [10, 42, 58, 74],
         "it leaves once more, with less"
     );
 }
