@@ -41,7 +41,7 @@ pub struct Tunables {
 }
 
 impl Tunables {
-    /// As a run begins: what zswap has.
+    /// As a run begins: what zswap has, but for the pool, which has no bound.
     pub(crate) fn begin(&self, max_bytes: u64) {
         for (cell, value) in [
             (&self.enabled, 1),

@@ -49,6 +49,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         }
         let (began, mut pauses) = (self.map.get(fault.at).kind(), 0);
         let is_weighed = began == Kind::Stored && self.has_areas();
+        // The first look at it: a fault that is looked at again is no second one.
         if is_weighed && fault.extent.is_none() {
             self.weigh(fault.at);
         }

@@ -53,7 +53,7 @@ Examples:
     /// and stored. In: the engine wakes up, looks the object up, decompresses it, moves the pages back, and the thread
     /// resumes. For pages of 4K, windows of 64K and 2M, and huge pages. What comes back is compared.
     #[command(after_help = "\
-It takes some seconds, and 16 MiB.
+It takes some seconds, and 40 MiB.
 
 Exit status:
   0  measured

@@ -8,6 +8,7 @@
 use super::candidate::Candidate;
 use crate::sys;
 use acomp::{CompressRequest, Context, DecompressRequest, Outcome, UNIT_MAX_BYTES};
+use std::cmp::Ordering;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -65,9 +66,14 @@ impl Row {
 
 /// The middle one, of an even number the lower; never nothing, so that it can be divided by.
 fn median(times: &[Duration]) -> Duration {
-    let mut times = times.to_vec();
-    times.sort_unstable();
-    times.get(times.len().saturating_sub(1) / 2).copied().unwrap_or_default().max(Duration::from_nanos(1))
+    middle(times, Ord::cmp).unwrap_or_default().max(Duration::from_nanos(1))
+}
+
+/// The middle one in this order, of an even number the lower; none of none.
+pub fn middle<T: Copy>(values: &[T], order: impl FnMut(&T, &T) -> Ordering) -> Option<T> {
+    let mut values = values.to_vec();
+    values.sort_unstable_by(order);
+    values.get(values.len().saturating_sub(1) / 2).copied()
 }
 
 /// How far it is: for who watches.

@@ -75,11 +75,7 @@ impl Report {
         for note in &self.notes {
             writeln!(out, "  {note}")?;
         }
-        let rounds = if self.rounds == 1 {
-            "1 round".to_string()
-        } else {
-            format!("medians of {} rounds", self.rounds)
-        };
+        let rounds = of_rounds(self.rounds);
         writeln!(out, "  speeds in GB of pages a second of one processor's time, {rounds}")?;
         writeln!(
             out,
@@ -142,6 +138,11 @@ impl Report {
             "rows": rows,
         })
     }
+}
+
+/// How often it was measured, and what counts.
+pub fn of_rounds(rounds: usize) -> String {
+    if rounds == 1 { "1 round".to_string() } else { format!("medians of {rounds} rounds") }
 }
 
 /// The rows of each unit.

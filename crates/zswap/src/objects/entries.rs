@@ -55,33 +55,13 @@ pub struct Entries {
 impl Entries {
     /// A copy for a child, where memory is not copied by a clone.
     pub fn copy_for_child(&mut self) -> Entries {
-        let (table, free, queue) = (self.table.clone(), self.free.clone(), self.queue.clone());
-        let (lru, swapped) = (self.lru.clone(), self.swapped.copy_for_child());
-        let &mut Entries {
-            clean_bytes,
-            borrowed_pages,
-            swapped_pages,
-            raw_pages,
-            clock,
-            left,
-            hand,
-            vain,
-            ..
-        } = self;
         Entries {
-            table,
-            free,
-            queue,
-            clean_bytes,
-            borrowed_pages,
-            swapped_pages,
-            raw_pages,
-            clock,
-            left,
-            hand,
-            vain,
-            lru,
-            swapped,
+            table: self.table.clone(),
+            free: self.free.clone(),
+            queue: self.queue.clone(),
+            lru: self.lru.clone(),
+            swapped: self.swapped.copy_for_child(),
+            ..*self
         }
     }
 

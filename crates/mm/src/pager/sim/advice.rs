@@ -63,7 +63,8 @@ fn what_is_to_go_out_goes_whatever_its_heat_and_the_limit_and_nothing_else_does(
 fn advice_ends_with_the_mapping() {
     let mut scene = roomy(32);
     scene.pager.advise(Advice::PageOut, pages(0..32));
-    scene.pager.advised.forget(&pages(0..16));
+    // Unmapped, and mapped and written anew before the engine hears of it.
+    scene.raise(Message::Unmap(pages(0..16)));
     scene.go_on();
     assert!(are(&scene, 0..16, Kind::None) && are(&scene, 16..32, Kind::Stored));
 }

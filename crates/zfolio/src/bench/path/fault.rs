@@ -35,7 +35,7 @@ pub fn measure(ground: &Ground, rounds: usize) -> Result<Vec<Fault>, String> {
     for other in [Some(first), second].into_iter().flatten() {
         let (mut wakes, mut copies, mut returns) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..rounds {
-            copies.push(copy_alone(ground));
+            copies.push(copy_alone(ground)?);
             round(ground, first, other, &mut wakes, &mut returns)?;
         }
         let (wake, copy) = (median(wakes), median(copies));
@@ -47,20 +47,20 @@ pub fn measure(ground: &Ground, rounds: usize) -> Result<Vec<Fault>, String> {
 }
 
 /// How long it takes to copy a page for which nobody waits, in microseconds.
-fn copy_alone(ground: &Ground) -> f64 {
+fn copy_alone(ground: &Ground) -> Result<f64, String> {
     let source = vec![7u8; PAGE];
     empty(ground);
     let begun_ns = sys::now_ns();
     for page in 0..FAULTS {
-        copy(ground, ground.program + page * PAGE, &source);
+        copy(ground, ground.program + page * PAGE, &source)?;
     }
-    us_between(begun_ns, sys::now_ns()) / FAULTS as f64
+    Ok(us_between(begun_ns, sys::now_ns()) / FAULTS as f64)
 }
 
-fn copy(ground: &Ground, at: usize, source: &[u8]) {
+fn copy(ground: &Ground, at: usize, source: &[u8]) -> Result<(), String> {
     // SAFETY: a hole of the ground's mapping.
     let moved = unsafe { ground.userfault.copy(at, source.as_ptr().expose_provenance(), PAGE) };
-    debug_assert_eq!(moved.stop, None);
+    moved.stop.map_or(Ok(()), |errno| Err(format!("UFFDIO_COPY: {errno}")))
 }
 
 fn empty(ground: &Ground) {
@@ -93,16 +93,23 @@ fn round(
             }
             bound
         });
-        let mut copied_ns = None;
-        for _ in 0..FAULTS {
-            while sys::poll([ground.userfault.fd()], 1_000_000_000) != Ok([true]) {}
+        let (mut copied_ns, mut served, mut result) = (None, 0, Ok(()));
+        while served < FAULTS && result.is_ok() {
+            if sys::poll([ground.userfault.fd()], 1_000_000_000) != Ok([true]) {
+                continue;
+            }
             let heard_ns = sys::now_ns();
             let Some(Message::Fault { at, .. }) = ground.userfault.next() else { continue };
             // It went on before it came here again.
             returns.extend(copied_ns.map(|copied_ns| us_between(copied_ns, went_on_ns.load(Relaxed))));
             wakes.push(us_between(began_ns.load(Relaxed), heard_ns));
             copied_ns = Some(sys::now_ns());
-            copy(ground, at, &source);
+            (served, result) = (served + 1, copy(ground, at, &source));
+        }
+        if result.is_err() {
+            // Who waits goes on: the kernel serves it.
+            let _ = ground.userfault.unregister(ground.program..ground.program + BYTES);
+            return result;
         }
         touches.join().map_err(|_| "a thread failed".to_string())?.map_err(refused)
     })

@@ -70,7 +70,11 @@ fn memory(args: &BenchPath) -> Result<(String, Vec<u8>), String> {
 
 fn measure(choice: Choice, memory: &[u8], rounds: usize) -> Result<(Vec<Row>, Vec<Fault>), String> {
     let tools = || Tools::new(choice).map_err(|error| format!("no memory for a compressor: {error}"));
-    let ground = || Ground::new().map_err(|errno| format!("{errno} (`zfolio doctor` says what helps)"));
+    let ground = || {
+        Ground::new().map_err(|errno| {
+            format!("userfaultfd or memory for it is refused: {errno} (`zfolio doctor` says what helps)")
+        })
+    };
     let mut rows = Vec::new();
     for size in SIZES {
         let (mut tools, mut all) = (tools()?, Vec::new());
@@ -78,8 +82,7 @@ fn measure(choice: Choice, memory: &[u8], rounds: usize) -> Result<(Vec<Row>, Ve
             all.push(way::round(&ground()?, &mut tools, memory, size)?);
         }
         let name = unit_name(size.bytes) + if size.is_huge { " huge" } else { "" };
-        let stays_huge = all.iter().all(|round| round.stays_huge);
-        rows.push(Row { name, bytes: size.bytes, stages: Stages::medians(&all), stays_huge });
+        rows.push(Row { name, bytes: size.bytes, stages: Stages::medians(&all) });
     }
     let faults = fault::measure(&ground()?, rounds)?;
     Ok((rows, faults))

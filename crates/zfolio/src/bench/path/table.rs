@@ -1,5 +1,6 @@
 //! What each stage takes, as a table for people and as JSON for programs.
 
+use super::super::table::of_rounds;
 use super::fault::Fault;
 use super::way::Stages;
 use serde_json::{Value, json};
@@ -14,7 +15,6 @@ pub struct Row {
     pub name: String,
     pub bytes: usize,
     pub stages: Stages,
-    pub stays_huge: bool,
 }
 
 /// All that was measured.
@@ -76,9 +76,7 @@ impl Report {
         line("     together", sums_in);
         line("one page of it", all(&|row| Some(row.stages.one_page)));
         let names = self.rows.iter().map(|row| format!("{:>10}", row.name)).collect::<String>();
-        let rounds =
-            if self.rounds == 1 { "1 round".into() } else { format!("medians of {} rounds", self.rounds) };
-        format!("{}\n{}", self.head(&rounds, &names), text + &self.foot())
+        format!("{}\n{}", self.head(&of_rounds(self.rounds), &names), text + &self.foot())
     }
 
     fn head(&self, rounds: &str, names: &str) -> String {
@@ -97,10 +95,12 @@ impl Report {
                 "a fault of one page, {place}: wake {wake:.1}, copy {copy:.1}, resume {resume:.1}"
             );
         }
-        if let Some(row) = self.rows.iter().find(|row| row.name.ends_with("huge")) {
-            let stays = if row.stays_huge { "stay huge" } else { "do not stay huge here" };
-            let _ = writeln!(text, "huge pages that are moved {stays}");
-        }
+        let told = self.rows.last().map(|row| match row.stages.stays_huge {
+            Some(true) => "huge pages that are moved stay huge",
+            Some(false) => "huge pages that are moved do not stay huge",
+            None => "there are no huge pages here: 2M huge is in base pages",
+        });
+        text.extend(told.map(|told| format!("{told}\n")));
         text
     }
 
@@ -126,7 +126,7 @@ impl Report {
                     "out_us": thousandths(out_us),
                     "in_us": thousandths(in_us),
                     "one_page_us": thousandths(row.stages.one_page),
-                    "stays_huge": row.stays_huge,
+                    "stays_huge": row.stages.stays_huge,
                 })
             })
             .collect();
@@ -158,9 +158,15 @@ mod tests {
 
     #[test]
     fn the_table_is_80_columns_wide_and_adds_up() {
-        let stages =
-            Stages { scan: 1.0, move_out: 2.0, compress: 30_000.0, move_in: 4.0, ..Stages::default() };
-        let row = |name: &str| Row { name: name.to_string(), bytes: 4096, stages, stays_huge: true };
+        let stages = Stages {
+            scan: 1.0,
+            move_out: 2.0,
+            compress: 30_000.0,
+            move_in: 4.0,
+            stays_huge: Some(true),
+            ..Stages::default()
+        };
+        let row = |name: &str| Row { name: name.to_string(), bytes: 4096, stages };
         let beside = Fault { is_beside: true, wake: 3.0, copy: 1.0, resume: 2.0 };
         let report = Report {
             source: "x".repeat(200),

@@ -1,5 +1,6 @@
 //! The stages of a size: all of the memory goes out, folio by folio, and comes back.
 
+use super::super::measure::middle;
 use super::ground::{BYTES, Ground};
 use base::{PAGE, PageMask};
 use mm::kernel::Run;
@@ -56,8 +57,8 @@ pub struct Stages {
     /// To decompress one page of it alone, in the mean of all.
     pub one_page: f64,
     pub move_in: f64,
-    /// All came back as huge pages.
-    pub stays_huge: bool,
+    /// All came back as huge pages; `None` where they were none.
+    pub stays_huge: Option<bool>,
 }
 
 impl Stages {
@@ -65,6 +66,7 @@ impl Stages {
     pub fn medians(rounds: &[Stages]) -> Stages {
         let of = |stage: fn(&Stages) -> f64| median(rounds.iter().map(stage).collect());
         let tlb = rounds.iter().map(|round| round.tlb).collect::<Option<Vec<_>>>().map(median);
+        let stay = rounds.iter().map(|round| round.stays_huge).collect::<Option<Vec<_>>>();
         Stages {
             scan: of(|s| s.scan),
             move_out: of(|s| s.move_out),
@@ -76,15 +78,14 @@ impl Stages {
             decompress: of(|s| s.decompress),
             one_page: of(|s| s.one_page),
             move_in: of(|s| s.move_in),
-            stays_huge: rounds.iter().all(|round| round.stays_huge),
+            stays_huge: stay.map(|stay| stay.into_iter().all(|stays| stays)),
         }
     }
 }
 
-/// The middle one; of an even number the upper.
-pub fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or_default()
+/// The middle one; 0 of none.
+pub fn median(values: Vec<f64>) -> f64 {
+    middle(&values, f64::total_cmp).unwrap_or_default()
 }
 
 /// What is stored of a window: its objects, with how many pages each has.
@@ -93,17 +94,20 @@ type Stored = Vec<(Handle, u32, usize)>;
 /// All of the memory out and back, once. It must come back as it was.
 pub fn round(ground: &Ground, tools: &mut Tools, memory: &[u8], size: Size) -> Result<Stages, String> {
     ground.fill(memory, size.is_huge).map_err(|errno| format!("memory cannot be registered: {errno}"))?;
+    let all = ground.program..ground.program + BYTES;
+    let was_huge = ground.is_huge(all.clone());
     let offsets = || (0..BYTES).step_by(size.bytes);
     let count = offsets().count() as f64;
     let mut stages = Stages::default();
     let mut runs = [Run::default(); 64];
-    stages.scan = timed(|| {
+    let ((), scan) = timed(|| {
         for at in offsets().map(|offset| ground.program + offset) {
             let _ = ground.pagemap.present(at..at + size.bytes, size.bytes / PAGE, &mut runs);
         }
-    }) / count;
+    });
+    stages.scan = scan / count;
     stages.move_out = moved(ground, size, ground.inactive, ground.program)? / count;
-    // Back and out again while somebody runs, for the difference; then back is what it takes to bring them.
+    // Back, and out again while somebody runs, for the difference.
     moved(ground, size, ground.program, ground.inactive)?;
     let beside = while_another_runs(|| moved(ground, size, ground.inactive, ground.program));
     stages.tlb = beside.transpose()?.map(|us| (us / count - stages.move_out).max(0.0));
@@ -112,13 +116,13 @@ pub fn round(ground: &Ground, tools: &mut Tools, memory: &[u8], size: Size) -> R
     }
 
     let stored = store(ground, tools, size, &mut stages)?;
-    let per_folio = |us: f64| us / count;
-    (stages.read, stages.compress, stages.store) =
-        (per_folio(stages.read), per_folio(stages.compress), per_folio(stages.store));
     load(ground, tools, &stored, &mut stages)?;
-    (stages.look_up, stages.decompress) = (per_folio(stages.look_up), per_folio(stages.decompress));
+    let Stages { read, compress, store, look_up, decompress, .. } = &mut stages;
+    for sum in [read, compress, store, look_up, decompress] {
+        *sum /= count;
+    }
     stages.move_in = moved(ground, size, ground.program, ground.inactive)? / count;
-    stages.stays_huge = ground.is_huge(ground.program..ground.program + BYTES);
+    stages.stays_huge = was_huge.then(|| ground.is_huge(all));
     stored.into_iter().flatten().for_each(|(handle, ..)| tools.cache.invalidate(handle));
     if ground.contents() != memory {
         return Err("what came back is not what went out: please report this".to_string());
@@ -126,23 +130,21 @@ pub fn round(ground: &Ground, tools: &mut Tools, memory: &[u8], size: Size) -> R
     Ok(stages)
 }
 
-/// How long something takes, in microseconds.
-fn timed(mut what: impl FnMut()) -> f64 {
+/// Does something: what came of it, and how long it took, in microseconds.
+fn timed<T>(what: impl FnOnce() -> T) -> (T, f64) {
     let begun = Instant::now();
-    what();
-    begun.elapsed().as_secs_f64() * 1e6
+    let done = what();
+    (done, begun.elapsed().as_secs_f64() * 1e6)
 }
 
 /// Moves everything from one mapping to the other, folio by folio: how long that takes, in microseconds.
 fn moved(ground: &Ground, size: Size, to: usize, from: usize) -> Result<f64, String> {
-    let mut stop = None;
-    let us = timed(|| {
-        for offset in (0..BYTES).step_by(size.bytes) {
+    let (stop, us) = timed(|| {
+        (0..BYTES).step_by(size.bytes).find_map(|offset| {
             let (to, from) = (to + offset, from + offset);
             // SAFETY: the mappings are the ground's, and nobody reads them meanwhile.
-            let moved = unsafe { ground.userfault.move_pages(&ground.pagemap, to, from, size.bytes) };
-            stop = stop.or(moved.stop);
-        }
+            unsafe { ground.userfault.move_pages(&ground.pagemap, to, from, size.bytes) }.stop
+        })
     });
     stop.map_or(Ok(us), |errno| Err(format!("UFFDIO_MOVE: {errno}")))
 }
@@ -177,21 +179,22 @@ fn store(ground: &Ground, tools: &mut Tools, size: Size, stages: &mut Stages) ->
     let Tools { codec, cache, map, parcel, buffer } = tools;
     let mut all = Vec::new();
     for offset in (0..BYTES).step_by(WINDOW) {
-        let (at, mut is_read) = (ground.inactive + offset, false);
-        stages.read += timed(|| is_read = program.read(at, buffer));
+        let at = ground.inactive + offset;
+        let (is_read, us) = timed(|| program.read(at, buffer));
+        stages.read += us;
         if !is_read {
             return Err(format!("the memory at {at:#x} cannot be read"));
         }
-        let (pages, priors, mut packed) = (PageMask::first(WINDOW_PAGES), Priors::default(), None);
-        stages.compress +=
-            timed(|| packed = Some(codec.pack_one(buffer, pages, unit, &priors, false, parcel)));
+        let (pages, priors) = (PageMask::first(WINDOW_PAGES), Priors::default());
+        let (packed, us) = timed(|| codec.pack_one(buffer, pages, unit, &priors, false, parcel));
+        stages.compress += us;
         let (mut stored, mut begin, mut page) = (Stored::new(), 0, 0);
-        for new in packed.expect("it was packed").objects.into_iter().flatten() {
+        for new in packed.objects.into_iter().flatten() {
             let New::Blob { fingerprint, bytes, .. } = new else {
                 return Err("one word fills a page: its way is shorter".to_string());
             };
-            let (object, mut handle) = (&parcel[begin..begin + bytes as usize], None);
-            stages.store += timed(|| handle = cache.store(object));
+            let (handle, us) = timed(|| cache.store(&parcel[begin..begin + bytes as usize]));
+            stages.store += us;
             let handle = handle.ok_or("there is no memory for the pool")?;
             for index in page..page + unit {
                 let entry = Entry::new(Kind::Stored, all.len() as u32, index - page, Heat::COLD);
@@ -208,27 +211,28 @@ fn store(ground: &Ground, tools: &mut Tools, size: Size, stages: &mut Stages) ->
 /// Loads what is stored back to the inactive list, whose pages are written over.
 fn load(ground: &Ground, tools: &mut Tools, stored: &[Stored], stages: &mut Stages) -> Result<(), String> {
     let Tools { codec, cache, map, buffer, .. } = tools;
-    let mut is_sound = true;
-    let mut pages = 0;
+    let (mut is_sound, mut loaded) = (true, 0);
     for (offset, objects) in (0..BYTES).step_by(WINDOW).zip(stored) {
         let mut at = offset;
         for &(handle, fingerprint, unit) in objects {
-            stages.look_up += timed(|| {
-                let entry = map.get(ground.program + at);
-                is_sound &= entry.kind() == Kind::Stored && cache.hash(handle, 0).is_some();
+            let (is_found, look_up) = timed(|| {
+                map.get(ground.program + at).kind() == Kind::Stored && cache.hash(handle, 0).is_some()
             });
             let to = &mut buffer[..unit * PAGE];
-            stages.decompress += timed(|| is_sound &= cache.load(codec, handle, fingerprint, 0, to).is_ok());
+            let (all, decompress) = timed(|| cache.load(codec, handle, fingerprint, 0, to));
             // SAFETY: the ground's mapping, as far as the object reaches, which nobody else has.
             unsafe { std::slice::from_raw_parts_mut((ground.inactive + at) as *mut u8, to.len()) }
                 .copy_from_slice(to);
-            let page = at / PAGE % unit;
-            stages.one_page += timed(|| {
-                is_sound &= cache.load(codec, handle, fingerprint, page, &mut buffer[..PAGE]).is_ok()
-            });
-            (at, pages) = (at + unit * PAGE, pages + 1);
+            // Each window another page, so that all count alike.
+            let page = offset / WINDOW % unit;
+            let (one, one_page) = timed(|| cache.load(codec, handle, fingerprint, page, &mut buffer[..PAGE]));
+            stages.look_up += look_up;
+            stages.decompress += decompress;
+            stages.one_page += one_page;
+            is_sound &= is_found && all.is_ok() && one.is_ok();
+            (at, loaded) = (at + unit * PAGE, loaded + 1);
         }
     }
-    stages.one_page /= f64::from(pages);
+    stages.one_page /= f64::from(loaded);
     if is_sound { Ok(()) } else { Err("an object cannot be read: please report this".to_string()) }
 }
