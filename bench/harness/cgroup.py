@@ -24,7 +24,7 @@ def mounts():
             found[""] = point, paths.get("", "/")
         elif kind == "cgroup":
             for name in options.split(","):
-                if name in ("memory", "cpuacct"):
+                if name in ("memory", "cpuacct", "blkio"):
                     found[name] = point, paths.get(name, "/")
     return found
 
@@ -51,9 +51,10 @@ def make_group(undo, mount, needed):
 
 
 class Cgroup:
-    """One program's group(s); `limit_bytes` None is no limit."""
+    """One program's group(s); `limit_bytes` None is no limit. `throttle` is a device's number and the reads that it serves
+    in a second, swap's too."""
 
-    def __init__(self, undo, limit_bytes=None):
+    def __init__(self, undo, limit_bytes=None, throttle=None):
         found = mounts()
         self.version = 1 if {"memory", "cpuacct"} <= found.keys() else 2
         if self.version == 2 and "" not in found:
@@ -64,12 +65,24 @@ class Cgroup:
             self.cpu = make_group(undo, found["cpuacct"], "cpuacct.usage")
         else:
             self.memory = self.cpu = make_group(undo, found[""], "memory.max")
+        self.groups = {self.memory, self.cpu}
+        if throttle:
+            self.groups.add(self.throttle(found, *throttle))
         if limit_bytes is not None:
             u.write(self.memory + ("/memory.limit_in_bytes" if self.version == 1 else "/memory.max"), limit_bytes)
 
+    def throttle(self, found, device, reads_a_second):
+        """The group in which a device serves so many reads a second."""
+        if self.version == 2:
+            u.write(self.memory + "/io.max", f"{device} riops={reads_a_second}")
+            return self.memory
+        group = make_group(self.undo, found["blkio"], "blkio.throttle.read_iops_device")
+        u.write(group + "/blkio.throttle.read_iops_device", f"{device} {reads_a_second}")
+        return group
+
     def enter(self):
         """Called in the child, before it becomes the program."""
-        for group in {self.memory, self.cpu}:
+        for group in self.groups:
             u.write(group + "/cgroup.procs", os.getpid())
 
     def cpu_seconds(self):

@@ -53,12 +53,17 @@ class Seen:
     summary: dict | None
 
 
+def device_of(path):
+    """The number of the device that a path lies on, as control groups name it."""
+    number = os.stat(path).st_dev
+    return f"{os.major(number)}:{os.minor(number)}"
+
+
 def device_written_bytes(path):
     """Bytes written to the device that a path lies on, by anybody, since the machine started."""
-    number = os.stat(path).st_dev
     for line in u.read("/proc/diskstats").splitlines():
         fields = line.split()
-        if (int(fields[0]), int(fields[1])) == (os.major(number), os.minor(number)):
+        if f"{fields[0]}:{fields[1]}" == device_of(path):
             return int(fields[9]) * 512
     return 0
 
@@ -122,11 +127,13 @@ class Footprint:
 
 
 class Kinds:
-    """Runs commands under kinds; `backing` is the folder of zfolio's swap area, and on the disk of the swap file."""
+    """Runs commands under kinds; `backing` is the folder of zfolio's swap area, and on the disk of the swap file, which
+    serves at most `reads_a_second`."""
 
-    def __init__(self, undo, zfolio, swap_bytes, compressor="lzo", backing="/var/tmp", options=()):
+    def __init__(self, undo, zfolio, swap_bytes, compressor="lzo", backing="/var/tmp", options=(), reads_a_second=None):
         self.undo, self.zfolio, self.swap_bytes = undo, os.path.abspath(zfolio), swap_bytes
         self.compressor, self.backing, self.options = compressor, backing, list(options)
+        self.throttle = (device_of(backing), reads_a_second) if reads_a_second else None
         self.device = None
 
     def run(self, kind, command, memory_bytes, timeout_s=900, talk=None):
@@ -164,7 +171,7 @@ class Kinds:
                 *chosen, *self.options, "--"]
 
     def once(self, kind, command, memory_bytes, timeout_s, talk):
-        group = Cgroup(self.undo, memory_bytes if kind in ("swap", "zswap", "zram") else None)
+        group = Cgroup(self.undo, memory_bytes if kind in ("swap", "zswap", "zram") else None, self.throttle)
         summary = None
         with tempfile.TemporaryDirectory() as folder, zswap.Watch() as watch:
             written = device_written_bytes(self.backing)

@@ -133,5 +133,15 @@ def cc1(scale):
     return Program(compiler, "-quiet", "-O1", path, "-o", "/dev/stdout")
 
 
+def chromium(scale):
+    """A headless browser that lays out one page of many rows, with a new profile."""
+    profile = f"{OUT}/chromium"
+    shutil.rmtree(profile, ignore_errors=True)
+    without = ["gpu", "quic", "background-networking", "component-update", "sync"]
+    return Program(installed("chromium"), "--headless", "--no-sandbox", "--no-first-run", f"--user-data-dir={profile}",
+                   *(f"--disable-{part}" for part in without), "--dump-dom",
+                   f"file://{SOURCES}/page.html#{int(10_000 * scale)}")
+
+
 PROGRAMS = {"redis": redis, "sqlite3": sqlite3, "python3": python3, "go": go, "sort": sort, "duckdb": duckdb,
-            "node": node, "java": java, "cc1": cc1}
+            "node": node, "java": java, "cc1": cc1, "chromium": chromium}
