@@ -18,6 +18,7 @@
 //!    `TURN_MS`, who has waited longest first; one in `TURN_MS` does even where nobody had. However many there are,
 //!    each gets on.
 //! 3. Nobody is parked who mostly waits to be asked: it answers others, who cannot wait so long.
+//! 4. Nobody is parked for its own misses: what it has is for others, and without it they must have too many still.
 
 /// Averages are over so many milliseconds.
 const AVERAGE_MS: u64 = 300;
@@ -81,6 +82,8 @@ pub struct Past {
     idle_ms: u64,
     /// Thousandths of the time in which it is busy, averaged.
     busy: u64,
+    /// Its near refaults in a second, averaged.
+    near: u64,
     /// It was parked before.
     had_to_wait: bool,
 }
@@ -98,22 +101,34 @@ impl Entrant {
         let is_busy = self.misses > 0 || busy > 1000 / IDLE_PART;
         past.idle_ms = if is_busy { 0 } else { past.idle_ms + ms.min(LOOK_MS) };
         past.busy = average(past.busy, busy, ms, AVERAGE_MS);
+        past.near = average(past.near, self.near * 1000 / ms, ms, AVERAGE_MS);
     }
 
     fn runs(&self) -> bool {
         !self.past.is_parked && self.past.idle_ms < IDLE_MS
     }
 
-    /// Where each that runs could have so many thousandths of a CPU.
-    fn may_be_parked(&self, part: u64) -> bool {
+    /// Where each that runs could have so many thousandths of a CPU, and all have so many near refaults in a second, of
+    /// which those of others are too many if they are more than `most`.
+    fn may_be_parked(&self, part: u64, near: u64, most: u64) -> bool {
         let has_had_its_turn = !self.past.had_to_wait || self.past.for_ms >= TURN_MS;
-        self.is_managed && self.runs() && has_had_its_turn && self.past.busy >= part / ANSWERS_PART
+        let relieves_others = near.saturating_sub(self.past.near) > most;
+        self.is_managed
+            && self.runs()
+            && has_had_its_turn
+            && relieves_others
+            && self.past.busy >= part / ANSWERS_PART
     }
 
     fn set(&mut self, is_parked: bool) {
         // Who goes on runs, whatever was seen of it.
-        self.past = Past { is_parked, for_ms: 0, idle_ms: 0, busy: 0, had_to_wait: true };
+        self.past = Past { is_parked, for_ms: 0, idle_ms: 0, busy: 0, near: 0, had_to_wait: true };
     }
+}
+
+/// So many near refaults in a second take much of the CPUs.
+fn too_many(cpus: usize) -> u64 {
+    TOO_MANY * cpus as u64
 }
 
 /// Averages `new`, which was seen for `ms`, over `all_ms`.
@@ -143,7 +158,7 @@ impl Load {
         for e in all.iter_mut() {
             e.learn(ms);
         }
-        let (is_much, is_settled) = (TOO_MANY * cpus as u64, self.settled_ms >= SETTLE_MS);
+        let (is_much, is_settled) = (too_many(cpus), self.settled_ms >= SETTLE_MS);
         if is_settled && longest(all).is_some_and(|e| e.past.for_ms >= MOST_MS) {
             // It takes another one's place, or waits until somebody has had its turn.
             if self.near <= is_much || self.park(cpus, cpus, all) || self.due_ms >= TURN_MS {
@@ -171,8 +186,9 @@ impl Load {
         if running < least {
             return false;
         }
-        let part = 1000 * cpus as u64 / running as u64;
-        let youngest = all.iter_mut().filter(|e| e.may_be_parked(part)).max_by_key(|e| e.started);
+        let (part, most) = (1000 * cpus as u64 / running as u64, too_many(cpus));
+        let youngest =
+            all.iter_mut().filter(|e| e.may_be_parked(part, self.near, most)).max_by_key(|e| e.started);
         self.set(youngest, true)
     }
 
@@ -353,6 +369,26 @@ mod tests {
         (0..1000).for_each(|_| machine.tick());
         let all = machine.all;
         assert!(all[3].longest_ms == 0 && all[2].longest_ms > 0, "{all:?}");
+    }
+
+    /// A browser: one process lays a page out and lacks memory, some others have what they use, and wait for it.
+    #[test]
+    fn who_alone_refaults_is_not_parked() {
+        let mut all: Vec<Entrant> = (1..5)
+            .map(|started| Entrant {
+                started,
+                busy_ns: 6_000_000,
+                is_managed: true,
+                wanted: 40,
+                ..Entrant::default()
+            })
+            .collect();
+        (all[3].wanted, all[3].misses, all[3].near) = (260, 100, 100);
+        let mut load = Load::default();
+        for _ in 0..1000 {
+            load.control(TICK_MS, 2, 290, false, &mut all);
+            assert!(!all[3].past.is_parked);
+        }
     }
 
     #[test]
