@@ -11,8 +11,9 @@ use core::sync::atomic::Ordering::*;
 use uffd::PAGE;
 use uffd::sys::{self, Errno, Fd, consts::*};
 
-/// How much is taken ahead, at least and at most; else a part in so many of what is in the pot.
-const AHEAD: [u64; 2] = [2 << 20, 32 << 20];
+/// How much is taken ahead, at least and at most; else a part in so many of what is in the pot. The least is no more
+/// than an engine keeps free: who does not grow takes nothing.
+const AHEAD: [u64; 2] = [512 << 10, 32 << 20];
 const AHEAD_PART: u64 = 32;
 
 /// With less no engine can work, whatever its share is.

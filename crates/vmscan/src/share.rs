@@ -29,13 +29,13 @@ use alloc::vec::Vec;
 #[cfg(test)]
 mod sim;
 
-/// No process has less, if it wants as much and there is enough for all to have twice that; in bytes.
+/// No process that is not quiet has less, if it wants as much and there is enough for all to have twice that; in bytes.
 pub const FLOOR: u64 = 8 << 20;
 
 /// Nor less than this, however many there are.
 const LEAST_FLOOR: u64 = 1 << 20;
 
-/// What a process needs that waits for its turn, besides what is out: its engine's own, and some room.
+/// What a process needs that waits for its turn, or is quiet, besides what is out: its engine's own, and some room.
 const PARKED_FLOOR: u64 = 2 << 20;
 
 /// From so little that is out nothing can be said of how it shrinks; in bytes.
@@ -43,10 +43,6 @@ pub const TOO_LITTLE: u64 = 4 << 20;
 
 /// How much a process has beyond its footprint, at least, so that it may grow between two looks; else an eighth of it.
 const ROOM: u64 = 4 << 20;
-
-/// The same of one that does not grow, where there is not enough for all: what its engine keeps free, and so much at
-/// least that it takes nothing from the pot ahead of what does not come.
-const QUIET_ROOM: u64 = 2 << 20;
 
 /// How far a share may be below the footprint, so that the engine has something to do and can do it until the next
 /// look; else a part in so many of it.
@@ -162,10 +158,7 @@ impl Member {
 
     /// What it could use by the next look where there is not enough for all.
     fn need(&self) -> u64 {
-        if self.is_busy() {
-            return self.demand();
-        }
-        self.footprint + self.kept_free.max(QUIET_ROOM)
+        if self.is_busy() { self.demand() } else { self.footprint + self.kept_free }
     }
 
     /// How far its share may fall now.
@@ -189,10 +182,10 @@ impl Member {
     }
 
     fn floor(&self, usable: u64, count: u64) -> u64 {
-        if self.is_parked {
+        if self.is_parked || self.is_quiet() {
             return PARKED_FLOOR;
         }
-        let wanted = self.need().max(self.wanted + QUIET_ROOM);
+        let wanted = self.need().max(self.wanted + self.kept_free);
         wanted.min(FLOOR).min(usable / (2 * count)).max(LEAST_FLOOR)
     }
 

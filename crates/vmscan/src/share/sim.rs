@@ -291,6 +291,20 @@ fn what_many_small_processes_leave_idle_goes_to_who_works() {
     assert!(run.processes[8].resident > 15 * MIB, "{}", run.processes[8].resident / MIB);
 }
 
+/// A browser's zygotes: what most of them have is out, and nobody asks for it.
+#[test]
+fn who_is_quiet_has_no_more_than_it_uses() {
+    let mut all: Vec<Process> = (0..10).map(|_| Process::new(Habit::Idle, 20 * MIB)).collect();
+    all.push(Process::new(Habit::Random(400 * MIB), 8 * MIB));
+    let mut run = Run::new(220 * MIB, &all);
+    run.settle(3000);
+    for process in &run.processes[..10] {
+        let member = &process.member;
+        let room = member.share - member.footprint;
+        assert!(member.footprint < FLOOR && room <= member.kept_free.max(PARKED_FLOOR), "{process:?}");
+    }
+}
+
 /// As much as its engine can follow, though it would have less than its equal part.
 #[test]
 fn who_waits_for_its_turn_gives_at_once() {
