@@ -170,7 +170,7 @@ impl Crawling {
         let memcg = watch.order.memcg;
         if self.crawl.is_due(now) {
             let waited_ns = watch.order.slot.stat.stall_ns.load(Relaxed) + pager.waited_ns(now);
-            let ran = cpu_ns_of(watch.order.pid);
+            let ran = watch.ran_ns();
             self.pace = ran.and_then(|ran_ns| self.crawl.look(Sample { now_ns: now, waited_ns, ran_ns }));
         }
         let held = Held { limit: memcg.max_bytes.load(Relaxed) as usize, footprint: own };
@@ -233,13 +233,6 @@ impl Crawling {
         self.found = Some((stuck.clone(), now));
         Some(stuck)
     }
-}
-
-/// CPU nanoseconds of a process (all its threads, ended ones too); `None` where there is none.
-fn cpu_ns_of(pid: u32) -> Option<u64> {
-    // As clock_getcpuclockid(3) makes the number of the clock.
-    const SCHED: u32 = 2;
-    Some(sys::clock(!pid << 3 | SCHED)).filter(|&ns| ns > 0)
 }
 
 /// What takes the room, and what helps, as a part of a sentence.
@@ -367,13 +360,6 @@ mod tests {
         assert_eq!(stuck.largest(), (Kind::Shared, 3 << 20));
         stuck.bound_shared(Some(90 << 20));
         assert_eq!(stuck.largest().1, 3 << 20);
-    }
-
-    #[test]
-    fn a_process_has_used_a_processor_and_none_has_not() {
-        let own = sys::getpid().unwrap() as u32;
-        assert!(cpu_ns_of(own).is_some_and(|ns| ns <= sys::process_cpu_ns()));
-        assert_eq!(cpu_ns_of(u32::MAX >> 4), None);
     }
 
     #[test]

@@ -354,7 +354,8 @@ impl Rounds {
         let (board, head) = (&self.board, self.board.head());
         let urgent = pager.waiting_since_ns().is_some() || pager.is_paused();
         let room = watch.limit(own).saturating_sub(own) as u64;
-        let time = if urgent { idle::LEAST_NS } else { self.idle.next(room, own, self.faults) };
+        let time =
+            if urgent { idle::LEAST_NS } else { self.idle.next(room, own, self.faults, watch.ran_ns()) };
         let (thread, _) = pager.kernel().faulters();
         self.placement.follow(now, || pager.kernel().cpu_of(thread));
         // For what nobody has been asked for it would wait in vain, and never sleep.

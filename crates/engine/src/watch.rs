@@ -217,6 +217,11 @@ impl Watch {
         self.cpu_ns = now;
     }
 
+    /// For how long the program has used CPUs, in nanoseconds; `None` where nobody knows.
+    pub fn ran_ns(&self) -> Option<u64> {
+        cpu_ns_of(self.order.pid)
+    }
+
     /// Looks now and then whether the program has given itself another name.
     pub fn note_name(&mut self, now_ns: u64) {
         let Some(comm) = self.comm.as_ref().filter(|_| now_ns >= self.comm_due_ns) else { return };
@@ -243,4 +248,23 @@ fn open_comm(pid: u32) -> Result<Fd, Errno> {
     let mut path = Line::default();
     let _ = write!(path, "/proc/{pid}/comm\0");
     sys::open(path.as_str().as_bytes(), O_RDONLY)
+}
+
+/// CPU nanoseconds of a process (all its threads, ended ones too); `None` where there is none.
+fn cpu_ns_of(pid: u32) -> Option<u64> {
+    // As clock_getcpuclockid(3) makes the number of the clock.
+    const SCHED: u32 = 2;
+    Some(sys::clock(!pid << 3 | SCHED)).filter(|&ns| ns > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_has_used_a_processor_and_none_has_not() {
+        let own = sys::getpid().unwrap() as u32;
+        assert!(cpu_ns_of(own).is_some_and(|ns| ns <= sys::process_cpu_ns()));
+        assert_eq!(cpu_ns_of(u32::MAX >> 4), None);
+    }
 }

@@ -21,8 +21,8 @@ pub struct Reclaim {
     hand: usize,
     /// It takes what the kernel has swapped.
     takes_swapped: bool,
-    /// Whether it rests.
-    rest: Rest,
+    /// Whether it rests: for a walk through all page tables it does so for long.
+    rest: Rest<250>,
     /// What is known of the mappings.
     areas: Areas,
     /// Pages that the kernel writes without a fault, as they were listed last; sorted.

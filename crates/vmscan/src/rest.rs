@@ -4,20 +4,19 @@
 //! relocations make. To look for more costs a walk through all page tables each time, and nothing comes of it until the
 //! process brings something in.
 
-/// How long a hand rests after a round in vain, in nanoseconds, and at most after many.
+/// How long a hand rests after a round in vain, in nanoseconds.
 const LEAST_NS: u64 = 1_000_000;
-const MOST_NS: u64 = 64_000_000;
 
-/// A hand's rounds, and the rests between them.
+/// A hand's rounds, and the rests between them: for so many milliseconds at most after many in vain.
 #[derive(Debug, Default)]
-pub struct Rest {
+pub struct Rest<const MOST_MS: u64 = 64> {
     /// Something was found in this round: a page that went out, or is colder now.
     found: bool,
     ns: u64,
     until_ns: u64,
 }
 
-impl Rest {
+impl<const MOST_MS: u64> Rest<MOST_MS> {
     /// A page was taken, or is nearer to it: the next round may find it.
     pub fn found(&mut self) {
         self.found = true;
@@ -26,7 +25,7 @@ impl Rest {
     /// The hand has come to the end of memory. True when it goes on at once.
     pub fn round(&mut self, now_ns: u64) -> bool {
         let found = core::mem::take(&mut self.found);
-        self.ns = if found { 0 } else { (2 * self.ns).clamp(LEAST_NS, MOST_NS) };
+        self.ns = if found { 0 } else { (2 * self.ns).clamp(LEAST_NS, MOST_MS * 1_000_000) };
         self.until_ns = now_ns + self.ns;
         found
     }
@@ -48,7 +47,7 @@ mod tests {
 
     #[test]
     fn the_hand_rests_longer_after_each_round_in_vain_and_not_after_another() {
-        let mut rest = Rest::default();
+        let mut rest = Rest::<250>::default();
         let mut now = 0;
         let mut rests = || {
             assert!(!rest.round(now));
@@ -58,7 +57,7 @@ mod tests {
             }
             (now - began) / LEAST_NS
         };
-        assert_eq!([(); 9].map(|_| rests()), [1, 2, 4, 8, 16, 32, 64, 64, 64]);
+        assert_eq!([(); 10].map(|_| rests()), [1, 2, 4, 8, 16, 32, 64, 128, 250, 250]);
         rest.found();
         assert!(rest.round(now) && !rest.is_on(now));
         assert!(!rest.round(now) && rest.is_on(now), "nothing was found since");
@@ -67,7 +66,7 @@ mod tests {
 
     #[test]
     fn what_comes_in_ends_a_rest_and_the_next_is_as_long_as_it_would_have_been() {
-        let mut rest = Rest::default();
+        let mut rest = Rest::<64>::default();
         for now in [0, LEAST_NS] {
             rest.round(now);
         }
