@@ -17,8 +17,10 @@ build: ## target/release/zfolio: one file, to be copied anywhere (what debuggers
 	$(CARGO) build --release --package zfolio
 	@tools/strip $(ZFOLIO)
 
-install: build ## to /usr/local/bin (or PREFIX=...)
+install: build ## to /usr/local (or PREFIX=...): the command, zfolio.h and its manual page
 	install -D -m 755 $(ZFOLIO) $(or $(PREFIX),/usr/local)/bin/zfolio
+	install -D -m 644 include/zfolio.h $(or $(PREFIX),/usr/local)/include/zfolio.h
+	install -D -m 644 docs/man/zfolio.3 $(or $(PREFIX),/usr/local)/share/man/man3/zfolio.3
 
 programs: build ## the real programs at full size: 1 GiB and more each
 	ZFOLIO_SIZE=full ZFOLIO_BIN=$(CURDIR)/$(ZFOLIO) $(CARGO) test --package zfolio --test programs

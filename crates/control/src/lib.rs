@@ -36,6 +36,7 @@ pub mod line;
 pub mod log;
 pub mod messages;
 pub mod page_tables;
+pub mod pinned;
 pub mod reservation;
 pub mod run;
 pub mod stack;

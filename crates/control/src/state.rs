@@ -3,6 +3,7 @@
 use crate::advice::AdviceQueue;
 use crate::blocks::BlockLayout;
 use crate::hull::Hull;
+use crate::pinned::Pinned;
 use core::ops::Range;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use memcg::{Memcg, Slot};
@@ -54,6 +55,10 @@ pub struct Control {
     pub spared: (AtomicUsize, AtomicUsize),
     /// A range that must not leave the program; (0, 0) when there is none.
     pub held: (AtomicUsize, AtomicUsize),
+    /// What the program has pinned, which must not leave it either.
+    pub pinned: Pinned,
+    /// Where the pages of a range are, as [`Request::Tell`] was answered: bytes, in the order of `mm::tell::Places`.
+    pub told: [AtomicUsize; 6],
     /// What the engine is taking of memory that cannot be written to (detach.rs); (0, 0) when nothing.
     taken: (AtomicUsize, AtomicUsize),
     /// Calls of mremap under way, during which nothing is taken so.
@@ -165,6 +170,8 @@ pub enum Request {
     Hold = 9,
     /// How the pages of a range stand is to be told (pagemap_reads.rs).
     Look = 10,
+    /// Where the pages of a range are is to be told (`told`).
+    Tell = 11,
 }
 
 /// Nobody has answered a request yet: not an errno.
@@ -204,6 +211,8 @@ impl Control {
             advice: AdviceQueue::new(),
             spared: (AtomicUsize::new(0), AtomicUsize::new(0)),
             held: (AtomicUsize::new(0), AtomicUsize::new(0)),
+            pinned: Pinned::new(),
+            told: [const { AtomicUsize::new(0) }; 6],
             taken: (AtomicUsize::new(0), AtomicUsize::new(0)),
             remaps: AtomicU32::new(0),
             memcg: AtomicPtr::new(core::ptr::null_mut()),
@@ -311,6 +320,7 @@ impl Control {
         // Nothing here is registered, or what the parent had.
         self.fresh.iter().for_each(Hull::reset);
         self.advice.reset();
+        self.pinned.reset();
         // The parent's.
         if !self.slot.load(Relaxed).is_null() {
             self.slot.store(core::ptr::null_mut(), Relaxed);
@@ -365,7 +375,7 @@ impl Control {
 
     /// True when the page at `at` must stay.
     pub fn holds(&self, at: usize) -> bool {
-        at < self.held.1.load(SeqCst) && at >= self.held.0.load(SeqCst)
+        at < self.held.1.load(SeqCst) && at >= self.held.0.load(SeqCst) || self.pinned.holds(at)
     }
 
     /// For the engine: it takes pages of this range, which are neither there nor with the pager as long as the

@@ -38,6 +38,12 @@ pub fn answer(watch: &Watch, pager: &mut Engine) {
         CONTROL.range.1.store(pager.hold(range, HELD_BYTES), Relaxed);
     } else if request == Request::Look as u32 {
         look(pager, range);
+    } else if request == Request::Tell as u32 {
+        CONTROL
+            .told
+            .iter()
+            .zip(pager.tell(range).values())
+            .for_each(|(told, bytes)| told.store(bytes, Relaxed));
     }
     CONTROL.request.store(0, Release);
     if CONTROL.forks.load(SeqCst) > 0 {

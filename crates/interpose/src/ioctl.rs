@@ -18,7 +18,7 @@ use uffd::{Errno, PAGE, sys};
 type Ioctl = unsafe extern "C" fn(i32, usize, ...) -> i32;
 
 /// The end of what a program can map without asking for more.
-const TOP: usize = 1 << 47;
+pub(crate) const TOP: usize = 1 << 47;
 
 /// A call of the program's.
 struct IoctlCall {

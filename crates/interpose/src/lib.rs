@@ -24,6 +24,7 @@
 #![cfg_attr(not(test), no_std)]
 
 pub mod advice;
+pub mod api;
 pub mod aside;
 pub mod attach;
 pub mod bell;

@@ -93,10 +93,19 @@ pub trait Kernel {
     /// What the page tables say of the pages from `at` on, in the form of /proc/PID/pagemap; 0 for what they do not
     /// know.
     fn entries(&mut self, at: usize, entries: &mut [u64]);
-    /// True for a page that must not leave the program now, since a thread has the kernel look at it or take it.
+    /// True for a page that must not leave the program now, since a thread has the kernel look at it or take it, or has
+    /// pinned it.
     fn is_held(&mut self, at: usize) -> bool {
         let _ = at;
         false
+    }
+    /// A range is no mapping any more: what is pinned of it is so no longer.
+    fn has_unmapped(&mut self, range: &Range<usize>) {
+        let _ = range;
+    }
+    /// A range has another address, from `to` on, and so has what is pinned of it.
+    fn has_remapped(&mut self, from: &Range<usize>, to: usize) {
+        let _ = (from, to);
     }
     /// The same as `present` from `at` to the end of the address space, in whatever mapping is not the engine's;
     /// `None` when there are none. With pages that the kernel's own swap has, if they are wanted too.

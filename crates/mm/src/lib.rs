@@ -63,4 +63,4 @@ mod shortage;
 pub mod swap_map;
 mod swapin;
 
-pub use pager::{Config, Pager, fork, look};
+pub use pager::{Config, Pager, fork, look, tell};

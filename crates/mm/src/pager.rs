@@ -30,6 +30,7 @@ mod register;
 mod serve;
 mod share;
 mod stock;
+pub mod tell;
 mod write_back;
 
 #[cfg(test)]

@@ -182,6 +182,15 @@ impl Kernel for Live {
         CONTROL.holds(at)
     }
 
+    fn has_unmapped(&mut self, range: &Range<usize>) {
+        // Without a place for what is left on both sides all of it stays pinned.
+        let _ = CONTROL.pinned.remove(range);
+    }
+
+    fn has_remapped(&mut self, from: &Range<usize>, to: usize) {
+        CONTROL.pinned.remap(from, to);
+    }
+
     /// One scan passes thousands of mappings in the time that a query for each few of them would take.
     fn occupied(
         &mut self,

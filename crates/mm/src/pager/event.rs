@@ -60,6 +60,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 self.stat.events.fetch_add(1, Relaxed);
                 self.reclaim.forget_areas_in(&range);
                 self.advised.forget(&range);
+                self.kernel.has_unmapped(&range);
                 self.unmap(range);
             }
             Message::Remap { from, to } => {
@@ -67,6 +68,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 self.reclaim.forget_areas_in(&from);
                 self.reclaim.forget_areas_in(&(to..to + from.len()));
                 self.advised.forget(&from);
+                self.kernel.has_remapped(&from, to);
                 self.remap(from, to);
             }
             Message::Other(_) => {}

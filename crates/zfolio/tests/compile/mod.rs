@@ -11,7 +11,7 @@ pub fn compile(name: &str) -> PathBuf {
 
 /// The same with more flags of gcc's; each choice of them is a program of its own.
 pub fn compile_with(name: &str, flags: &[&str]) -> PathBuf {
-    let file = format!("{name}{}-{}", flags.concat().replace('=', "-"), std::process::id());
+    let file = format!("{name}{}-{}", flags.concat().replace(['=', '/'], "-"), std::process::id());
     let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(file);
     let source = format!("{}/tests/c/{name}.c", env!("CARGO_MANIFEST_DIR"));
     let mut gcc = Command::new("gcc");

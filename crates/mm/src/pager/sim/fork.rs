@@ -7,6 +7,7 @@ use super::store::SimStore;
 use super::{Shared, World};
 use crate::pager::Pager;
 use crate::pager::fork::{Handover, Late, Misfit};
+use crate::ranges::RangeSet;
 use base::Random;
 use memcg::Stat;
 use std::cell::RefCell;
@@ -107,6 +108,7 @@ impl World {
             early: Default::default(),
             wiped,
             held: 0..0,
+            pinned: RangeSet::default(),
             spared: 0..0,
             bell: Default::default(),
             clock: self.clock,

@@ -218,7 +218,20 @@ impl Kernel for SimKernel {
 
     fn is_held(&mut self, at: usize) -> bool {
         let world = self.0.borrow();
-        world.held.contains(&at) && !world.bugs.lets_held_go
+        (world.held.contains(&at) || world.pinned.contains(at)) && !world.bugs.lets_held_go
+    }
+
+    fn has_unmapped(&mut self, range: &Range<usize>) {
+        self.0.borrow_mut().pinned.remove(range);
+    }
+
+    fn has_remapped(&mut self, from: &Range<usize>, to: usize) {
+        let pinned = &mut self.0.borrow_mut().pinned;
+        let parts = pinned.within(from);
+        pinned.remove(from);
+        for part in parts {
+            pinned.insert(part.start - from.start + to..part.end - from.start + to);
+        }
     }
 
     fn pins(&mut self, pins: &mut Vec<usize>) {

@@ -3,8 +3,11 @@
 use super::program::BASE;
 use super::scene::{Scene, pages};
 use crate::inactive::Use;
+use crate::kernel::Message;
 use crate::pager::look::OUT;
+use crate::ranges::RangeSet;
 use crate::swap_map::Kind;
+use core::ops::Range;
 use uffd::pagemap::PRESENT_BIT;
 use vmscan::PAGE;
 
@@ -93,4 +96,45 @@ fn what_is_held_comes_home_and_stays_until_it_is_let_go() {
     scene.go_on();
     assert!((0..40).all(|page| !is_there(&scene, page)));
     scene.reads_back(pages(0..40), 0);
+}
+
+#[test]
+fn what_is_pinned_stays_until_it_is_unmapped_and_moves_with_its_mapping() {
+    let mut scene = Scene::of(48);
+    scene.write(pages(0..48));
+    scene.world.borrow_mut().pinned = RangeSet::from(pages(4..40));
+    scene.go_on();
+    let are_out =
+        |scene: &Scene, range: Range<usize>| pages(range).step_by(PAGE).all(|at| scene.kind(at).is_out());
+    let are_there = |scene: &Scene, range: Range<usize>| {
+        pages(range).step_by(PAGE).all(|at| scene.world.borrow().memory.page(at).is_some())
+    };
+    assert!(are_out(&scene, 0..4) && are_there(&scene, 4..40) && are_out(&scene, 40..48));
+    // Unmapped, and mapped and written anew before the engine hears of it.
+    scene.raise(Message::Unmap(pages(4..8)));
+    scene.turn();
+    let to = pages(64..65).start;
+    scene.world.borrow_mut().memory.remap(pages(32..40), to, 8 * PAGE, false);
+    scene.raise(Message::Remap { from: pages(32..40), to });
+    scene.raise(Message::Unmap(pages(32..40)));
+    scene.go_on();
+    assert!(are_out(&scene, 4..8) && are_there(&scene, 8..32) && are_there(&scene, 64..72));
+    scene.reads_back(pages(0..32), 0);
+    scene.reads_back(pages(64..72), 32 * PAGE as isize);
+}
+
+#[test]
+fn a_program_is_told_where_its_pages_are() {
+    let mut scene = Scene::new();
+    scene.write(pages(0..40));
+    assert!(scene.touch(pages(48..49).start, Some(0)).is_done());
+    scene.go_on();
+    scene.reads_back(pages(0..1), 0);
+    let all = pages(0..64);
+    let told = scene.pager.tell(all.clone());
+    let brought = all.step_by(PAGE).filter(|&at| scene.world.borrow().memory.page(at).is_some()).count();
+    assert!((1..=40).contains(&brought) && told.resident == brought * PAGE, "{told:?}");
+    assert_eq!(told.resident + told.inactive + told.stored, 40 * PAGE, "{told:?}");
+    assert_eq!((told.filled, told.swapped), (PAGE, 0), "{told:?}");
+    assert!(told.pool > 0 && told.pool < told.stored, "{told:?}");
 }

@@ -45,6 +45,7 @@ mod unwritable;
 mod waiting;
 
 use crate::kernel::Message;
+use crate::ranges::RangeSet;
 use base::Random;
 use bugs::Bugs;
 use memory::Memory;
@@ -78,6 +79,8 @@ pub struct World {
     /// What must not leave the program, and what the engine must not register.
     held: Range<usize>,
     spared: Range<usize>,
+    /// What the program has pinned.
+    pinned: RangeSet,
     /// How a thread of the program asks for that.
     bell: own::Bell,
     /// Scheduling points so far.

@@ -15,6 +15,7 @@ use super::store::{Record, Shelves, SimStore};
 use super::{Shared, World};
 use crate::inactive::Use;
 use crate::pager::{Config, Pager};
+use crate::ranges::RangeSet;
 use crate::shared_store::Unlogged;
 use base::{PageMask, Random};
 use memcg::{Counts, Stat};
@@ -173,6 +174,7 @@ pub fn world(seed: u64, plan: &Plan) -> World {
         bugs: plan.bugs.clone(),
         scripted: false,
         held: 0..0,
+        pinned: RangeSet::default(),
         spared: 0..0,
         bell: Default::default(),
         stubborn: false,
