@@ -1,6 +1,8 @@
 /* Actions that advise (madvise) and protect (mprotect). */
 #include "torture.h"
 
+#include "zfolio.h"
+
 #include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -246,6 +248,35 @@ void act_guard(struct worker *w)
 		region_open(w, r, first, pages);
 		region_verify(w, r, first, pages);
 	}
+}
+
+/* Most of what is pinned is unpinned soon, and the rest when its mapping ends: what stays does not go out. */
+void act_pin(struct worker *w)
+{
+	size_t first, pages;
+	struct region *r = advised(w, KINDS_PRIVATE | KIND(LOCKED), &first, &pages);
+	struct zfolio_range told;
+
+	if (!r)
+		return;
+	if (zfolio_pin(page_at(r, first), pages * PAGE) != 0) {
+		if (errno != ENOMEM && errno != ENOSYS)
+			differs(w, page_at(r, first), "zfolio_pin: %s", strerror(errno));
+		skip("zfolio_pin", "%s", strerror(errno));
+		return;
+	}
+	if (one_in(w, 2))
+		region_verify(w, r, first, pages);
+	if (zfolio_range(page_at(r, first), pages * PAGE, &told) != 0)
+		differs(w, page_at(r, first), "zfolio_range: %s", strerror(errno));
+	size_t sum = told.resident_bytes + told.inactive_bytes + told.stored_bytes + told.swapped_bytes +
+		     told.filled_bytes;
+	if (sum > pages * PAGE)
+		differs(w, page_at(r, first), "zfolio_range: %zu bytes of %zu pages", sum, pages);
+	if (one_in(w, 2))
+		region_write(w, r, first, pages);
+	if (!one_in(w, 8) && zfolio_unpin(page_at(r, first), pages * PAGE) != 0 && errno != ENOMEM)
+		differs(w, page_at(r, first), "zfolio_unpin: %s", strerror(errno));
 }
 
 void act_protect(struct worker *w)

@@ -43,6 +43,7 @@
 	X(advise, 10, OWN_MEMORY, "advice that changes no content") \
 	X(unfork, 8, OWN_MEMORY, "MADV_DONTFORK and DOFORK of any part, at any moment") \
 	X(guard, 8, OWN_MEMORY, "MADV_GUARD_INSTALL and REMOVE") \
+	X(pin, 6, OWN_MEMORY, "pin and unpin by zfolio.h, and ask where pages are") \
 	X(protect, 20, OWN_MEMORY, "mprotect: read-only, nothing, and back") \
 	X(heap, 20, OWN_MEMORY, "malloc, calloc, realloc, memalign, free") \
 	X(heap_storm, 3, 0, "thousands of small objects, then malloc_trim") \

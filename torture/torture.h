@@ -14,7 +14,7 @@
  *   writing.c      write, poke, verify, nap
  *   mapping.c      map, munmap, MAP_FIXED, all of mremap
  *   pieces.c       thousands of mappings side by side
- *   advice.c       madvise: DONTNEED, FREE, COLD, PAGEOUT, guards; mprotect
+ *   advice.c       madvise: DONTNEED, FREE, COLD, PAGEOUT, guards; pins; mprotect
  *   heap.c         malloc and its relatives, brk
  *   transfer.c     read, write and relatives through pipes, sockets, files, O_DIRECT
  *   uring.c        io_uring: plain and fixed buffers, a read that waits
