@@ -39,11 +39,7 @@ pub fn answer(watch: &Watch, pager: &mut Engine) {
     } else if request == Request::Look as u32 {
         look(pager, range);
     } else if request == Request::Tell as u32 {
-        CONTROL
-            .told
-            .iter()
-            .zip(pager.tell(range).values())
-            .for_each(|(told, bytes)| told.store(bytes, Relaxed));
+        tell(pager, range);
     }
     CONTROL.request.store(0, Release);
     if CONTROL.forks.load(SeqCst) > 0 {
@@ -118,4 +114,11 @@ fn look(pager: &mut Engine, range: Range<usize>) {
     let entries = unsafe { &mut *page_tables::answer() };
     let pages = (range.len() / PAGE).min(LOOK_PAGES);
     pager.look(range.start, &mut entries[..pages]);
+}
+
+/// Says where the pages of a range are.
+fn tell(pager: &mut Engine, range: Range<usize>) {
+    for (told, bytes) in CONTROL.told.iter().zip(pager.tell(range).values()) {
+        told.store(bytes, Relaxed);
+    }
 }

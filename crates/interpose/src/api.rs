@@ -8,6 +8,7 @@ use crate::bell::ask;
 use crate::ioctl::TOP;
 use crate::libc::settle;
 use crate::own::with_bell;
+use control::page_tables;
 use control::run;
 use control::{CONTROL, EngineState, Request};
 use core::ops::Range;
@@ -109,8 +110,11 @@ fn pages(at: usize, bytes: usize) -> Result<Range<usize>, Errno> {
     }
 }
 
-/// What is there, while nothing is out.
+/// What is there, while nothing is out. Where a filter binds the program the kernel is not asked: it could end it.
 fn resident_bytes(range: &Range<usize>) -> Result<usize, Errno> {
+    if page_tables::is_bound() {
+        return Err(Errno::EPERM);
+    }
     let (pagemap, mut at, mut bytes) = (Pagemap::open()?, range.start, 0);
     while at < range.end {
         let mut runs = [Run::default(); 64];

@@ -14,7 +14,6 @@
 
 use std::ffi::{CStr, c_void};
 use std::io::{self, ErrorKind};
-use std::marker::PhantomData;
 use std::mem::size_of_val;
 
 /// Bytes of a range, by where its pages are. What was never touched is in none of them, nor are pages of files.
@@ -37,20 +36,15 @@ pub struct Range {
     pub pinned_bytes: u64,
 }
 
-/// Memory that stays in the program as long as this lives.
+/// Addresses whose memory stays in the program as long as this lives. It borrows nothing: the memory can be written to.
+/// What is freed meanwhile leaves the pin to who has the addresses next.
 #[derive(Debug)]
-pub struct Pin<'a> {
-    at: *const c_void,
+pub struct Pin {
+    at: usize,
     bytes: usize,
-    memory: PhantomData<&'a ()>,
 }
 
-// SAFETY: the memory's address and size, by which the library is asked; it may be from any thread.
-unsafe impl Send for Pin<'_> {}
-// SAFETY: as above; nothing can be done with a shared one.
-unsafe impl Sync for Pin<'_> {}
-
-impl Drop for Pin<'_> {
+impl Drop for Pin {
     fn drop(&mut self) {
         // Where there are too many ranges it stays pinned.
         let _ = call(c"zfolio_unpin", self.at, self.bytes);
@@ -85,10 +79,10 @@ pub fn willneed<T>(memory: &[T]) -> io::Result<()> {
 ///
 /// # Errors
 /// It is unsupported without zfolio; ENOMEM: there are too many ranges, or more than half of the limit would be pinned.
-pub fn pin<T>(memory: &[T]) -> io::Result<Pin<'_>> {
-    let (at, bytes) = (memory.as_ptr().cast(), size_of_val(memory));
+pub fn pin<T>(memory: &[T]) -> io::Result<Pin> {
+    let (at, bytes) = (memory.as_ptr() as usize, size_of_val(memory));
     call(c"zfolio_pin", at, bytes)?;
-    Ok(Pin { at, bytes, memory: PhantomData })
+    Ok(Pin { at, bytes })
 }
 
 /// Where the pages of `memory` are.
@@ -132,10 +126,10 @@ fn function(name: &CStr) -> Option<*mut c_void> {
     (!found.is_null()).then_some(found)
 }
 
-fn call(name: &CStr, at: *const c_void, bytes: usize) -> io::Result<()> {
+fn call(name: &CStr, at: usize, bytes: usize) -> io::Result<()> {
     let function = function(name).ok_or(ErrorKind::Unsupported)?;
     // SAFETY: the type of zfolio_pin and zfolio_unpin, as include/zfolio.h has it.
-    let call: extern "C" fn(*const c_void, usize) -> i32 = unsafe { std::mem::transmute(function) };
+    let call: extern "C" fn(usize, usize) -> i32 = unsafe { std::mem::transmute(function) };
     if call(at, bytes) == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
