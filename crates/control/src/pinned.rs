@@ -65,11 +65,6 @@ impl Pinned {
         Ok(())
     }
 
-    /// Unpins whole pages.
-    pub fn remove(&self, range: &Range<usize>) -> Result<(), NoPlace> {
-        self.cut(range)
-    }
-
     /// For the engine: the mappings of a range have new addresses, from `to` on, and so has what is pinned of them.
     /// What there is no place for stays pinned where it was.
     pub fn remap(&self, from: &Range<usize>, to: usize) {
@@ -78,7 +73,7 @@ impl Pinned {
             if !part.is_empty()
                 && self.put(&(part.start - from.start + to..part.end - from.start + to)).is_ok()
             {
-                let _ = self.cut(&part);
+                let _ = self.remove(&part);
             }
         }
     }
@@ -102,8 +97,8 @@ impl Pinned {
         self.places.iter().position(is_put).ok_or(NoPlace)
     }
 
-    /// Takes a range out of all places.
-    fn cut(&self, hole: &Range<usize>) -> Result<(), NoPlace> {
+    /// Unpins whole pages: takes them out of all places.
+    pub fn remove(&self, hole: &Range<usize>) -> Result<(), NoPlace> {
         for place in &self.places {
             let mut seen = place.load(SeqCst);
             loop {
