@@ -197,6 +197,8 @@ impl Rounds {
         pager.park(self.memcg.is_led() && now < self.slot.share.parked_until_ns.load(Relaxed));
         let rests_now = self.evict_all && now < self.rests.until_ns;
         pager.pause(!CONTROL.is_forkless() || rests_now);
+        // The engine may have had no CPU since the last round, and what was in the pot then may be gone.
+        pager.set_limit(watch.limit(own), self.memcg.division.processes_per_cpu(), self.growth.most());
         let mut busy = self.work(now, own, watch, pager);
         // Who waits goes first: the kernel takes some microseconds to tell.
         if now - self.looked_ns > look_ns(pager.marks()) {
@@ -277,7 +279,6 @@ impl Rounds {
         let waiting_ms =
             pager.waiting_since_ns().map_or(0, |since| 1 + now.saturating_sub(since) / 1_000_000);
         slot.share.waiting_ms.store(waiting_ms, Relaxed);
-        pager.set_limit(watch.limit(own), memcg.division.processes_per_cpu(), self.growth.most());
         self.tending.tend(now, memcg, slot, pager);
         self.request.tend(now, own, slot, pager);
         watch.count_cpu();

@@ -28,14 +28,7 @@ pub struct Cgroup {
 impl Cgroup {
     /// In the hierarchy that has the memory controller, version 1 or 2; or why that is not possible.
     pub fn new() -> Result<Cgroup, String> {
-        let name = format!("zfolio-test-{}", std::process::id());
-        let mounts = fs::read_to_string("/proc/mounts").map_err(|error| format!("/proc/mounts: {error}"))?;
-        let mount = |kind: &str, option: &str| {
-            let mut lines = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
-            lines
-                .find(|line| line[2] == kind && line[3].split(',').any(|o| option.is_empty() || o == option))
-                .map(|line| PathBuf::from(line[1]))
-        };
+        let name = name();
         let group = if let Some(root) = mount("cgroup", "memory") {
             Cgroup {
                 directory: root.join(name),
@@ -46,13 +39,7 @@ impl Cgroup {
                 events: "memory.oom_control",
             }
         } else if let Some(root) = mount("cgroup2", "") {
-            let enabled = fs::read_to_string(root.join("cgroup.subtree_control")).unwrap_or_default();
-            if !enabled.split_whitespace().any(|controller| controller == "memory") {
-                return Err(format!(
-                    "{}/cgroup.subtree_control does not have the memory controller",
-                    root.display()
-                ));
-            }
+            assert_controls(&root, "memory")?;
             Cgroup {
                 directory: root.join(name),
                 fields: ["anon ", "shmem "],
@@ -71,8 +58,7 @@ impl Cgroup {
 
     /// A command line's beginning that enters the group and then becomes the rest.
     pub fn launcher(&self) -> Vec<String> {
-        let procs = self.directory.join("cgroup.procs").display().to_string();
-        ["/bin/sh", "-c", "echo $$ > \"$0\" && exec \"$@\"", &procs].map(String::from).to_vec()
+        enter(&self.directory)
     }
 
     /// Anonymous and shared memory of the group now.
@@ -112,14 +98,89 @@ impl Cgroup {
 
 impl Drop for Cgroup {
     fn drop(&mut self) {
-        // The group is empty once its last process is reaped; the kernel may take a moment.
-        for _ in 0..50 {
-            if fs::remove_dir(&self.directory).is_ok() || !Path::new(&self.directory).exists() {
-                return;
-            }
-            std::thread::sleep(std::time::Duration::from_millis(20));
+        remove(&self.directory);
+    }
+}
+
+/// Removes a group, which is empty once its last process is reaped; the kernel may take a moment.
+fn remove(directory: &Path) {
+    for _ in 0..50 {
+        if fs::remove_dir(directory).is_ok() || !directory.exists() {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+}
+
+fn name() -> String {
+    format!("zfolio-test-{}", std::process::id())
+}
+
+/// Where a cgroup file system of a kind is mounted, with the controller, if one is named.
+fn mount(kind: &str, controller: &str) -> Option<PathBuf> {
+    let mounts = fs::read_to_string("/proc/mounts").unwrap_or_else(|error| panic!("/proc/mounts: {error}"));
+    let mut lines = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+    lines
+        .find(|line| line[2] == kind && line[3].split(',').any(|o| controller.is_empty() || o == controller))
+        .map(|line| PathBuf::from(line[1]))
+}
+
+/// Groups in a hierarchy of version 2 have the controller; or why not.
+fn assert_controls(root: &Path, controller: &str) -> Result<(), String> {
+    let enabled = fs::read_to_string(root.join("cgroup.subtree_control")).unwrap_or_default();
+    if enabled.split_whitespace().any(|enabled| enabled == controller) {
+        return Ok(());
+    }
+    Err(format!("{}/cgroup.subtree_control does not have the {controller} controller", root.display()))
+}
+
+/// A group of which all processes together may use half a CPU's time, 50 of each 100 ms, as containers may: for the
+/// rest of the time all of them stand still at once.
+struct HalfACpu {
+    directory: PathBuf,
+    /// Of version 1 it is another group than that of the memory, and is removed here.
+    is_own: bool,
+}
+
+impl HalfACpu {
+    /// With the processes of `memory`, where both controllers are in one hierarchy; or why that is not possible.
+    fn new(memory: &Cgroup) -> Result<HalfACpu, String> {
+        let part = if let Some(root) = mount("cgroup", "cpu") {
+            let directory = root.join(name());
+            fs::create_dir(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;
+            HalfACpu { directory, is_own: true }
+        } else {
+            assert_controls(&mount("cgroup2", "").ok_or("no cgroup file system is mounted")?, "cpu")?;
+            HalfACpu { directory: memory.directory.clone(), is_own: false }
+        };
+        let limits: &[(&str, &str)] = if part.is_own {
+            &[("cpu.cfs_period_us", "100000"), ("cpu.cfs_quota_us", "50000")]
+        } else {
+            &[("cpu.max", "50000 100000")]
+        };
+        for (file, text) in limits {
+            fs::write(part.directory.join(file), text).map_err(|error| format!("{file}: {error}"))?;
+        }
+        Ok(part)
+    }
+
+    fn launcher(&self) -> Vec<String> {
+        enter(&self.directory)
+    }
+}
+
+impl Drop for HalfACpu {
+    fn drop(&mut self) {
+        if self.is_own {
+            remove(&self.directory);
         }
     }
+}
+
+/// A command line's beginning that enters a group and then becomes the rest.
+fn enter(directory: &Path) -> Vec<String> {
+    let procs = directory.join("cgroup.procs").display().to_string();
+    ["/bin/sh", "-c", "echo $$ > \"$0\" && exec \"$@\"", &procs].map(String::from).to_vec()
 }
 
 /// python3 at a quarter of its footprint: the group's memory stays within the limit and 10 %.
@@ -151,6 +212,15 @@ pub fn check() {
 /// Thirty processes at once, under a limit of about a third of what they want: the group's memory stays within the
 /// limit and 10 %.
 pub fn check_crowd() {
+    check_thirty("thirty at once", |_| Ok(None));
+}
+
+/// The same while all of them together may use half a CPU.
+pub fn check_crowd_on_half_a_cpu() {
+    check_thirty("thirty at once on half a CPU", |memory| HalfACpu::new(memory).map(Some));
+}
+
+fn check_thirty(name: &str, half: impl FnOnce(&Cgroup) -> Result<Option<HalfACpu>, String>) {
     let _alone = one_at_a_time();
     let size = Size::from_env();
     let workload = match workload::crowd(size) {
@@ -161,20 +231,25 @@ pub fn check_crowd() {
         Ok(group) => group,
         Err(why) => return tell(&format!("skipped: no memory cgroup can be made here ({why})")),
     };
+    let half = match half(&group) {
+        Ok(half) => half,
+        Err(why) => return tell(&format!("skipped: no cgroup can be limited to half a CPU here ({why})")),
+    };
+    let launcher = [group.launcher(), half.as_ref().map(HalfACpu::launcher).unwrap_or_default()].concat();
     let limit_bytes = 256 << 20;
-    let (got, _, summary) = run_limited(&workload, size, limit_bytes, &group.launcher(), |_| group.bytes());
+    let (got, _, summary) = run_limited(&workload, size, limit_bytes, &launcher, |_| group.bytes());
     assert_eq!((got.status, got.stdout.bytes), (0, 30 * "right\n".len() as u64), "{got:?}");
     let told = summary["memory"]["peak_bytes"].as_u64().expect("memory.peak_bytes");
     tell(&format!(
-        "thirty at once: limit {} MiB, anonymous and shared at most {} MiB, with page cache and kernel memory {} MiB, by summary {} MiB",
+        "{name}: limit {} MiB, anonymous and shared at most {} MiB, with page cache and kernel memory {} MiB, by summary {} MiB",
         limit_bytes >> 20,
         got.peak_bytes >> 20,
         group.peak_bytes() >> 20,
         told >> 20
     ));
     assert!(summary["memory"]["wanted_peak_bytes"].as_u64().expect("wanted") > 2 * limit_bytes, "{summary}");
-    assert_within("thirty at once", "the group's anonymous memory", got.peak_bytes, limit_bytes);
-    assert_within("thirty at once", "the summary's peak footprint", told, limit_bytes);
+    assert_within(name, "the group's anonymous memory", got.peak_bytes, limit_bytes);
+    assert_within(name, "the summary's peak footprint", told, limit_bytes);
 }
 
 /// A program that reads a mapped file beside more memory than its limit, in a group that ends at the limit and 10 %:

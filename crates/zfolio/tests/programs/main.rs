@@ -147,3 +147,8 @@ fn postgres_as_another_user_has_thirty_connections() {
 fn thirty_processes_that_start_at_once_stay_within_the_limit() {
     cgroup::check_crowd();
 }
+
+#[test]
+fn thirty_processes_on_half_a_cpu_stay_within_the_limit() {
+    cgroup::check_crowd_on_half_a_cpu();
+}
