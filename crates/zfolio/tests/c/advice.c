@@ -1,49 +1,17 @@
 /* Advises memory, and checks that it goes out or comes back, and holds what it held. The argument says how. */
 #define _GNU_SOURCE
-#include <errno.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
+#include "words.h"
+
 #define PAGE ((size_t)4096)
-#define PAGES (((size_t)32 << 20) / PAGE)
+#define BYTES ((size_t)32 << 20)
+#define PAGES (BYTES / PAGE)
 #define PART ((size_t)256)
-#define WORDS (PAGE / sizeof(uint64_t))
-
-static void fail(const char *why)
-{
-	printf("%s (%s)\n", why, strerror(errno));
-	exit(1);
-}
-
-static uint64_t word(size_t i)
-{
-	return i % 4 ? 0 : (i + 1) * 0x9e3779b97f4a7c15ull >> 32;
-}
-
-static uint64_t *fill(size_t pages)
-{
-	uint64_t *at = mmap(NULL, pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-
-	if (at == MAP_FAILED)
-		fail("mmap");
-	for (size_t i = 0; i < pages * WORDS; i++)
-		at[i] = word(i);
-	return at;
-}
-
-static void verify(const uint64_t *at, size_t pages)
-{
-	for (size_t i = 0; i < pages * WORDS; i++)
-		if (at[i] != word(i))
-			fail("it does not hold what it held");
-}
 
 static size_t present(void *at, size_t pages)
 {
@@ -101,14 +69,14 @@ static void errors(uint64_t *at)
 {
 	if (madvise((char *)at + 1, PAGE, MADV_PAGEOUT) != -1 || errno != EINVAL)
 		fail("half pages");
-	uint64_t *parts = fill(3 * PART);
-	munmap(parts + PART * WORDS, PART * PAGE);
+	uint64_t *parts = fill(3 * PART * PAGE);
+	munmap(parts + WORDS(PART * PAGE), PART * PAGE);
 	if (madvise(parts, 3 * PART * PAGE, MADV_PAGEOUT) != -1 || errno != ENOMEM)
 		fail("a range with a hole");
 	until(parts, PART, 0);
-	until(parts + 2 * PART * WORDS, PART, 0);
-	verify(parts, PART);
-	for (size_t i = 2 * PART * WORDS; i < 3 * PART * WORDS; i++)
+	until(parts + 2 * WORDS(PART * PAGE), PART, 0);
+	verify(parts, PART * PAGE);
+	for (size_t i = 2 * WORDS(PART * PAGE); i < 3 * WORDS(PART * PAGE); i++)
 		if (parts[i] != word(i))
 			fail("beyond the hole");
 }
@@ -116,20 +84,20 @@ static void errors(uint64_t *at)
 /* Grows beyond the limit: what is cold goes, and what was there before it stays. */
 static void cold(void)
 {
-	uint64_t *others = fill(PAGES), *more = fill(PAGES), *at = fill(PAGES);
+	uint64_t *others = fill(BYTES), *more = fill(BYTES), *at = fill(BYTES);
 
 	advise("", at, PAGES, MADV_COLD);
 	/* The engine looks 20 ms apart at most. */
 	usleep(50000);
-	uint64_t *fresh = fill(PAGES);
+	uint64_t *fresh = fill(BYTES);
 	if (present(at, PAGES) > PAGES / 2)
 		fail("it does not go out");
 	if (present(others, PAGES) + present(more, PAGES) < PAGES / 10 * 19)
 		fail("others go out");
-	verify(others, PAGES);
-	verify(more, PAGES);
-	verify(at, PAGES);
-	verify(fresh, PAGES);
+	verify(others, BYTES);
+	verify(more, BYTES);
+	verify(at, BYTES);
+	verify(fresh, BYTES);
 }
 
 int main(int argc, char **argv)
@@ -141,7 +109,7 @@ int main(int argc, char **argv)
 		puts("right");
 		return 0;
 	}
-	uint64_t *at = fill(PAGES);
+	uint64_t *at = fill(BYTES);
 
 	advise(way, at, PAGES, MADV_PAGEOUT);
 	until(at, PAGES, 0);
@@ -151,7 +119,7 @@ int main(int argc, char **argv)
 	} else {
 		errors(at);
 	}
-	verify(at, PAGES);
+	verify(at, BYTES);
 	puts("right");
 	return 0;
 }
