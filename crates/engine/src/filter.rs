@@ -107,6 +107,7 @@ const ALL: &[u32] = &[
     g::__NR_munmap,
     g::__NR_mremap,
     g::__NR_mprotect,
+    g::__NR_pkey_mprotect,
     g::__NR_madvise,
     g::__NR_munlock,
     // To give up rights.

@@ -3,6 +3,7 @@
 //! it reads. They need the right to userfaultfd, as `zfolio doctor` does.
 
 mod compile;
+mod skip;
 mod slow;
 
 use compile::compile;
@@ -78,6 +79,19 @@ fn protections_change_while_all_goes_out_all_the_time() {
 #[test]
 fn what_a_ring_has_for_good_stays_where_it_is_when_it_cannot_be_written_to() {
     run(&["--evict-all", "--memory", "64M"], &["lent", "2", "3"]);
+}
+
+/// A browser's JIT has its code so, and was stopped for it.
+#[test]
+fn read_only_memory_with_a_protection_key_goes_out() {
+    for options in [&["--memory", "48M"][..], &["--evict-all", "--memory", "64M"]] {
+        let mib = if options.len() == 2 { "80" } else { "6" };
+        let (said, figures) = run(options, &["keys", mib]);
+        if said.contains("no keys") {
+            return skip::lacks("the processor has no protection keys");
+        }
+        assert!(peak(&figures) <= 70, "{} MiB", peak(&figures));
+    }
 }
 
 #[test]

@@ -41,6 +41,16 @@ pub unsafe fn mprotect(at: usize, bytes: usize, prot: u32) -> Result<()> {
     unsafe { call!(__NR_mprotect, at, bytes, prot) }.map(drop)
 }
 
+/// The same, and takes the memory's protection key away (pkeys(7)), which mprotect leaves as it is. An error where the
+/// processor has none.
+///
+/// # Safety
+/// As for [`mprotect`].
+pub unsafe fn mprotect_without_key(at: usize, bytes: usize, prot: u32) -> Result<()> {
+    // SAFETY: as the caller says.
+    unsafe { call!(__NR_pkey_mprotect, at, bytes, prot, 0) }.map(drop)
+}
+
 /// Moves a mapping to `to`, which takes the place of what is there, and grows or shrinks it to `new_bytes`; with
 /// MREMAP_DONTUNMAP it stays, empty.
 ///

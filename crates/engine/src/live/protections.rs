@@ -219,7 +219,7 @@ impl Live {
     fn await_devices(&mut self, from: &Range<usize>, zone: &Range<usize>) -> bool {
         // SAFETY: the landing is the engine's, and nobody else knows of it.
         let protected = unsafe { sys::mprotect(from.start, from.len(), PROT_READ | PROT_WRITE) };
-        let (mut offset, mut end) = (0, sys::now_ns() + PINNED_NS);
+        let (mut offset, mut end, mut may_have_key) = (0, sys::now_ns() + PINNED_NS, true);
         while protected.is_ok() && offset < from.len() {
             let (at, rest) = (from.start + offset, from.len() - offset);
             // SAFETY: the landing's pages are the engine's.
@@ -232,6 +232,13 @@ impl Live {
             match moved.stop {
                 // Nothing was there, or the kernel has taken back what was given up.
                 Some(Errno::ENOENT) => offset += PAGE,
+                // What came along from the program is its key, and the zone has none.
+                Some(Errno::EINVAL) if may_have_key => {
+                    may_have_key = false;
+                    // SAFETY: as above. Without keys there is another reason.
+                    let _ =
+                        unsafe { sys::mprotect_without_key(from.start, from.len(), PROT_READ | PROT_WRITE) };
+                }
                 _ if sys::now_ns() > end => return false,
                 stop => {
                     // A page that others have since a fork is made one of its own, which it is if a device has it. It

@@ -8,6 +8,7 @@
  *   writable again by one thread, page by page, while others read it and map memory (for the third argument's
  *   seconds) lent      made read-only while io_uring has it for good, and written to later: what is sent from there
  *   is what was written populate  filled by mmap (MAP_POPULATE), in each way that it can be
+ *   keys      made read-only under a protection key, as a JIT does with its code, and made writable again
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -358,6 +359,36 @@ static void populate(void)
 	printf("peak %ld\n", peak_kib() >> 10);
 }
 
+/* ---- keys --------------------------------------------------------------------------------------- */
+
+static void keys(void)
+{
+	int key = pkey_alloc(0, 0);
+
+	if (key < 0) {
+		puts("no keys");
+		return;
+	}
+	memory = map(bytes, PROT_READ | PROT_WRITE, 0);
+	for (int round = 0; round < 3; round++) {
+		for (size_t page = 0; page < pages; page++)
+			for (size_t i = 0; i < WORDS; i++) {
+				if (round && words_of(page)[i] != word(page, i) + round - 1)
+					fail("memory with a key", page);
+				words_of(page)[i] = word(page, i) + round;
+			}
+		if (pkey_mprotect(memory, bytes, PROT_READ | (round == 1 ? PROT_EXEC : 0), key) != 0)
+			fail("pkey_mprotect", 0);
+		for (size_t n = 0; n < pages; n++) {
+			size_t page = n * 7919 % pages;
+			if (words_of(page)[1] != word(page, 1) + round)
+				fail("read-only memory with a key", page);
+		}
+		if (pkey_mprotect(memory, bytes, PROT_READ | PROT_WRITE, 0) != 0)
+			fail("pkey_mprotect", 1);
+	}
+}
+
 int main(int count, char **arguments)
 {
 	if (count < 3)
@@ -370,6 +401,7 @@ int main(int count, char **arguments)
 	case 'b': barrier(seconds); break;
 	case 'f': flips(seconds); break;
 	case 'l': lent(seconds); break;
+	case 'k': keys(); break;
 	default: populate(); break;
 	}
 	puts("right");
