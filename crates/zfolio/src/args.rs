@@ -10,7 +10,7 @@ mod zram;
 pub use self::zram::{Serve, Zram, ZramTask};
 pub use acts::{Reclaim, Set};
 pub use looks::Stat;
-pub use measures::{Bench, BenchPath, BenchTask, Compress, DEFAULT_SAMPLE, DEFAULT_UNITS};
+pub use measures::{Bench, BenchPath, BenchTask, BenchUsemem, Compress, DEFAULT_SAMPLE, DEFAULT_UNITS};
 
 use crate::size::{self, Size};
 use clap::{Args, CommandFactory, Parser, Subcommand};

@@ -466,6 +466,23 @@ pub fn cpu_ns_of(pid: Pid) -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
+/// Swaps to a device, ahead of all others.
+pub fn swap_on(device: &Path) -> io::Result<()> {
+    let path = c_path(device)?;
+    // SAFETY: the kernel reads the path.
+    check(unsafe { libc::swapon(path.as_ptr(), SWAP_FIRST) }).map(drop)
+}
+
+/// A priority is given (SWAP_FLAG_PREFER), and it is the highest.
+const SWAP_FIRST: libc::c_int = 0x8000 | 0x7fff;
+
+/// Swaps to it no longer.
+pub fn swap_off(device: &Path) -> io::Result<()> {
+    let path = c_path(device)?;
+    // SAFETY: the kernel reads the path.
+    check(unsafe { libc::swapoff(path.as_ptr()) }).map(drop)
+}
+
 /// True while the machine's own swap holds anything.
 pub fn is_swapping() -> bool {
     let info = rustix::system::sysinfo();

@@ -64,6 +64,99 @@ Examples:
   zfolio bench path
   zfolio bench path core.dump --compressor lz4,zstd:3 --json")]
     Path(BenchPath),
+
+    /// Have many processes write more than there is room for, under zfolio and under the kernel's zswap and zram
+    ///
+    /// The kernel's compressed swap is measured so, by vm-scalability's `usemem --init-time -w -O -n N -s SECONDS`:
+    /// each process writes anonymous memory once, and keeps it until all have written theirs. The throughput is what
+    /// each makes by its own clock, added up. Then, which usemem does not, each reads its own and compares. Limit and
+    /// pool together come to --memory on each side: where nobody is charged with the pool, a run that does not count
+    /// finds the limit. The sides take turns; the figures are medians.
+    #[command(after_help = "\
+The kernel's sides need root, and a machine without swap of its own. While they run
+zswap's settings, those of huge pages, a zram device, swap to it, and a memory control
+group are changed; all is put back at the end, and after Ctrl-C. SIGKILL leaves it.
+What cannot be had here is left out, and a line says why. Processor time is the whole
+machine's: nothing else should run.
+
+Exit status:
+  0      measured
+  1      nothing could be measured, or a process read what it had not written
+  2      the command line is wrong
+  128+N  ended by signal N
+
+Examples:
+  zfolio bench usemem
+  zfolio bench usemem --folios 64K --sides zfolio:lz4,zswap:lzo
+  zfolio bench usemem --processes 70 --bytes 64M --memory 2G --json
+  zfolio bench usemem --file core.dump --rounds 5")]
+    Usemem(BenchUsemem),
+
+    /// What `usemem` starts: the processes together.
+    #[command(hide = true)]
+    UsememCrew {
+        /// How many.
+        processes: u64,
+        /// What each writes.
+        bytes: u64,
+        /// What with.
+        contents: String,
+    },
+
+    /// What `usemem` starts: one process.
+    #[command(hide = true)]
+    UsememWriter {
+        /// What it writes.
+        bytes: u64,
+        /// Which it is.
+        number: u64,
+        /// What with.
+        contents: String,
+    },
+}
+
+/// What `zfolio bench usemem` takes.
+#[derive(Args, Debug)]
+pub struct BenchUsemem {
+    /// So many processes
+    #[arg(long, short = 'n', value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u16).range(1..))]
+    pub processes: u16,
+
+    /// What each writes
+    #[arg(long, short, value_name = "SIZE", default_value = "16M")]
+    pub bytes: String,
+
+    /// What all of them may hold together, with the pool; without, half of what they write
+    #[arg(long, short, value_name = "SIZE")]
+    pub memory: Option<String>,
+
+    /// Folios in which the kernel gives memory out: 4K, and sizes of its huge pages
+    #[arg(long, value_name = "SIZE,...", default_value = "4K,64K,2M")]
+    pub folios: String,
+
+    /// Under what: zfolio, zswap and zram, each with a compressor
+    #[arg(
+        long,
+        value_name = "SIDE[:COMPRESSOR],...",
+        default_value = "zfolio:lz4,zswap:lzo,zram:lz4,zram:lzo-rle"
+    )]
+    pub sides: String,
+
+    /// Write the pages of this file, again and again, instead of pointers and small numbers
+    #[arg(long, short, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+
+    /// Write what usemem writes: each word is its number, which lz4 and lzo hardly compress
+    #[arg(long, conflicts_with = "file")]
+    pub numbers: bool,
+
+    /// Measure so many times, and take the medians
+    #[arg(long, short, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
+    pub rounds: u16,
+
+    /// Write JSON instead of the tables: with the figures of every round
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// What `zfolio bench path` takes.

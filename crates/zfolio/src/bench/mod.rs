@@ -12,7 +12,8 @@
 //! - [`mod@measure`]: out, back, compared, timed
 //! - [`mod@front`], [`table`], [`plot`]: what is best, and how it is shown
 //!
-//! And [`path`] by itself: what each stage of a folio's way out and back takes.
+//! And by themselves: [`path`], what each stage of a folio's way out and back takes, and [`usemem`], many processes
+//! under zfolio and under the kernel.
 
 mod candidate;
 mod choice;
@@ -23,6 +24,7 @@ mod plot;
 mod process;
 mod sample;
 mod table;
+mod usemem;
 
 use crate::accelerator;
 use crate::args::{Bench, BenchTask, Compress};
@@ -50,6 +52,9 @@ pub fn run(bench: &Bench) -> u8 {
     let done = match &bench.task {
         BenchTask::Compress(args) => compress(args),
         BenchTask::Path(args) => path::run(args),
+        BenchTask::Usemem(args) => usemem::run(args),
+        BenchTask::UsememCrew { processes, bytes, contents } => usemem::crew(*processes, *bytes, contents),
+        BenchTask::UsememWriter { bytes, number, contents } => usemem::write(*bytes, *number, contents),
     };
     match done {
         Ok(()) => 0,
