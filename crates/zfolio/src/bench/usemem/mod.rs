@@ -13,7 +13,7 @@
 //!
 //! - [`side`]: under what the processes run, as a user names it
 //! - [`machine`]: what is set in the kernel for that, and put back
-//! - [`crew`], [`writer`]: the processes
+//! - [`mod@crew`], [`writer`]: the processes
 //! - [`figures`]: what one run has come to
 //! - [`table`]: text and JSON
 
