@@ -4,9 +4,8 @@
 
 use crate::size::Bytes;
 use crate::sys;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::Duration;
@@ -248,7 +247,8 @@ fn read(path: &Path) -> Result<String, String> {
 }
 
 fn write(path: &Path, value: &str) -> Result<(), String> {
-    let opened = OpenOptions::new().write(true).custom_flags(libc::O_CLOEXEC).open(path);
+    // Not made where it is not there.
+    let opened = File::options().write(true).truncate(true).open(path);
     let written = opened.and_then(|mut file| file.write_all(value.as_bytes()));
     written.map_err(|error| format!("{}: {error}", path.display()))
 }

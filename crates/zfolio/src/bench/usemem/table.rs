@@ -199,7 +199,7 @@ mod tests {
         let text = report.text();
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
         for words in [
-            "total throughput KB/s        524288",
+            "total throughput KB/s         524288",
             "+100.0 %",
             "64K folios",
             "zram:lzo-rle",
