@@ -17,8 +17,9 @@ const AHEAD: [u64; 2] = [512 << 10, 32 << 20];
 const AHEAD_PART: u64 = 32;
 
 /// Who grows has at least half of this ahead, as much as a fault in a stream brings at once: what was given and not yet
-/// taken all the others would take for theirs, until this engine has a CPU again.
+/// taken all the others would take for theirs, until this engine has a CPU again. Of a small limit it is a part.
 const GROWING: u64 = 4 << 20;
+const GROWING_PART: u64 = 64;
 
 /// With less no engine can work, whatever its share is.
 const LEAST: u64 = 2 << 20;
@@ -44,7 +45,8 @@ fn within(order: &Order, own: usize, parts: u64) -> usize {
     let (division, share) = (&order.memcg.division, &order.slot.share);
     let own = own as u64;
     let grows = own > order.slot.footprint_bytes.load(Relaxed);
-    let least = if grows { GROWING } else { AHEAD[0] };
+    let most = order.memcg.max_bytes.load(Relaxed) / GROWING_PART;
+    let least = if grows { GROWING.min(most).max(AHEAD[0]) } else { AHEAD[0] };
     let ahead = (division.pot_bytes() / AHEAD_PART).clamp(least, AHEAD[1]);
     let has = share.bytes.load(SeqCst);
     if own + ahead / 2 > has {

@@ -5,7 +5,9 @@
 //! is not the program's footprint: the kernel takes it back when it needs it. It counts against the group's end all the
 //! same, and so does what the kernel needs for the group; where that does not do, the kernel kills.
 
-use crate::comparison::{SLACK, assert_within, one_at_a_time, run_alone, run_limited, skip, tell};
+use crate::comparison::{
+    SLACK, assert_within, assert_within_by, one_at_a_time, run_alone, run_limited, skip, tell,
+};
 use crate::process::{Outcome, Output, field_kib};
 use crate::workload::{self, Size};
 use serde_json::Value;
@@ -212,15 +214,15 @@ pub fn check() {
 /// Thirty processes at once, under a limit of about a third of what they want: the group's memory stays within the
 /// limit and 10 %.
 pub fn check_crowd() {
-    check_thirty("thirty at once", |_| Ok(None));
+    check_thirty("thirty at once", SLACK, |_| Ok(None));
 }
 
-/// The same while all of them together may use half a CPU.
+/// The same while all of them together may use half a CPU: all stand still at the same time, and engines are late.
 pub fn check_crowd_on_half_a_cpu() {
-    check_thirty("thirty at once on half a CPU", |memory| HalfACpu::new(memory).map(Some));
+    check_thirty("thirty at once on half a CPU", 1.15, |memory| HalfACpu::new(memory).map(Some));
 }
 
-fn check_thirty(name: &str, half: impl FnOnce(&Cgroup) -> Result<Option<HalfACpu>, String>) {
+fn check_thirty(name: &str, slack: f64, half: impl FnOnce(&Cgroup) -> Result<Option<HalfACpu>, String>) {
     let _alone = one_at_a_time();
     let size = Size::from_env();
     let workload = match workload::crowd(size) {
@@ -248,8 +250,8 @@ fn check_thirty(name: &str, half: impl FnOnce(&Cgroup) -> Result<Option<HalfACpu
         told >> 20
     ));
     assert!(summary["memory"]["wanted_peak_bytes"].as_u64().expect("wanted") > 2 * limit_bytes, "{summary}");
-    assert_within(name, "the group's anonymous memory", got.peak_bytes, limit_bytes);
-    assert_within(name, "the summary's peak footprint", told, limit_bytes);
+    assert_within_by(slack, name, "the group's anonymous memory", got.peak_bytes, limit_bytes);
+    assert_within_by(slack, name, "the summary's peak footprint", told, limit_bytes);
 }
 
 /// A program that reads a mapped file beside more memory than its limit, in a group that ends at the limit and 10 %:

@@ -128,7 +128,7 @@ pub fn assert_within(name: &str, what: &str, bytes: u64, limit_bytes: u64) {
     assert_within_by(SLACK, name, what, bytes, limit_bytes);
 }
 
-fn assert_within_by(slack: f64, name: &str, what: &str, bytes: u64, limit_bytes: u64) {
+pub fn assert_within_by(slack: f64, name: &str, what: &str, bytes: u64, limit_bytes: u64) {
     let share = bytes as f64 / limit_bytes as f64;
     let (bytes, limit) = (bytes / MIB, limit_bytes / MIB);
     assert!(

@@ -149,6 +149,6 @@ fn thirty_processes_that_start_at_once_stay_within_the_limit() {
 }
 
 #[test]
-fn thirty_processes_on_half_a_cpu_stay_within_the_limit() {
+fn thirty_processes_on_half_a_cpu_stay_near_the_limit() {
     cgroup::check_crowd_on_half_a_cpu();
 }
