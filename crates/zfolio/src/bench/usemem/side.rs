@@ -68,10 +68,10 @@ impl Side {
 
     /// Sets the kernel up for it. The error is why it cannot be had here.
     pub fn set_up(&self, changes: &mut Changes, load: &Load, limit_bytes: u64) -> Result<Place, String> {
+        machine::without_swap()?;
         let swap_bytes = load.processes * load.bytes * 2;
         match self {
             Side::Zfolio(compressor) => {
-                machine::without_swap()?;
                 let summary = changes.scratch_file("summary.json");
                 let program = std::env::current_exe().map_err(|error| error.to_string())?;
                 let words =
@@ -82,7 +82,6 @@ impl Side {
                 Ok(Place { words, summary: Some(summary), zram: None, has_uncharged_zswap: false })
             }
             Side::Zswap(compressor) => {
-                machine::without_swap()?;
                 changes.set(machine::ZSWAP, "compressor", compressor)?;
                 changes.set_at_least(machine::ZSWAP, "max_pool_percent", machine::percent(swap_bytes))?;
                 changes.set(machine::ZSWAP, "enabled", "Y")?;
@@ -93,7 +92,6 @@ impl Side {
                 Ok(Place { words: group.enter(), summary: None, zram: Some(device), has_uncharged_zswap })
             }
             Side::Zram(compressor) => {
-                machine::without_swap()?;
                 // Not there, it is off.
                 if machine::has_zswap() {
                     changes.set(machine::ZSWAP, "enabled", "N")?;
