@@ -12,6 +12,7 @@ mod object;
 mod swap_cache;
 mod swapped;
 
+use crate::WINDOW_PAGES;
 use core::ops::{Deref, DerefMut, Range};
 pub use entries::Entries;
 pub use object::{Body, Io, Object};
@@ -158,9 +159,12 @@ impl<S: Contents> Objects<S> {
     fn leave(&mut self, left: impl IntoIterator<Item = Left>) {
         for Left { id, body } in left {
             if self.entries.wants_hashes(id) {
-                let pages = 0..self.entries.get(id).pages.into();
-                let hashes = pages.map(|page| self.store.hash(body, page)).collect();
-                self.entries.keep_hashes(id, hashes);
+                let mut hashes = [0; WINDOW_PAGES];
+                let hashes = &mut hashes[..self.entries.get(id).pages.into()];
+                let are_all = hashes.iter_mut().enumerate().all(|(page, hash)| {
+                    self.store.hash(body, page).inspect(|&of_page| *hash = of_page).is_some()
+                });
+                self.entries.keep_hashes(id, are_all.then_some(&*hashes));
             }
             self.free([body]);
         }

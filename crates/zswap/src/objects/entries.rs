@@ -282,7 +282,7 @@ impl Entries {
                 && queued[id as usize] == o.queued as usize
                 && self.lru.contains(id) == o.may_go()
                 && (!o.is_swapped() || o.place.is_some() && (o.stored > 0 || o.io == Io::In || o.is_hashed))
-                && o.is_hashed == o.place.is_some_and(|place| self.swapped.hashes(place).is_some())
+                && o.is_hashed == o.place.is_some_and(|place| self.swapped.hash(place, 0).is_some())
                 && (!o.is_hashed || o.refs > o.stored);
             if !is_right {
                 let times = queued[id as usize];

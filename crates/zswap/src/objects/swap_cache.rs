@@ -9,7 +9,6 @@
 use crate::objects::entries::Entries;
 use crate::objects::object::{Body, Io};
 use crate::objects::swapped::{PlaceId, Swapped};
-use alloc::boxed::Box;
 
 /// How many objects are looked at, at a time, for what areas keep in vain; and how many places are given up: a fault
 /// may wait for it.
@@ -41,9 +40,27 @@ impl Swapped {
         self.is_scarce = is_scarce;
     }
 
-    /// The hashes that are kept of an object.
-    pub(super) fn hashes(&self, id: PlaceId) -> Option<&[u128]> {
-        self.hashes.get(&id).map(|hashes| &**hashes)
+    /// The hash that is kept of a page of an object.
+    pub(super) fn hash(&self, id: PlaceId, page: usize) -> Option<u128> {
+        match self.hashes.get(&id) {
+            Some(hashes) => hashes.get(page).copied(),
+            None => Some(u128::from_ne_bytes(self.copied(id).hash)).filter(|hash| page == 0 && *hash != 0),
+        }
+    }
+
+    /// Keeps the hashes of an object's pages. False where they cannot be: 0 says that there is none.
+    fn keep_hashes(&mut self, id: PlaceId, hashes: &[u128]) -> bool {
+        match hashes {
+            [hash] => self.copied_mut(id).hash = hash.to_ne_bytes(),
+            _ => drop(self.hashes.insert(id, hashes.into())),
+        }
+        hashes != [0]
+    }
+
+    /// Keeps none of them any more.
+    fn forget_hashes(&mut self, id: PlaceId) {
+        self.copied_mut(id).hash = [0; 16];
+        self.hashes.remove(&id);
     }
 }
 
@@ -80,11 +97,10 @@ impl Entries {
     }
 
     /// Its pages' hashes, which the pool had; without them it is given up where nobody depends on it.
-    pub(super) fn keep_hashes(&mut self, id: u32, hashes: Option<Box<[u128]>>) {
+    pub(super) fn keep_hashes(&mut self, id: u32, hashes: Option<&[u128]>) {
         let o = &mut self.table[id as usize];
         if let (Some(place), Some(hashes)) = (o.place, hashes) {
-            o.is_hashed = true;
-            self.swapped.hashes.insert(place, hashes);
+            o.is_hashed = self.swapped.keep_hashes(place, hashes);
         }
         self.drop_swapped(id);
     }
@@ -92,7 +108,7 @@ impl Entries {
     /// The hash of a page of an object that lies in an area alone, where it is kept.
     pub fn hash_in_area(&self, id: u32, page: usize) -> Option<u128> {
         let o = self.get(id);
-        o.place.and_then(|place| self.swapped.hashes(place)?.get(page).copied())
+        o.place.and_then(|place| self.swapped.hash(place, page))
     }
 
     /// The hashes of its pages are of no use any more.
@@ -101,7 +117,7 @@ impl Entries {
         if core::mem::take(&mut o.is_hashed)
             && let Some(place) = o.place
         {
-            self.swapped.hashes.remove(&place);
+            self.swapped.forget_hashes(place);
         }
     }
 

@@ -55,10 +55,12 @@ pub(super) struct Copied {
     fingerprint: u32,
     tag: [u8; TAG],
     is_raw: bool,
+    /// Of the only page of an object, where that is in the program and the object is not in the pool; else 0.
+    pub(super) hash: [u8; 16],
 }
 
 // There is one for each page of a plain swap: what it takes, the program lacks.
-const _: () = assert!(size_of::<Option<Copied>>() == 44);
+const _: () = assert!(size_of::<Option<Copied>>() == 60);
 
 /// An object of a batch.
 #[derive(Clone, Copy, Debug)]
@@ -134,7 +136,7 @@ pub struct Swapped {
     childs: Option<Slots>,
     copies: Vec<Option<Copied>>,
     free: Vec<PlaceId>,
-    /// Of copies of which some pages are in the program, while the object is not in the pool: the pages' hashes.
+    /// The same of objects of several pages: the pages' hashes.
     pub(super) hashes: BTreeMap<PlaceId, Box<[u128]>>,
     /// Under way, by number.
     batches: [Option<Batch>; BATCHES],
@@ -257,6 +259,10 @@ impl Swapped {
 
     pub(super) fn copied(&self, id: PlaceId) -> &Copied {
         self.copies[id.get() as usize - 1].as_ref().expect("an object's copy is kept")
+    }
+
+    pub(super) fn copied_mut(&mut self, id: PlaceId) -> &mut Copied {
+        self.copies[id.get() as usize - 1].as_mut().expect("an object's copy is kept")
     }
 
     /// What does not hold, in words; `objects` are all that somebody names.
@@ -410,7 +416,7 @@ impl Entries {
             o.io = if piece.is_damaged { Io::Stays } else { Io::None };
             if is_kept && let Body::Blob { fingerprint, .. } = piece.body {
                 let &Piece { place, tag, is_raw, .. } = piece;
-                o.place = Some(self.swapped.keep(Copied { place, fingerprint, tag, is_raw }));
+                o.place = Some(self.swapped.keep(Copied { place, fingerprint, tag, is_raw, hash: [0; 16] }));
                 // A worker may be reading it: then it goes another time.
                 if o.pins == 0 {
                     freed.push(Left { id: piece.id, body: self.leave_pool(piece.id) });
