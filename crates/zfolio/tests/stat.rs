@@ -1,139 +1,25 @@
-//! `zfolio ps`, `zfolio stat` and `zfolio run --metrics`, as a user sees them: of runs that work, that hang, that are
-//! another user's, or that are not there.
+//! `zfolio ps` and `zfolio stat`, as a user sees them: of runs that work, that hang, that are another user's, or that
+//! are not there.
 
 mod pty;
+mod runs;
 mod skip;
 
 use pty::Terminal;
+use runs::{Run, ZFOLIO, read_line, refusal, signal, until, zfolio};
 use serde_json::Value;
 use skip::skip;
-use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::io::{BufRead, BufReader};
 use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
-
-const ZFOLIO: &str = env!("CARGO_BIN_EXE_zfolio");
+use std::sync::OnceLock;
+use std::time::Duration;
 
 /// The user whom everybody takes for nobody.
 const NOBODY: u32 = 65534;
-
-/// Which runs there are is asked by one test at a time.
-static MACHINE: Mutex<()> = Mutex::new(());
-
-/// Takes 48 MiB of texts, says so, and reads them again and again until its input ends.
-const SQUEEZED: &str = "
-import select, sys, time
-x = [str(i) * 8 + 'abcdefgh' for i in range(400000)]
-print('ready', flush=True)
-while not select.select([sys.stdin], [], [], 0)[0]:
-    sum(map(len, x[::31]))
-    time.sleep(0.01)
-";
-
-/// A run of this test's.
-struct Run {
-    child: Child,
-    _machine: Option<MutexGuard<'static, ()>>,
-}
-
-impl Run {
-    /// Starts a run, alone among those of this file's tests, and waits for the program's first line.
-    fn start(options: &[&str], command: &[&str]) -> Run {
-        let machine = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut run = Run::beside(options, command);
-        run._machine = Some(machine);
-        run
-    }
-
-    /// One more, for a test that has one already.
-    fn beside(options: &[&str], command: &[&str]) -> Run {
-        let mut child = Command::new(ZFOLIO)
-            .args(["run", "--quiet"])
-            .args(options)
-            .arg("--")
-            .args(command)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        assert_eq!(read_line(child.stdout.as_mut().unwrap()), "ready\n");
-        Run { child, _machine: None }
-    }
-
-    /// One whose memory is half out.
-    fn squeezed(options: &[&str]) -> Run {
-        let run = Run::start(&[options, &["--memory", "24M"]].concat(), &["python3", "-c", SQUEEZED]);
-        until("something has been missed", || {
-            (run.stat(&[])["counters"]["faults"].as_u64().unwrap() > 10).then_some(())
-        });
-        run
-    }
-
-    fn idle() -> Run {
-        Run::start(&[], &["sh", "-c", "echo ready; read line"])
-    }
-
-    fn pid(&self) -> String {
-        self.child.id().to_string()
-    }
-
-    /// Its figures, read from outside.
-    fn stat(&self, options: &[&str]) -> Value {
-        let output = zfolio(&[&["stat", &self.pid(), "--json"], options].concat());
-        assert_eq!(output.status.code(), Some(0), "{output:?}");
-        serde_json::from_slice(&output.stdout).unwrap()
-    }
-
-    /// Its first line of messages has the address of its metrics.
-    fn metrics(&mut self) -> SocketAddr {
-        let line = read_line(self.child.stderr.as_mut().unwrap());
-        let address =
-            line.strip_prefix("zfolio: metrics at http://").and_then(|rest| rest.strip_suffix("/metrics\n"));
-        address.unwrap_or_else(|| panic!("{line:?}")).parse().unwrap()
-    }
-
-    /// `zfolio run` and all of its descendants.
-    fn all(&self) -> Vec<u32> {
-        let mut all = vec![self.child.id()];
-        let parents = parents();
-        let mut at = 0;
-        while let Some(&pid) = all.get(at) {
-            all.extend(parents.iter().filter(|(_, parent)| **parent == pid).map(|(child, _)| *child));
-            at += 1;
-        }
-        all
-    }
-}
-
-impl Drop for Run {
-    fn drop(&mut self) {
-        drop(self.child.stdin.take());
-        // One that was stopped goes on, and one that does not end is killed.
-        signal(&self.all(), libc::SIGCONT);
-        let deadline = Instant::now() + Duration::from_secs(20);
-        while self.child.try_wait().unwrap().is_none() && Instant::now() < deadline {
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// A line, and nothing of what follows it.
-fn read_line(from: &mut impl Read) -> String {
-    let (mut line, mut byte) = (Vec::new(), [0]);
-    while line.last() != Some(&b'\n') && from.read(&mut byte).unwrap() == 1 {
-        line.push(byte[0]);
-    }
-    String::from_utf8(line).unwrap()
-}
 
 /// Stops all of these, and waits until they are.
 fn stop(pids: &[u32]) {
@@ -143,47 +29,6 @@ fn stop(pids: &[u32]) {
         stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('T'))
     };
     until("all of them are stopped", || pids.iter().all(is_stopped).then_some(()));
-}
-
-/// The parent of each process.
-fn parents() -> BTreeMap<u32, u32> {
-    let numbers =
-        fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    let parent = |pid: u32| {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        Some((pid, stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()?))
-    };
-    numbers.filter_map(parent).collect()
-}
-
-fn signal(pids: &[u32], number: i32) {
-    for pid in pids {
-        // SAFETY: touches no memory.
-        unsafe { libc::kill(*pid as i32, number) };
-    }
-}
-
-fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(Instant::now() < deadline, "waited in vain until {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
-fn zfolio(arguments: &[&str]) -> Output {
-    Command::new(ZFOLIO).args(arguments).output().unwrap()
-}
-
-/// What a command that fails says, which is one line.
-fn refusal(output: &Output, status: i32) -> String {
-    let text = String::from_utf8(output.stderr.clone()).unwrap();
-    assert_eq!((output.status.code(), &output.stdout[..]), (Some(status), &[][..]), "{text}");
-    assert_eq!(text.lines().count(), 1, "{text}");
-    text
 }
 
 /// The lines of `zfolio ps` that begin with this number.
@@ -484,105 +329,4 @@ fn watch_draws_in_one_place_on_a_terminal_of_80_columns() {
     assert!(screen(&text).iter().all(|line| line.chars().count() < 44), "{text:?}");
     terminal.types("\x03");
     assert_eq!(terminal.ends().1.code(), Some(0));
-}
-
-/// What a server answers: its status line with the headers, and the body.
-fn ask(address: SocketAddr, request: &[u8]) -> (String, String) {
-    let mut socket = TcpStream::connect(address).unwrap();
-    socket.write_all(request).unwrap();
-    let mut answer = String::new();
-    socket.read_to_string(&mut answer).unwrap();
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{answer:?}"));
-    (head.to_string(), body.to_string())
-}
-
-/// All samples, by name and labels.
-fn scrape(address: SocketAddr) -> BTreeMap<String, f64> {
-    let (head, body) = ask(address, b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n");
-    assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
-    let samples = body.lines().filter(|line| !line.starts_with('#'));
-    let split =
-        |line: &str| line.rsplit_once(' ').map(|(name, value)| (name.to_string(), value.parse().unwrap()));
-    samples.map(|line| split(line).unwrap_or_else(|| panic!("{line}"))).collect()
-}
-
-#[test]
-fn metrics_are_those_of_stat_and_their_counters_only_grow() {
-    let mut run = Run::squeezed(&["--metrics", "0"]);
-    let address = run.metrics();
-    assert!(address.ip().is_loopback());
-    let first = scrape(address);
-    let json = run.stat(&[]);
-    // The same text is given for a tenth of a second.
-    std::thread::sleep(Duration::from_millis(300));
-    let second = scrape(address);
-    let grows = |name: &str| name.contains("_total") || name.contains("_bucket") || name.ends_with("_count");
-    for (name, before) in first.iter().filter(|(name, _)| grows(name)) {
-        assert!(second[name] >= *before, "{name}: {before}, then {}", second[name]);
-    }
-    let faults = json["counters"]["faults"].as_u64().unwrap() as f64;
-    assert!(first["zfolio_faults_total"] <= faults && faults <= second["zfolio_faults_total"]);
-    assert!(second["zfolio_faults_total"] > first["zfolio_faults_total"], "it goes on");
-    assert_eq!(second["zfolio_max_bytes"], (24 << 20) as f64);
-    let all = second["zfolio_fault_seconds_bucket{le=\"+Inf\"}"];
-    assert_eq!(all, second["zfolio_fault_seconds_count"]);
-    let pid = &json["processes"][0]["pid"];
-    assert!(second[&format!("zfolio_process_faults_total{{pid=\"{pid}\",name=\"python3\"}}")] > 0.0);
-}
-
-#[test]
-fn nonsense_and_silence_at_the_port_harm_nobody() {
-    let mut run = Run::squeezed(&["--metrics", "127.0.0.1:0"]);
-    let address = run.metrics();
-    let silent: Vec<TcpStream> = (0..40).map(|_| TcpStream::connect(address).unwrap()).collect();
-    for nonsense in [&b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n"[..], b"GET\r\n\r\n", &[0xff; 300]] {
-        assert!(ask(address, nonsense).0.starts_with("HTTP/1.1 400 "), "{nonsense:?}");
-    }
-    assert!(ask(address, b"DELETE /metrics HTTP/1.1\r\n\r\n").0.starts_with("HTTP/1.1 405 "));
-    assert!(ask(address, b"GET /etc/passwd HTTP/1.1\r\n\r\n").0.starts_with("HTTP/1.1 404 "));
-    // Without an end: it is cut off.
-    let mut endless = TcpStream::connect(address).unwrap();
-    let sent = (0..10_000).take_while(|_| endless.write_all(&[b'a'; 1000]).is_ok()).count();
-    assert!(sent < 10_000, "{sent} kB were taken");
-    scrape(address);
-    drop(silent);
-    assert!(run.child.try_wait().unwrap().is_none());
-    drop(run.child.stdin.take());
-    assert_eq!(run.child.wait().unwrap().code(), Some(0));
-}
-
-#[test]
-fn an_address_that_cannot_be_had_is_told_before_the_program_starts() {
-    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
-    let taken = taken.local_addr().unwrap().to_string();
-    for (address, why) in [(&*taken, "another process has this port"), ("nonsense", "[::1]:9464")] {
-        let output = zfolio(&["run", "--metrics", address, "--", "echo", "started"]);
-        let said = refusal(&output, 2);
-        assert!(said.starts_with(&format!("zfolio: --metrics {address}: ")) && said.contains(why), "{said}");
-    }
-}
-
-/// The server runs in `zfolio run`: no process of the program has the port, or a thread of it.
-#[test]
-fn the_program_has_neither_the_port_nor_a_thread_of_the_server() {
-    let mut run = Run::start(
-        &["--metrics", "0"],
-        &[
-            "sh",
-            "-c",
-            "echo ready; ls -l /proc/self/fd /proc/$$/fd | grep -c socket:; ls /proc/$$/task | wc -l; read line",
-        ],
-    );
-    let out = run.child.stdout.as_mut().unwrap();
-    assert_eq!((read_line(out), read_line(out)), ("0\n".to_string(), "1\n".to_string()));
-    scrape(run.metrics());
-    let mut threads = fs::read_dir(format!("/proc/{}/task", run.pid())).unwrap().flatten();
-    let is_server = |name: String| name == "zfolio-metrics\n";
-    let server = threads.find(|thread| fs::read_to_string(thread.path().join("comm")).is_ok_and(is_server));
-    let status = fs::read_to_string(server.expect("the server is a thread").path().join("status")).unwrap();
-    let blocked = status.lines().find_map(|line| line.strip_prefix("SigBlk:\t")).unwrap();
-    let blocked = u64::from_str_radix(blocked, 16).unwrap();
-    for number in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGCHLD, libc::SIGPIPE, libc::SIGWINCH] {
-        assert!(blocked & 1 << (number - 1) != 0, "signal {number}: {status}");
-    }
 }
