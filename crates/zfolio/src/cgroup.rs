@@ -33,7 +33,7 @@ impl Memory {
         let lowest = |file: fn(Version) -> Option<&'static str>| {
             lowest(&text("/proc/self/cgroup"), &text("/proc/self/mountinfo"), file, read)
         };
-        let cgroup = lowest(Version::limit).filter(|limit| limit.bytes < ram_bytes);
+        let cgroup = lowest(|version| Some(version.limit())).filter(|limit| limit.bytes < ram_bytes);
         let may_swap = lowest(Version::swap_limit).is_none_or(|limit| limit.bytes > 0);
         Memory { ram_bytes, cgroup, may_swap }
     }
@@ -93,18 +93,21 @@ fn lowest(
         .min_by_key(|limit| limit.bytes)
 }
 
-#[derive(Clone, Copy, PartialEq)]
-enum Version {
+/// Of control groups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Version {
+    /// A hierarchy for each controller. What is in zswap's pool is charged to nobody.
     V1,
+    /// One for all of them.
     V2,
 }
 
 impl Version {
     /// The file of the limit of memory. Version 2 says "max" and version 1 a number beyond any RAM where there is none.
-    fn limit(self) -> Option<&'static str> {
+    pub fn limit(self) -> &'static str {
         match self {
-            Version::V1 => Some("memory.limit_in_bytes"),
-            Version::V2 => Some("memory.max"),
+            Version::V1 => "memory.limit_in_bytes",
+            Version::V2 => "memory.max",
         }
     }
 
@@ -115,6 +118,22 @@ impl Version {
             Version::V2 => Some("memory.swap.max"),
         }
     }
+}
+
+/// Where groups with the memory controller are made, and of which version they are; or why there are none, in words.
+pub fn hierarchy() -> Result<(PathBuf, Version), String> {
+    let read = |path: &Path| fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()));
+    let mounts = read(Path::new("/proc/self/mountinfo"))?;
+    let point = |version| mounts.lines().find_map(|line| mount(line, version)).map(|(_, point)| point);
+    if let Some(point) = point(Version::V1) {
+        return Ok((point, Version::V1));
+    }
+    let point = point(Version::V2).ok_or("no file system of control groups is mounted")?;
+    let enabled = read(&point.join("cgroup.subtree_control"))?;
+    if enabled.split_whitespace().any(|controller| controller == "memory") {
+        return Ok((point, Version::V2));
+    }
+    Err(format!("{}/cgroup.subtree_control does not have the memory controller", point.display()))
 }
 
 /// The root and the mount point of a line of mountinfo that mounts the memory controller of `version`.
@@ -149,9 +168,12 @@ mod tests {
     use super::*;
 
     fn found(cgroup: &str, mountinfo: &str, files: &[(&str, &str)]) -> Option<(u64, String)> {
-        lowest(cgroup, mountinfo, Version::limit, |path| {
-            files.iter().find(|(name, _)| Path::new(name) == path).map(|(_, text)| text.to_string())
-        })
+        lowest(
+            cgroup,
+            mountinfo,
+            |version| Some(version.limit()),
+            |path| files.iter().find(|(name, _)| Path::new(name) == path).map(|(_, text)| text.to_string()),
+        )
         .map(|limit| (limit.bytes, limit.file.to_str().unwrap().to_string()))
     }
 

@@ -2,7 +2,7 @@
 //!
 //! A process that is killed (SIGKILL) leaves its changes behind; `zfolio bench usemem --help` says which.
 
-use crate::size::Bytes;
+use crate::cgroup::{self, Version};
 use crate::sys;
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -84,13 +84,12 @@ impl Changes {
 
     /// A memory control group with a limit.
     pub fn group(&mut self, limit_bytes: u64) -> Result<Group, String> {
-        let (root, is_first_version) = group_root()?;
+        let (root, version) = cgroup::hierarchy()?;
         let directory = root.join(format!("zfolio-usemem-{}", std::process::id()));
         fs::create_dir(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;
         self.0.push(Undo::RemoveGroup(directory.clone()));
-        let file = if is_first_version { "memory.limit_in_bytes" } else { "memory.max" };
-        write(&directory.join(file), &limit_bytes.to_string())?;
-        Ok(Group { directory, is_first_version })
+        write(&directory.join(version.limit()), &limit_bytes.to_string())?;
+        Ok(Group { directory, version })
     }
 
     /// The path of a file in the folder for temporary files that goes with the changes.
@@ -159,8 +158,8 @@ fn again(mut step: impl FnMut() -> Result<(), String>) -> Result<(), String> {
 /// A memory control group.
 pub struct Group {
     directory: PathBuf,
-    /// It is of version 1, which charges no pool.
-    pub is_first_version: bool,
+    /// Of which version of control groups it is.
+    pub version: Version,
 }
 
 impl Group {
@@ -169,26 +168,6 @@ impl Group {
         let procs = self.directory.join("cgroup.procs").display().to_string();
         ["/bin/sh", "-c", "echo $$ > \"$0\" && exec \"$@\"", &procs].map(String::from).to_vec()
     }
-}
-
-/// Where groups with the memory controller are made, and whether that is version 1.
-fn group_root() -> Result<(PathBuf, bool), String> {
-    let mounts = read(Path::new("/proc/mounts"))?;
-    let root = |kind: &str, option: &str| {
-        let mut mounts = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
-        let found =
-            mounts.find(|m| m[2] == kind && (option.is_empty() || m[3].split(',').any(|o| o == option)));
-        found.map(|mount| PathBuf::from(mount[1]))
-    };
-    if let Some(root) = root("cgroup", "memory") {
-        return Ok((root, true));
-    }
-    let root = root("cgroup2", "").ok_or("no file system of control groups is mounted")?;
-    let enabled = read(&root.join("cgroup.subtree_control"))?;
-    if enabled.split_whitespace().any(|controller| controller == "memory") {
-        return Ok((root, false));
-    }
-    Err(format!("{}/cgroup.subtree_control does not have the memory controller", root.display()))
 }
 
 /// From now on fresh memory comes in folios of this size alone, where the kernel serves the fault.
@@ -274,11 +253,6 @@ pub fn zswap_bytes() -> u64 {
     let meminfo = read(Path::new("/proc/meminfo")).unwrap_or_default();
     let line = meminfo.lines().find_map(|line| line.strip_prefix("Zswap:"));
     line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()).unwrap_or(0) << 10
-}
-
-/// For messages.
-pub fn words(bytes: u64) -> String {
-    Bytes(bytes).to_string()
 }
 
 #[cfg(test)]

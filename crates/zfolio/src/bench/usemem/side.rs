@@ -2,6 +2,7 @@
 
 use super::Load;
 use super::machine::{self, Changes};
+use crate::cgroup::Version;
 use std::fmt;
 use std::path::PathBuf;
 use zswap::Choice;
@@ -88,7 +89,7 @@ impl Side {
                 let device = changes.zram(swap_bytes, "lzo-rle")?;
                 changes.swap_on(&device)?;
                 let group = changes.group(limit_bytes)?;
-                let has_uncharged_zswap = group.is_first_version;
+                let has_uncharged_zswap = group.version == Version::V1;
                 Ok(Place { words: group.enter(), summary: None, zram: Some(device), has_uncharged_zswap })
             }
             Side::Zram(compressor) => {

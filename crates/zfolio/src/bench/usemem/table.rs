@@ -1,9 +1,10 @@
 //! What was measured, as a table for people and as JSON for programs.
 
 use super::super::table::{of_rounds, unit_name};
+use super::Load;
 use super::figures::Figures;
 use super::side::Side;
-use super::{Load, machine};
+use crate::size::Bytes;
 use serde_json::{Value, json};
 use std::fmt::Write;
 
@@ -78,8 +79,8 @@ impl Report {
         let Load { processes, bytes, memory_bytes, contents } = &self.load;
         let mut text = format!(
             "{processes} processes write {} each within {}; {}\ncontents: {contents}\n",
-            machine::words(*bytes),
-            machine::words(*memory_bytes),
+            Bytes(*bytes),
+            Bytes(*memory_bytes),
             of_rounds(self.rounds)
         );
         for block in &self.blocks {
