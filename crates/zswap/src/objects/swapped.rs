@@ -136,7 +136,7 @@ pub struct Swapped {
     childs: Option<Slots>,
     copies: Vec<Option<Copied>>,
     free: Vec<PlaceId>,
-    /// The same of objects of several pages: the pages' hashes.
+    /// As [`Copied`] has the hash of an only page, those of objects of several pages.
     pub(super) hashes: BTreeMap<PlaceId, Box<[u128]>>,
     /// Under way, by number.
     batches: [Option<Batch>; BATCHES],
