@@ -1,6 +1,7 @@
 //! Tests of the userfaultfd, on the kernel at hand.
 
 use super::*;
+use crate::pagemap::Run;
 use crate::sys::consts::*;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -217,6 +218,80 @@ fn events_come_and_stop_moves_until_they_are_read() {
     });
 }
 
+const HUGE: usize = 2 << 20;
+
+/// Where a mapping of 2 MiB begins.
+fn map_block() -> usize {
+    map(2 * HUGE / PAGE).next_multiple_of(HUGE)
+}
+
+/// A huge page of sevens; none where this machine gives none, and says so.
+fn huge_page(pagemap: &Pagemap) -> Option<usize> {
+    let first = map_block();
+    sys::madvise_keep(first, HUGE, MADV_HUGEPAGE).unwrap();
+    // SAFETY: this test's own memory.
+    unsafe { core::ptr::write_bytes(first as *mut u8, 7, HUGE) };
+    if is_huge(pagemap, first) {
+        return Some(first);
+    }
+    crate::skip::lacks("there are no huge pages");
+    None
+}
+
+/// The kernel's version.
+fn kernel() -> (u32, u32) {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers = release.split(['.', '-']).map(|number| number.parse().unwrap_or(0));
+    (numbers.next().unwrap(), numbers.next().unwrap())
+}
+
+/// True where all of a block is one huge page.
+fn is_huge(pagemap: &Pagemap, block: usize) -> bool {
+    let mut runs = [Run::default(); 2];
+    let (found, _) = pagemap.present(block..block + HUGE, usize::MAX, &mut runs).unwrap();
+    found == 1 && runs[0] == Run { start: block, end: block + HUGE, huge: true }
+}
+
+/// Where page tables lie that are empty the kernel splits it, which takes 500 us and more instead of 4.
+#[test]
+fn a_huge_page_moves_whole_to_where_nothing_was_or_all_was_dropped_at_once() {
+    let Ok(u) = Userfault::open(Features::Quiet) else {
+        crate::skip::skip("userfaultfd is refused");
+        return;
+    };
+    let pagemap = Pagemap::open().unwrap();
+    let Some(page) = huge_page(&pagemap) else { return };
+    let [stage, other] = [(); 2].map(|()| map_block());
+    for block in [page, stage, other] {
+        u.register(block..block + HUGE).unwrap();
+    }
+    let mover = |to: usize, from: usize| {
+        // SAFETY: this test's own memory, and nobody else uses it.
+        let moved = unsafe { u.move_pages(&pagemap, to, from, HUGE) };
+        assert_eq!((moved.bytes, moved.stop), (HUGE, None));
+        is_huge(&pagemap, to)
+    };
+    assert!(mover(stage, page) && mover(page, stage), "to where nothing was, and back");
+    // SAFETY: as above; a hole is filled.
+    let copied = unsafe { u.copy(stage, page, PAGE) };
+    assert_eq!((copied.bytes, is_huge(&pagemap, page)), (PAGE, true), "a page is copied out of it");
+    // SAFETY: this test's own memory.
+    let drop_in = |bytes| unsafe { sys::madvise(stage, bytes, MADV_DONTNEED) }.unwrap();
+    drop_in(HUGE);
+    // Linux 6.14 has begun to give an empty table back then (CONFIG_PT_RECLAIM).
+    let gives_tables_back = kernel() >= (6, 14);
+    assert_eq!(mover(stage, page), gives_tables_back, "all was dropped at once");
+    if !gives_tables_back {
+        return;
+    }
+    assert!(mover(other, stage));
+    // SAFETY: as above.
+    let copied = unsafe { u.copy(stage, other, PAGE) };
+    assert_eq!(copied.bytes, PAGE);
+    drop_in(PAGE);
+    assert!(!mover(stage, other), "a table was left, and it was split");
+}
+
 /// After a fork a page that was written to is this process's alone, and the first of its huge page may not be.
 #[test]
 fn a_page_of_a_shared_folio_is_moved_once_that_is_split() {
@@ -224,24 +299,13 @@ fn a_page_of_a_shared_folio_is_moved_once_that_is_split() {
         safe fn fork() -> i32;
         safe fn _exit(status: i32) -> !;
     }
-    const HUGE: usize = 2 << 20;
     let Ok(u) = Userfault::open(Features::Quiet) else {
         crate::skip::skip("userfaultfd is refused");
         return;
     };
     let (pagemap, stage) = (Pagemap::open().unwrap(), map(1));
     u.register(stage..stage + PAGE).unwrap();
-    let first = map(2 * HUGE / PAGE).next_multiple_of(HUGE);
-    sys::madvise_keep(first, HUGE, MADV_HUGEPAGE).unwrap();
-    // SAFETY: this test's own memory.
-    unsafe { core::ptr::write_bytes(first as *mut u8, 7, HUGE) };
-    let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
-    let own = smaps.split(&format!("{first:x}-")).nth(1).unwrap_or_default();
-    let huge = own.lines().find(|line| line.starts_with("AnonHugePages:")).unwrap_or_default();
-    if !huge.contains(" 2048 kB") {
-        crate::skip::lacks(&format!("there are no huge pages: {huge}"));
-        return;
-    }
+    let Some(first) = huge_page(&pagemap) else { return };
     // From now on each of its pages is mapped by itself.
     // SAFETY: as above.
     unsafe { sys::madvise(first + HUGE - PAGE, PAGE, MADV_DONTNEED) }.unwrap();
