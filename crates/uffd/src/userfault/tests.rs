@@ -265,13 +265,13 @@ fn a_huge_page_moves_whole_to_where_nothing_was_or_all_was_dropped_at_once() {
     for block in [page, stage, other] {
         u.register(block..block + HUGE).unwrap();
     }
-    let mover = |to: usize, from: usize| {
+    let stays_whole = |to: usize, from: usize| {
         // SAFETY: this test's own memory, and nobody else uses it.
         let moved = unsafe { u.move_pages(&pagemap, to, from, HUGE) };
         assert_eq!((moved.bytes, moved.stop), (HUGE, None));
         is_huge(&pagemap, to)
     };
-    assert!(mover(stage, page) && mover(page, stage), "to where nothing was, and back");
+    assert!(stays_whole(stage, page) && stays_whole(page, stage), "to where nothing was, and back");
     // SAFETY: as above; a hole is filled.
     let copied = unsafe { u.copy(stage, page, PAGE) };
     assert_eq!((copied.bytes, is_huge(&pagemap, page)), (PAGE, true), "a page is copied out of it");
@@ -280,16 +280,16 @@ fn a_huge_page_moves_whole_to_where_nothing_was_or_all_was_dropped_at_once() {
     drop_in(HUGE);
     // Linux 6.14 has begun to give an empty table back then (CONFIG_PT_RECLAIM).
     let gives_tables_back = kernel() >= (6, 14);
-    assert_eq!(mover(stage, page), gives_tables_back, "all was dropped at once");
+    assert_eq!(stays_whole(stage, page), gives_tables_back, "all was dropped at once");
     if !gives_tables_back {
         return;
     }
-    assert!(mover(other, stage));
+    assert!(stays_whole(other, stage));
     // SAFETY: as above.
     let copied = unsafe { u.copy(stage, other, PAGE) };
     assert_eq!(copied.bytes, PAGE);
     drop_in(PAGE);
-    assert!(!mover(stage, other), "a table was left, and it was split");
+    assert!(!stays_whole(stage, other), "a table was left, and it was split");
 }
 
 /// After a fork a page that was written to is this process's alone, and the first of its huge page may not be.
