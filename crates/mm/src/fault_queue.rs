@@ -88,9 +88,14 @@ impl FaultQueue {
         &mut self.bells
     }
 
-    /// A message of a fault was read.
+    /// A message of a fault was read. A thread that a signal takes out of its fault sends it again, and again; and who
+    /// serves one has all go on that wait for that page.
     pub fn push(&mut self, fault: Fault) {
-        self.ready.push_back(fault);
+        let is_same = |other: &&mut Fault| other.at == fault.at && other.protected == fault.protected;
+        match self.ready.iter_mut().find(is_same) {
+            Some(other) => other.write |= fault.write,
+            None => self.ready.push_back(fault),
+        }
     }
 
     /// The oldest that can be served.

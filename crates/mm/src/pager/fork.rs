@@ -110,7 +110,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
             self.learn_growth();
             let is_done = self.inactive.in_flight() == 0
                 && !self.has_io()
-                && !self.regions.has_displaced()
+                && !self.has_displaced()
                 && self.regions.grown().is_none();
             if is_done && !self.inactive.holds_any() {
                 return;

@@ -47,7 +47,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             }
             // A result that came meanwhile may have put pages away again; look once more.
             let is_done = self.inactive.in_flight() == 0 && !self.has_io() && !self.faults.is_starving();
-            if is_done && home && !self.regions.has_displaced() {
+            if is_done && home && !self.has_displaced() {
                 return;
             }
         }

@@ -22,6 +22,15 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         is_quiet
     }
 
+    /// True when something of a former owner's is aside, whose event is due. What was in doubt alone is settled where
+    /// no event is under way.
+    pub(super) fn has_displaced(&mut self) -> bool {
+        if self.regions.has_displaced() {
+            self.is_quiet();
+        }
+        self.regions.has_displaced()
+    }
+
     /// Returns when no event is under way, and all that is registered is known.
     pub fn await_quiet(&mut self) {
         let mut pauses = 0;
