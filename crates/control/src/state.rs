@@ -96,6 +96,8 @@ pub struct Control {
     pub copies: AtomicU32,
     /// 1 when the program has kept something out of its children while its engine slept, or it had none.
     pub early_advice: AtomicU32,
+    /// How often the program has advised for huge pages, or against them.
+    pub huge_advice: AtomicU32,
     /// 1 when the program may keep something out of its children of which the engine knows (dontfork.rs).
     pub keeps_out: AtomicU32,
     /// 1 when the program has ever forked: some of its memory may be another's too.
@@ -231,6 +233,7 @@ impl Control {
             takeover: AtomicU32::new(Takeover::None as u32),
             inherits: AtomicU32::new(0),
             copies: AtomicU32::new(0),
+            huge_advice: AtomicU32::new(0),
             early_advice: AtomicU32::new(0),
             keeps_out: AtomicU32::new(0),
             has_forked: AtomicU32::new(0),

@@ -87,8 +87,9 @@ pub struct BoardHead {
     /// Which parcels are nobody's, by bit; and how many have ever been somebody's, of which the first are taken first.
     free: AtomicU64,
     touched: AtomicU32,
-    /// How many cells, from the first on, may have been used.
-    posted: AtomicU32,
+    /// How many cells, from the first on and from the last on, may have been used: of the inactive list both ends are
+    /// (inactive/blocks.rs of mm).
+    posted: [AtomicU32; 2],
     /// How many workers are ready.
     ready: AtomicU32,
     /// Above 0 while the pager sleeps in poll: after so many more results it wants `bell` rung.
@@ -160,7 +161,7 @@ impl Board {
             calls: Default::default(),
             free: AtomicU64::new((1 << PARCELS) - 1),
             touched: zero(0),
-            posted: zero(0),
+            posted: Default::default(),
             ready: zero(0),
             pager_wants: zero(0),
             stop: zero(0),
@@ -216,7 +217,8 @@ impl Board {
 
     /// Bytes of the board itself, which are shared memory of the program's address space.
     pub fn shared_bytes(&self) -> usize {
-        let cells = self.cells.len() - self.head.posted.load(Relaxed) as usize;
+        let posted: u32 = self.head.posted.iter().map(|cells| cells.load(Relaxed)).sum();
+        let cells = self.cells.len() - posted as usize;
         let parcels = PARCELS - self.head.touched.load(Relaxed) as usize;
         let untouched = cells * size_of::<Cell>() + parcels * PARCEL_BYTES;
         self.bytes - untouched
@@ -226,7 +228,9 @@ impl Board {
     pub fn post(&self, slot: u32, work: Work) {
         let cell = &self.cells[slot as usize];
         debug_assert_eq!(cell.state.load(Relaxed), IDLE);
-        self.head.posted.fetch_max(slot + 1, Relaxed);
+        let ends = [slot + 1, self.cells.len() as u32 - slot];
+        let nearer = (ends[1] < ends[0]) as usize;
+        self.head.posted[nearer].fetch_max(ends[nearer], Relaxed);
         // SAFETY: the cell is IDLE, so the pager's.
         unsafe { (*cell.work.get()).write(work) };
         cell.state.store(QUEUED, SeqCst);

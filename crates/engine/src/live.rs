@@ -3,6 +3,7 @@
 mod census;
 mod children;
 mod guards;
+mod huge;
 mod kernel;
 mod protections;
 
@@ -20,6 +21,7 @@ use core::cell::Cell;
 use core::fmt::Write;
 use core::ops::Range;
 use core::sync::atomic::Ordering::SeqCst;
+use huge::HugePages;
 use memcg::Slot;
 use mm::kernel::Message;
 use uffd::kinds::{SMALLEST, SMALLEST_UNWRITABLE};
@@ -28,6 +30,7 @@ use uffd::pagemap::Pagemap;
 use uffd::sys::{self, consts::*};
 use uffd::vdso;
 use uffd::{Errno, Fd, Memory, PAGE, Userfault};
+use vmscan::HUGE;
 
 /// The last pages of a mapping are left alone too. Where it is a thread's stack its control block lies there, which the
 /// kernel writes as the thread ends, and a thread may begin and end between two listings.
@@ -36,8 +39,8 @@ const TAIL: usize = 2 * PAGE;
 /// The end of the address space that a program has without asking for more.
 const TOP: usize = (1 << 47) - PAGE;
 
-/// Bytes of the zone from which pages are dropped.
-const DROP_ZONE: usize = 2 << 20;
+/// Bytes of the zone from which pages are dropped: a part for pages, and one for huge pages.
+const DROP_ZONE: usize = 2 * HUGE;
 
 /// What the engine needs of the kernel, opened before the first page goes out.
 pub struct Live {
@@ -63,6 +66,7 @@ pub struct Live {
     /// Some of the program's memory has been protected against writes.
     has_protected: bool,
     census: Census,
+    huge: HugePages,
     pauses: u32,
     /// Messages that were read while pages were taken that cannot be written to.
     early: VecDeque<Message>,
@@ -82,7 +86,7 @@ impl Live {
         // clock is a system call.
         let _ = unsafe { vdso::use_clock(&maps) };
         let quiet = opened.quiet.map_err(|e| ("userfaultfd", e))?;
-        let drop_zone = arena::map_apart(DROP_ZONE, DROP_ZONE).ok_or(("mmap", Errno::ENOMEM))?;
+        let drop_zone = arena::map_apart(DROP_ZONE, HUGE).ok_or(("mmap", Errno::ENOMEM))?;
         quiet.register_silent(drop_zone..drop_zone + DROP_ZONE).map_err(|e| ("UFFDIO_REGISTER", e))?;
         let mut path = Line::default();
         // Another process's threads would be taken for the program's.
@@ -107,12 +111,18 @@ impl Live {
             is_swapped: false,
             has_protected: false,
             census: Census::default(),
+            huge: HugePages::none(),
             pauses: 0,
             early: VecDeque::new(),
             is_let_in: Cell::new(false),
             thread: 0,
             switches: 0,
         })
+    }
+
+    /// Huge pages are made for the program from now on, where the kernel itself would make them.
+    pub fn make_huge_pages(&mut self) {
+        self.huge = HugePages::new();
     }
 
     /// The descriptor that tells of faults and events.

@@ -32,8 +32,8 @@ use mm::fork::Misfit;
 use mm::{Config, Pager};
 use uffd::sys::{self, Errno};
 use uffd::{Fd, PAGE};
-use vmscan::WINDOW;
 use vmscan::watermark::{UNKNOWN, Watermarks};
+use vmscan::{HUGE, WINDOW};
 
 /// How many descriptors engine and workers may have: more than they ever do, with each worker's queues of a device.
 const DESCRIPTORS: u64 = 64 + (WORKERS_MAX * acomp::QUEUES_MAX) as u64;
@@ -180,8 +180,8 @@ struct Ground {
 
 impl Ground {
     fn map(limit: usize) -> Option<Ground> {
-        let inactive = (limit / 4).clamp(16 << 20, 1 << 30) / WINDOW * WINDOW;
-        let at = arena::map_apart(inactive + WINDOW, 2 << 20)?;
+        let inactive = (limit / 4).clamp(16 << 20, 1 << 30) / HUGE * HUGE;
+        let at = arena::map_apart(inactive + WINDOW, HUGE)?;
         let bounce = arena::map_apart(WINDOW, WINDOW)?;
         let fresh = arena::map_apart(FRESH_BYTES, WINDOW)?;
         Some(Ground { inactive: (at, inactive), doorbell: at + inactive, bounce, fresh })
@@ -211,6 +211,10 @@ impl Parts {
         let mover = core::mem::replace(&mut opened.pool, Err(Errno::EBADF)).ok();
         let areas = opened.areas.take().transpose().map_err(|errno| ("what swap areas take", errno))?;
         let mut live = Live::open(pid, slot, opened)?;
+        // A filter of the program's may end who asks for what no program does.
+        if memcg.settings.no_huge == 0 && !watch.was_filtered {
+            live.make_huge_pages();
+        }
         let footprint = watch.footprint();
         let limit = watch.limit(footprint - watch.excess(footprint));
         // Its share may become much larger than it is now.
@@ -223,7 +227,8 @@ impl Parts {
         let (file, engine) = (memcg.dictionary(), watch.own_pid);
         let evict_all = memcg.settings.evict_all != 0;
         let workers = Workers { memcg, board, maker, seed, file, slot, engine, program: pid };
-        let config = Config { inactive, bounce, fresh: (fresh, FRESH_BYTES), doorbell, evict_all };
+        let fresh = (fresh, FRESH_BYTES);
+        let config = Config { inactive, huge_bytes: HUGE, bounce, fresh, doorbell, evict_all };
         Ok(Parts { live, config, mover, board, workers, limit, areas })
     }
 }

@@ -353,7 +353,7 @@ impl Rounds {
             return;
         }
         let (board, head) = (&self.board, self.board.head());
-        let urgent = pager.waiting_since_ns().is_some() || pager.is_paused();
+        let urgent = pager.is_awaited() || pager.is_paused();
         let room = watch.limit(own).saturating_sub(own) as u64;
         let time =
             if urgent { idle::LEAST_NS } else { self.idle.next(room, own, self.faults, watch.ran_ns()) };

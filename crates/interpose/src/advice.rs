@@ -26,6 +26,11 @@ pub extern "C" fn madvise(at: usize, bytes: usize, advice: i32) -> i32 {
         MADV_DOFORK => Request::LetIn,
         MADV_GUARD_INSTALL if run::is_in_run() => Request::Guard,
         advice => {
+            if matches!(advice, MADV_HUGEPAGE | MADV_NOHUGEPAGE) {
+                let result = call();
+                CONTROL.huge_advice.fetch_add(1, Relaxed);
+                return result;
+            }
             let result = call();
             if let Some(advice) = Advice::of(advice)
                 && (result == 0 || is_errno(Errno::ENOMEM))

@@ -39,6 +39,8 @@ pub struct Settings {
     pub stop_when_slow: u32,
     /// 1: all processes may miss at the same time, however many there are.
     pub no_turns: u32,
+    /// 1: no huge pages are made for the program: this kernel may stop when it moves one.
+    pub no_huge: u32,
     /// Test mode: every so many objects that are stored, one is damaged, to see that it is noticed; 0 damages none.
     pub damage_every: u32,
     /// Test mode: how the areas fail, in the notation of the command line (`slow=20,full=50`); empty: they do not.

@@ -149,6 +149,10 @@ counters! {
     advised_cold: Pages, "moved to the inactive list before others since the program has advised it (MADV_COLD)";
     advised_in: Pages, "brought back, or about to be, since the program has advised it (MADV_WILLNEED)";
     advice_dropped: Times, "the program's advice was dropped, since too much of it waited";
+    thp_fault_alloc: Folios, "huge pages of fresh memory, made as the kernel itself would";
+    thp_swpout: Folios, "huge pages, moved to the inactive list whole";
+    thp_swpin: Folios, "huge pages, come back whole from the pool";
+    thp_swpout_fallback: Folios, "huge pages, taken apart on their way there";
     busy: Pages, "not moved, since they were pinned or shared";
     packed: Pages, "that were out already, and became part of a larger object";
     parted: Pages, "that were out in an object with others, and go out again each alone";

@@ -4,7 +4,8 @@
 //!   message ──> ready ──> served
 //!                │ ^ ├──> waiting   no room for fresh memory ──> ready again
 //!                │ │ ├──> reading   an object is read from an area ──> ready again
-//!                │ │ └──> starving  the pool has no memory for such an object ──> ready again
+//!                │ │ ├──> starving  the pool has no memory for such an object ──> ready again
+//!                │ │ └──> awaiting  a huge page is about to be free, and wanted ──> ready again
 //!                v │
 //!               parked              the process waits for its turn
 //! ```
@@ -51,6 +52,8 @@ pub struct FaultQueue {
     reading: Vec<Fault>,
     /// On what is in an area, while the pool has no memory for it.
     starving: Vec<Fault>,
+    /// Where a huge page is to come, and one is about to be free.
+    awaiting: Vec<Fault>,
     /// Of a process that waits for its turn.
     parked: Vec<Fault>,
     /// It does.
@@ -70,6 +73,7 @@ impl FaultQueue {
             waiting: Vec::new(),
             reading: Vec::new(),
             starving: Vec::new(),
+            awaiting: Vec::new(),
             parked: Vec::new(),
             is_parked: false,
             hunger: Hunger::default(),
@@ -105,7 +109,7 @@ impl FaultQueue {
 
     /// The same, room or not.
     pub fn pop_any(&mut self) -> Option<Fault> {
-        self.ready.pop_front().or_else(|| self.waiting.pop())
+        self.ready.pop_front().or_else(|| self.waiting.pop()).or_else(|| self.awaiting.pop())
     }
 
     /// How many can be served.
@@ -143,6 +147,22 @@ impl FaultQueue {
         self.ready.extend(self.starving.drain(..));
     }
 
+    /// A huge page is about to be free for one.
+    pub fn await_huge(&mut self, fault: Fault) {
+        self.awaiting.push(fault);
+    }
+
+    /// A thread waits for that.
+    pub fn is_awaiting_huge(&self) -> bool {
+        !self.awaiting.is_empty()
+    }
+
+    /// There is one, or those go on without that have waited since then or longer.
+    pub fn have_huge(&mut self, is_there: bool, since_ns: u64) {
+        let may_go_on = |fault: &mut Fault| is_there || fault.since_ns <= since_ns;
+        self.ready.extend(self.awaiting.extract_if(.., may_go_on));
+    }
+
     /// A thread waits for memory of the pool.
     pub fn is_starving(&self) -> bool {
         !self.starving.is_empty()
@@ -162,6 +182,7 @@ impl FaultQueue {
     pub fn hold_back(&mut self) {
         if self.is_parked {
             let held = self.ready.drain(..).chain(self.waiting.drain(..)).chain(self.starving.drain(..));
+            let held = held.chain(self.awaiting.drain(..));
             self.parked.extend(held);
         }
     }
@@ -213,8 +234,8 @@ impl FaultQueue {
     }
 
     /// Those that are not ready.
-    fn apart(&self) -> [&Vec<Fault>; 4] {
-        [&self.waiting, &self.reading, &self.starving, &self.parked]
+    fn apart(&self) -> [&Vec<Fault>; 5] {
+        [&self.waiting, &self.reading, &self.starving, &self.awaiting, &self.parked]
     }
 
     /// Takes out what waits in a range; false when nothing did.
@@ -223,7 +244,8 @@ impl FaultQueue {
             |queue: &Self| queue.ready.len() + queue.apart().iter().map(|faults| faults.len()).sum::<usize>();
         let before = count(self);
         self.ready.retain(|fault| !range.contains(&fault.at));
-        for faults in [&mut self.waiting, &mut self.reading, &mut self.starving, &mut self.parked] {
+        let Self { waiting, reading, starving, awaiting, parked, .. } = self;
+        for faults in [waiting, reading, starving, awaiting, parked] {
             faults.retain(|fault| !range.contains(&fault.at));
         }
         count(self) < before
@@ -231,7 +253,8 @@ impl FaultQueue {
 
     /// The pages of those that wait for something else than room.
     pub fn pages(&self) -> impl Iterator<Item = usize> {
-        self.ready.iter().chain(&self.reading).chain(&self.parked).map(|fault| fault.at)
+        let apart = self.reading.iter().chain(&self.awaiting).chain(&self.parked);
+        self.ready.iter().chain(apart).map(|fault| fault.at)
     }
 
     /// Since when the longest waiting thread waits for room, in nanoseconds of the kernel's clock.
@@ -247,6 +270,7 @@ impl FaultQueue {
             .chain(&self.waiting)
             .chain(&self.reading)
             .chain(&self.starving)
+            .chain(&self.awaiting)
             .map(|fault| now_ns.saturating_sub(fault.since_ns))
             .sum()
     }
@@ -351,5 +375,30 @@ mod tests {
         assert!(queue.forget(&(7..8)));
         queue.park(false, 0);
         assert!(queue.is_empty());
+    }
+
+    #[test]
+    fn a_fault_that_is_sent_again_is_queued_once_and_who_writes_counts() {
+        let mut queue = queue(&[1, 2, 1]);
+        let fault = *queue.ready.front().expect("there are two");
+        queue.push(Fault { write: true, ..fault });
+        queue.push(Fault { protected: true, ..fault });
+        let kept: Vec<(usize, bool, bool)> = core::iter::from_fn(|| queue.pop())
+            .map(|fault| (fault.at, fault.write, fault.protected))
+            .collect();
+        assert_eq!(kept, [(1, true, false), (2, false, false), (1, false, true)]);
+    }
+
+    #[test]
+    fn who_waits_for_a_huge_page_waits_no_longer_than_it_is_worth() {
+        let mut queue = queue(&[1, 2, 3]);
+        while let Some(fault) = queue.pop() {
+            queue.await_huge(fault);
+        }
+        assert!(queue.is_awaiting_huge() && !queue.has_waiting());
+        queue.have_huge(false, 2);
+        assert_eq!((left(&mut queue), queue.is_awaiting_huge()), (Vec::from([1, 2]), true));
+        queue.have_huge(true, 0);
+        assert_eq!((left(&mut queue), queue.is_awaiting_huge()), (Vec::from([3]), false));
     }
 }

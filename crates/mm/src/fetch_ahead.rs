@@ -22,6 +22,20 @@ pub struct Ahead {
     pub object: u32,
     /// Where it begins there.
     pub first: usize,
+    /// It is a part of a huge page, of which others are not loaded yet.
+    pub is_loaded: bool,
+}
+
+/// A huge page that is loaded, of which the workers load what is under way.
+#[derive(Clone, Copy, Debug)]
+struct HugeAhead {
+    /// The first slot of the block that it is loaded to.
+    first: u32,
+    /// The program's addresses.
+    to: usize,
+    bytes: usize,
+    /// The rest is being loaded.
+    is_finishing: bool,
 }
 
 /// Streams, and what is fetched for them.
@@ -29,6 +43,7 @@ pub struct Ahead {
 pub struct FetchAhead {
     streams: Readahead,
     under_way: Vec<Ahead>,
+    huge: Vec<HugeAhead>,
 }
 
 impl FetchAhead {
@@ -60,12 +75,54 @@ impl FetchAhead {
     /// The slot onto which the page at `at` is being loaded, if it is.
     pub fn slot_of(&self, at: usize) -> Option<u32> {
         let holds = |ahead: &&Ahead| (ahead.to..ahead.to + WINDOW).contains(&at);
+        let of_huge = |huge: &&HugeAhead| (huge.to..huge.to + huge.bytes).contains(&at);
+        if let Some(huge) = self.huge.iter().find(of_huge) {
+            return Some(huge.first + ((at - huge.to) / WINDOW) as u32);
+        }
         self.under_way.iter().find(holds).map(|ahead| ahead.slot)
     }
 
     /// True while a window is loaded onto the slot.
     pub fn is_loading(&self, slot: u32) -> bool {
-        self.under_way.iter().any(|ahead| ahead.slot == slot)
+        self.under_way.iter().any(|ahead| ahead.slot == slot && !ahead.is_loaded)
+    }
+
+    /// What is, or was, loaded onto the slot by a worker, and has not ended.
+    pub fn part(&self, slot: u32) -> Option<&Ahead> {
+        self.under_way.iter().find(|ahead| ahead.slot == slot)
+    }
+
+    /// A worker has loaded it, and it waits for the rest of its huge page.
+    pub fn loaded(&mut self, slot: u32) {
+        self.under_way.iter_mut().filter(|ahead| ahead.slot == slot).for_each(|ahead| ahead.is_loaded = true);
+    }
+
+    /// True where the windows of a huge page may be loaded beside what is under way.
+    pub fn has_room_for(&self, bytes: usize) -> bool {
+        self.under_way.len() + bytes / WINDOW <= FETCHES
+    }
+
+    /// A huge page is loaded to the block that begins with slot `first`.
+    pub fn begin_huge(&mut self, first: u32, range: &Range<usize>) {
+        let (to, bytes) = (range.start, range.len());
+        self.huge.push(HugeAhead { first, to, bytes, is_finishing: false });
+    }
+
+    /// The rest of it is about to be loaded; the program's addresses. `None` where it is already.
+    pub fn finish_huge(&mut self, first: u32) -> Option<Range<usize>> {
+        let huge = self.huge.iter_mut().find(|huge| huge.first == first && !huge.is_finishing)?;
+        huge.is_finishing = true;
+        Some(huge.to..huge.to + huge.bytes)
+    }
+
+    /// It is there, or came to nothing.
+    pub fn end_huge(&mut self, first: u32) {
+        self.huge.retain(|huge| huge.first != first);
+    }
+
+    /// A huge page that follows what a stream was to bring is brought too.
+    pub fn bring(&mut self, range: &Range<usize>) {
+        self.streams.bring(range.clone());
     }
 
     /// A worker has this to do.
@@ -107,7 +164,8 @@ mod tests {
     #[test]
     fn a_fetch_is_found_by_its_pages_and_its_slot_until_it_ends() {
         let mut fetches = FetchAhead::default();
-        let ahead = |slot: u32| Ahead { slot, to: slot as usize * 2 * WINDOW, object: 7, first: 0 };
+        let ahead =
+            |slot: u32| Ahead { slot, to: slot as usize * 2 * WINDOW, object: 7, first: 0, is_loaded: false };
         [1, 2, 3].into_iter().for_each(|slot| fetches.begin(ahead(slot)));
         let found =
             [2 * WINDOW - PAGE, 2 * WINDOW, 3 * WINDOW - PAGE, 3 * WINDOW].map(|at| fetches.slot_of(at));

@@ -11,6 +11,9 @@
 //!                                         ├──split or recompressed──> Inactive
 //!                                         └──came to nothing──> Stock
 //!   Stock, or what is left of a slot ──> Opened ──page by page, to the program or the pool──> Free
+//!
+//!   of a block: Spent ──evict──> Inactive ──deflate──> InFlight ──done──> Spent
+//!               Spent ──load──> Fetching ──moved to the program──> Spent
 //! ```
 //!
 //! For each slot: `owned` ⊆ `present`; a page of `owned` has an owner whose entry says `Inactive` and names it, and
@@ -19,29 +22,27 @@
 //! The range is as long as a large process may need it. The table of slots grows with what is used of it, so that a
 //! small process has a small one.
 
+mod blocks;
 mod check;
 mod slot;
+mod stock;
 
 use crate::kernel::WINDOW_PAGES;
 use crate::swap_map::Entry;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use base::PageMask;
+use blocks::Slots;
 use slot::is_inactive;
 pub use slot::{Slot, Use};
 use vmscan::{PAGE, WINDOW};
 
-/// So many slots are `Opened` at most, and one part of all in so many: their pages wait to be used, and count.
-const OPENED_MAX: usize = 4;
-const OPENED_PART: usize = 8;
-
 /// All slots.
 pub struct InactiveList {
     base: usize,
-    /// How many slots the range has.
+    /// How many slots the range has, but for those of blocks.
     capacity: usize,
-    /// The first of them: no other was ever used.
-    slots: Vec<Slot>,
+    slots: Slots,
     /// Where the search for free slots goes on.
     hint: usize,
     /// Inactive slots, oldest first, with their sequence numbers; stale ones are skipped.
@@ -62,13 +63,14 @@ pub struct InactiveList {
 }
 
 impl InactiveList {
-    /// An inactive list over `bytes` of engine memory at `base`, both multiples of the window; no page is present.
-    pub fn new(base: usize, bytes: usize) -> InactiveList {
-        assert!(base.is_multiple_of(WINDOW) && bytes.is_multiple_of(WINDOW));
+    /// An inactive list over `bytes` of engine memory at `base`, both multiples of the window; no page is present. A
+    /// huge page has `huge_bytes`.
+    pub fn new(base: usize, bytes: usize, huge_bytes: usize) -> InactiveList {
+        assert!(base.is_multiple_of(huge_bytes) && bytes.is_multiple_of(WINDOW));
         InactiveList {
             base,
             capacity: bytes / WINDOW,
-            slots: Vec::new(),
+            slots: Slots::new(bytes / WINDOW, huge_bytes / WINDOW),
             hint: 0,
             inactive: VecDeque::new(),
             stock: Vec::new(),
@@ -94,7 +96,7 @@ impl InactiveList {
 
     /// The slot.
     pub fn slot(&self, slot: u32) -> &Slot {
-        &self.slots[slot as usize]
+        &self.slots[slot]
     }
 
     /// True when a page of the program lies on the inactive list.
@@ -107,9 +109,14 @@ impl InactiveList {
         self.slots.iter().flat_map(|s| s.owned.iter().map(|page| s.owner[page])).collect()
     }
 
-    /// How many slots, from the first on, may have been used.
-    pub fn slots(&self) -> usize {
-        self.slots.len()
+    /// The slots that may have been used.
+    pub fn slots(&self) -> impl Iterator<Item = u32> + use<> {
+        self.slots.numbers()
+    }
+
+    /// True for one of them.
+    pub fn has(&self, slot: u32) -> bool {
+        self.slots.has(slot)
     }
 
     /// No slot is free.
@@ -132,7 +139,7 @@ impl InactiveList {
     /// Room for single pages, after those that came last: the inactive list page, and for how many pages.
     pub fn find_singles(&mut self) -> Option<(u32, usize)> {
         let open = self.next_single.filter(|&(page, seq)| {
-            let s = &self.slots[page as usize / WINDOW_PAGES];
+            let s = &self.slots[page / WINDOW_PAGES as u32];
             s.used == Use::Inactive && s.seq == seq
         });
         match open {
@@ -143,19 +150,20 @@ impl InactiveList {
 
     /// Single pages were put up to page of the list `next`, which may be the end of their slot.
     pub fn singles_put(&mut self, next: u32) {
-        let s = &mut self.slots[(next as usize - 1) / WINDOW_PAGES];
+        let s = &mut self.slots[(next - 1) / WINDOW_PAGES as u32];
         s.is_single = true;
         self.next_single = (!(next as usize).is_multiple_of(WINDOW_PAGES)).then_some((next, s.seq));
     }
 
-    /// `count` free slots in a row; fewer when none so long is near: at least one, or `None`.
+    /// `count` free slots in a row, of no block; fewer when none so long is near: at least one, or `None`.
     fn find_free(&mut self, count: usize) -> Option<(u32, usize)> {
         // With one half of the slots free there mostly is a long run.
         let enough = (2 * (self.capacity - self.free + count)).min(self.capacity);
-        if self.slots.len() < enough {
-            self.slots.resize(enough, Slot::FREE);
+        let slots = &mut self.slots.plain;
+        if slots.len() < enough {
+            slots.resize(enough, Slot::FREE);
         }
-        let n = self.slots.len();
+        let n = slots.len();
         let mut best = (0, 0);
         let (mut at, mut looked) = (self.hint, 0);
         // A long run saves a system call, which is worth a short search and no more.
@@ -163,7 +171,7 @@ impl InactiveList {
             if at >= n {
                 at = 0;
             }
-            let run = self.slots[at..].iter().take(count).take_while(|s| s.used == Use::Free).count();
+            let run = slots[at..].iter().take(count).take_while(|s| s.used == Use::Free).count();
             if run > best.1 {
                 best = (at, run);
             }
@@ -177,17 +185,21 @@ impl InactiveList {
         (best.1 > 0).then_some((best.0 as u32, best.1))
     }
 
-    /// A page of the program lies on a page of a free or inactive slot now.
+    /// A page of the program lies on a page of a free, spent or inactive slot now.
     pub fn put(&mut self, slot: u32, page: usize, owner: usize, prior: Entry) {
-        let s = &mut self.slots[slot as usize];
-        debug_assert!(matches!(s.used, Use::Free | Use::Inactive) && !s.owned.contains(page));
-        if s.used == Use::Free {
-            self.free -= 1;
+        let s = &self.slots[slot];
+        debug_assert!(matches!(s.used, Use::Free | Use::Spent | Use::Inactive) && !s.owned.contains(page));
+        if s.used != Use::Inactive {
+            match s.used {
+                Use::Spent => self.enliven(slot),
+                _ => self.free -= 1,
+            }
+            let s = &mut self.slots[slot];
             s.used = Use::Inactive;
             s.is_single = false;
             self.enlist(slot);
         }
-        let s = &mut self.slots[slot as usize];
+        let s = &mut self.slots[slot];
         self.inactive_pages += !s.present.contains(page) as usize;
         s.owned.insert(page);
         s.present.insert(page);
@@ -197,12 +209,12 @@ impl InactiveList {
 
     /// A owned page has another address now.
     pub fn rename(&mut self, slot: u32, page: usize, owner: usize) {
-        self.slots[slot as usize].owner[page] = owner;
+        self.slots[slot].owner[page] = owner;
     }
 
     /// A page is no longer owned. Returns its prior.
     pub fn take(&mut self, slot: u32, page: usize) -> Entry {
-        let s = &mut self.slots[slot as usize];
+        let s = &mut self.slots[slot];
         debug_assert!(s.owned.contains(page));
         s.owned.remove(page);
         s.tried.remove(page);
@@ -213,7 +225,7 @@ impl InactiveList {
     pub fn oldest(&mut self) -> Option<u32> {
         loop {
             let (slot, seq) = *self.inactive.front()?;
-            if is_inactive(&self.slots[slot as usize], seq) {
+            if is_inactive(&self.slots[slot], seq) {
                 return Some(slot);
             }
             self.inactive.pop_front();
@@ -222,7 +234,7 @@ impl InactiveList {
 
     /// Notes that a job of this slot compares with an object.
     pub fn lend(&mut self, slot: u32, object: u32) {
-        let s = &mut self.slots[slot as usize];
+        let s = &mut self.slots[slot];
         s.lent[s.lent_len] = object;
         s.lent_len += 1;
     }
@@ -230,7 +242,7 @@ impl InactiveList {
     /// The slot's job is over, done or withdrawn: `recall` or `emptied` follows. The objects that were lent to it,
     /// and how many.
     pub fn job_over(&mut self, slot: u32) -> ([u32; WINDOW_PAGES], usize) {
-        let s = &mut self.slots[slot as usize];
+        let s = &mut self.slots[slot];
         self.in_flight -= 1;
         self.in_flight_pages -= s.sent.count();
         (s.lent, core::mem::take(&mut s.lent_len))
@@ -238,18 +250,18 @@ impl InactiveList {
 
     /// Its pages become objects of their own, wherever they came from.
     pub fn part(&mut self, slot: u32) {
-        self.slots[slot as usize].is_single = true;
+        self.slots[slot].is_single = true;
     }
 
     /// All of its pages came with another one, and wait whether anybody asks for them.
     pub fn try_all(&mut self, slot: u32) {
-        let s = &mut self.slots[slot as usize];
+        let s = &mut self.slots[slot];
         s.tried = s.owned;
     }
 
     /// The oldest goes to a compressor: which of its pages nobody has asked for that came with another one.
     pub fn send(&mut self, slot: u32) -> PageMask {
-        let s = &mut self.slots[slot as usize];
+        let s = &mut self.slots[slot];
         debug_assert!(s.used == Use::Inactive);
         s.used = Use::InFlight;
         s.sent = s.owned;
@@ -261,7 +273,7 @@ impl InactiveList {
 
     /// It comes back from the compressor's queue, the oldest as before.
     pub fn recall(&mut self, slot: u32) {
-        let s = &mut self.slots[slot as usize];
+        let s = &mut self.slots[slot];
         debug_assert!(s.used == Use::InFlight);
         s.used = Use::Inactive;
         s.seq = s.seq.wrapping_add(1);
@@ -273,7 +285,7 @@ impl InactiveList {
     /// those whose pages are used one by one, the caller discards what is present.
     pub fn emptied(&mut self, slot: u32) {
         let may_open = self.may_open();
-        let s = &mut self.slots[slot as usize];
+        let s = &mut self.slots[slot];
         debug_assert!(s.owned.is_empty() && s.used != Use::Stock);
         if s.is_whole() {
             s.used = Use::Stock;
@@ -289,85 +301,9 @@ impl InactiveList {
         }
     }
 
-    /// What is left of a slot could not be discarded.
-    pub fn waste(&mut self, slot: u32) {
-        let s = &mut self.slots[slot as usize];
-        debug_assert!(s.owned.is_empty());
-        if s.used == Use::Inactive {
-            self.inactive_pages -= s.present.count();
-        }
-        s.used = Use::Waste;
-        self.waste.push(slot);
-    }
-
-    /// Takes a slot of waste, to be discarded.
-    pub fn take_waste(&mut self) -> Option<u32> {
-        self.waste.pop()
-    }
-
-    /// How many slots are waste.
-    pub fn waste_len(&self) -> usize {
-        self.waste.len()
-    }
-
-    /// Takes a slot of stock for a fault; the caller moves its pages away and calls `left`.
-    pub fn take_stock(&mut self) -> Option<u32> {
-        let slot = self.stock.pop()?;
-        self.slots[slot as usize].used = Use::Fetching;
-        Some(slot)
-    }
-
-    /// All pages of a free slot were made: it is as a slot of stock that was taken.
-    pub fn made(&mut self, slot: u32) {
-        let s = &mut self.slots[slot as usize];
-        debug_assert!(s.used == Use::Free);
-        (s.used, s.present) = (Use::Fetching, PageMask::first(WINDOW_PAGES));
-        self.free -= 1;
-    }
-
-    /// A slot that was taken is stock again; false when pages of it have gone.
-    pub fn put_back(&mut self, slot: u32) -> bool {
-        let s = &mut self.slots[slot as usize];
-        debug_assert!(s.used == Use::Fetching);
-        let is_whole = s.is_whole();
-        if is_whole {
-            s.used = Use::Stock;
-            self.stock.push(slot);
-        }
-        is_whole
-    }
-
-    /// At least so many pages of stock in a row, to be used one by one, and not as a window: the first page of the
-    /// list, and how many there are. The caller moves them away from the first on and calls `left`, or leaves them.
-    pub fn stock_pages(&mut self, count: usize) -> Option<(u32, usize)> {
-        let row = |slot: u32| {
-            let run = self.slots[slot as usize].present.runs().find(|run| run.len() >= count)?;
-            Some((slot * WINDOW_PAGES as u32 + run.start as u32, run.len()))
-        };
-        if let Some(found) = self.opened.iter().rev().find_map(|&slot| row(slot)) {
-            return Some(found);
-        }
-        let slot = if self.may_open() { self.stock.pop()? } else { return None };
-        self.slots[slot as usize].used = Use::Opened;
-        self.opened.push(slot);
-        Some((slot * WINDOW_PAGES as u32, WINDOW_PAGES))
-    }
-
-    /// True where one more slot may be `Opened`.
-    fn may_open(&self) -> bool {
-        self.opened.len() < OPENED_MAX.min(self.capacity / OPENED_PART)
-    }
-
-    /// Takes the pages of a slot that are used one by one, to be discarded.
-    pub fn take_opened(&mut self) -> Option<u32> {
-        let slot = self.opened.pop()?;
-        self.slots[slot as usize].used = Use::Fetching;
-        Some(slot)
-    }
-
     /// A slot that was taken holds pages of the program, which are about to be `put`; `is_single` as in [`Slot`].
     pub fn hold(&mut self, slot: u32, is_single: bool) {
-        let s = &mut self.slots[slot as usize];
+        let s = &mut self.slots[slot];
         debug_assert!(s.used == Use::Fetching);
         (s.used, s.is_single) = (Use::Inactive, is_single);
         self.inactive_pages += s.present.count();
@@ -376,24 +312,30 @@ impl InactiveList {
 
     /// Enters a slot as the youngest inactive one.
     fn enlist(&mut self, slot: u32) {
-        let s = &mut self.slots[slot as usize];
+        let s = &mut self.slots[slot];
         s.seq = s.seq.wrapping_add(1);
         self.inactive.push_back((slot, s.seq));
         // What was touched and is empty again leaves its entry behind.
         if self.inactive.len() > 2 * self.slots.len() {
             let slots = &self.slots;
-            self.inactive.retain(|&(slot, seq)| is_inactive(&slots[slot as usize], seq));
+            self.inactive.retain(|&(slot, seq)| is_inactive(&slots[slot], seq));
         }
     }
 
     /// Pages have left the slot physically; what is left is the caller's to discard or to put back.
     pub fn left(&mut self, slot: u32, pages: PageMask) {
-        let s = &mut self.slots[slot as usize];
+        let s = &mut self.slots[slot];
         debug_assert!((s.owned & pages).is_empty());
         if s.used == Use::Inactive {
             self.inactive_pages -= (s.present & pages).count();
         }
+        let count = (s.present & pages).count();
         s.present -= pages;
+        if self.is_in_block(slot) {
+            self.left_block(slot, count);
+            return;
+        }
+        let s = &mut self.slots[slot];
         if s.present.is_empty() && s.used != Use::Free {
             if s.used == Use::Opened {
                 self.opened.retain(|opened| *opened != slot);
@@ -424,11 +366,6 @@ impl InactiveList {
     pub fn in_flight_bytes(&self) -> usize {
         self.in_flight_pages * PAGE
     }
-
-    /// Bytes ready to be used again.
-    pub fn stock_bytes(&self) -> usize {
-        self.stock.len() * WINDOW
-    }
 }
 
 #[cfg(test)]
@@ -438,15 +375,15 @@ mod tests {
     #[test]
     fn the_table_is_as_long_as_what_is_used_of_the_range_wants_it() {
         const SLOTS: usize = 1000;
-        let mut list = InactiveList::new(0, SLOTS * WINDOW);
-        assert_eq!((list.slots(), list.is_full(), list.is_crowded()), (0, false, false));
+        let mut list = InactiveList::new(0, SLOTS * WINDOW, WINDOW);
+        assert_eq!((list.slots().count(), list.is_full(), list.is_crowded()), (0, false, false));
         let mut put = |count: usize| {
             for _ in 0..count {
                 let (page, _) = list.find_windows(1, 0).expect("there is room");
                 list.put(page / WINDOW_PAGES as u32, 0, page as usize * PAGE, Entry::NONE);
                 list.check().unwrap();
             }
-            (list.slots(), list.is_crowded(), list.is_full(), list.find_windows(1, 0).is_some())
+            (list.slots().count(), list.is_crowded(), list.is_full(), list.find_windows(1, 0).is_some())
         };
         assert_eq!(put(10), (20, false, false, true));
         assert_eq!(put(490), (SLOTS, false, false, true));
@@ -455,7 +392,7 @@ mod tests {
 
     #[test]
     fn parts_of_stock_are_used_first_and_few_are_opened() {
-        let mut list = InactiveList::new(0, 1000 * WINDOW);
+        let mut list = InactiveList::new(0, 1000 * WINDOW, WINDOW);
         for _ in 0..10 {
             let slot = list.find_windows(1, 0).expect("there is room").0 / WINDOW_PAGES as u32;
             list.made(slot);
@@ -474,7 +411,7 @@ mod tests {
 
     #[test]
     fn a_slot_that_is_free_again_is_used_before_the_table_grows() {
-        let mut list = InactiveList::new(0, 1000 * WINDOW);
+        let mut list = InactiveList::new(0, 1000 * WINDOW, WINDOW);
         for _ in 0..200 {
             let (page, room) = list.find_windows(8, 0).expect("there is room");
             assert_eq!(room, 8 * WINDOW_PAGES, "half of it is free");
@@ -483,6 +420,6 @@ mod tests {
             list.take(slot, 0);
             list.left(slot, PageMask::page(0));
         }
-        assert!(list.slots() <= 18, "{}", list.slots());
+        assert!(list.slots().count() <= 18, "{}", list.slots().count());
     }
 }

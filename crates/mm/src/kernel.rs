@@ -125,6 +125,24 @@ pub trait Kernel {
     fn pins(&mut self, pins: &mut Vec<usize>);
     /// Moves pages between the program and the engine, either way, whatever their protection.
     fn move_pages(&mut self, dst: usize, src: usize, bytes: usize) -> Moved;
+    /// Moves a huge page, or what was one, between memory that can be written to: `bytes` are its length, and both
+    /// addresses are aligned to it.
+    fn move_huge(&mut self, dst: usize, src: usize, bytes: usize) -> Moved;
+    /// True where all of `range`, which is as long as a huge page, is one.
+    fn is_huge(&mut self, range: Range<usize>) -> bool {
+        let mut runs = [Run::default(); 1];
+        self.present(range.clone(), usize::MAX, &mut runs);
+        runs[0] == Run { start: range.start, end: range.end, huge: true }
+    }
+    /// True where the kernel itself would make a huge page of a range of the program's, which is as long as one, for
+    /// the first touch of it.
+    fn wants_huge(&mut self, range: &Range<usize>) -> bool {
+        let _ = range;
+        false
+    }
+    /// Makes a huge page of zeros where the engine has none and no page table is; false where that is not to be had,
+    /// and maybe pages there.
+    fn populate_huge(&mut self, at: usize, bytes: usize) -> bool;
     /// Copies engine memory into holes of the program, over guards too.
     fn copy(&mut self, dst: usize, src: usize, bytes: usize) -> Moved;
     /// Fills holes with the shared zero page.

@@ -19,6 +19,8 @@ mod fetch;
 mod fill;
 pub mod fork;
 mod home;
+mod huge;
+mod huge_in;
 mod ledger;
 mod load;
 mod log;
@@ -42,6 +44,7 @@ use crate::cow::CopyOnWrite;
 use crate::fault_queue::FaultQueue;
 use crate::fetch_ahead::FetchAhead;
 use crate::fresh::Fresh;
+use crate::huge::Huge;
 use crate::inactive::InactiveList;
 use crate::kernel::{Kernel, Store};
 use crate::limit::Limit;
@@ -67,8 +70,10 @@ use zswap::objects::{BATCHES, Objects};
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
     /// The inactive list's range: engine memory registered for faults, no page present. Bytes are a multiple of the
-    /// window.
+    /// window, and the address one of a huge page.
     pub inactive: (usize, usize),
+    /// Bytes of a huge page.
+    pub huge_bytes: usize,
     /// A window of engine memory that is not registered: loads go through it when there is no stock.
     pub bounce: usize,
     /// Engine memory that is not registered, for fresh memory on its way to the program: an address and bytes,
@@ -107,6 +112,7 @@ pub struct Pager<'a, K, S> {
     /// Of what is read ahead from areas.
     worth: Worth,
     cow: CopyOnWrite,
+    huge: Huge,
     advised: Advised,
     shared: SharedStore,
     /// Since when each batch is written.
@@ -135,7 +141,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
             limit: Limit::new(limit, config.evict_all),
             map: SwapMap::default(),
             objects: Objects::new(store),
-            inactive: InactiveList::new(base, bytes),
+            inactive: InactiveList::new(base, bytes, config.huge_bytes),
             regions: Regions::default(),
             faults: FaultQueue::new(Bells::new(config.doorbell)),
             reclaim: Reclaim::default(),
@@ -149,6 +155,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
             returns: Returns::default(),
             worth: Worth::default(),
             cow: CopyOnWrite::default(),
+            huge: Huge::new(config.huge_bytes),
             advised: Advised::default(),
             shared: SharedStore::default(),
             batches_ns: [None; BATCHES],
@@ -172,6 +179,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
         } else {
             self.faults.nobody_waits();
         }
+        self.give_huge();
         self.end_rest_of_reads();
         let is_paused = self.reclaim.is_paused();
         if self.faults.is_empty() {
@@ -294,14 +302,14 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
             in_flight: self.inactive.in_flight_bytes(),
             stock: self.inactive.stock_bytes(),
             pool: self.objects.pool_bytes(),
-            waiting: self.faults.has_waiting(),
+            waiting: self.faults.has_waiting() || self.faults.is_awaiting_huge(),
         }
     }
 
     /// Pages in the program.
     fn resident_pages(&self) -> usize {
         let usage = self.usage();
-        let apart = usage.pool + usage.inactive + usage.in_flight + usage.stock;
+        let apart = usage.pool + usage.inactive + usage.in_flight + usage.stock + self.inactive.spent_bytes();
         usage.footprint.saturating_sub(apart) / PAGE
     }
 
@@ -321,7 +329,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
     pub fn wants_results(&self) -> usize {
         let (_, reads) = self.objects.swapped().under_way();
         let fetches = !self.ahead.under_way().is_empty() || reads > 0;
-        if !fetches && self.faults.has_waiting() {
+        if !fetches && (self.faults.has_waiting() || self.faults.is_awaiting_huge()) {
             (self.inactive.in_flight() / 2).clamp(1, RESULTS)
         } else {
             let is_asked = self.limit.is_above_asked() || self.advised.due_bytes() > 0;
@@ -332,6 +340,11 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
     /// Since when the longest waiting thread waits for room, in nanoseconds of the kernel's clock.
     pub fn waiting_since_ns(&self) -> Option<u64> {
         self.faults.waiting_since_ns()
+    }
+
+    /// True where a thread waits for room, or for a huge page.
+    pub fn is_awaited(&self) -> bool {
+        self.waiting_since_ns().is_some() || self.faults.is_awaiting_huge()
     }
 
     /// How long those threads have waited so far, summed, that still wait; in nanoseconds, at a time of the kernel's

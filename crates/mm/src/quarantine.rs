@@ -29,6 +29,11 @@ impl Quarantine {
         self.old.contains(at) || self.young.contains(at)
     }
 
+    /// True when any page of a range is.
+    pub fn overlaps(&self, range: &Range<usize>) -> bool {
+        self.old.overlaps(range) || self.young.overlaps(range)
+    }
+
     /// The mapping is gone, and whoever discards there discards something else.
     pub fn lift(&mut self, range: &Range<usize>) {
         self.old.remove(range);

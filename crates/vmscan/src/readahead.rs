@@ -4,7 +4,8 @@
 //! for a fault. A third one brings the window if each came soon after the one before, or was of the next page: a
 //! program that goes through many ranges at a time, each slowly, comes to the next page of each after hundreds of other
 //! faults. A fault where a run of windows was about to go on brings the window, and starts on those after it: twice as
-//! far each time, up to 2 MiB. The same goes for fresh memory, where "bringing in" means filling with zeros.
+//! far each time, up to 2 MiB, and no further than to where a huge page may begin, so that from there all of it is
+//! brought at once. The same goes for fresh memory, where "bringing in" means filling with zeros.
 //!
 //! And what a stream has gone through is not likely to be wanted before all the rest has been: it is told as *passed*,
 //! and goes out first (drop-behind). A program that goes round and round in more memory than it may have so finds a
@@ -101,9 +102,12 @@ impl Readahead {
         {
             let passed = s.begin..s.next;
             let ahead = (s.ahead * 2).clamp(WINDOW, HUGE - WINDOW);
-            *s = Stream { begin: window, next: window + WINDOW + ahead, ahead, used: clock };
+            let (end, upto) = (window + WINDOW, window + WINDOW + ahead);
+            let whole = upto & !(HUGE - 1);
+            let next = if whole >= end { whole } else { upto };
+            *s = Stream { begin: window, next, ahead, used: clock };
             self.pass(passed);
-            return Extent::Stream { ahead };
+            return Extent::Stream { ahead: next - end };
         }
         // A fault inside what a stream was to bring: it was evicted again, or nobody has fetched it. The window, no
         // more; that the program goes through all of it is known.
@@ -131,6 +135,14 @@ impl Readahead {
             return Extent::Window;
         }
         Extent::Page
+    }
+
+    /// What follows that which a stream was to bring is brought too.
+    pub fn bring(&mut self, range: Range<usize>) {
+        if let Some(s) = self.streams.iter_mut().find(|s| s.used > 0 && s.next == range.start) {
+            s.next = range.end;
+            s.ahead += range.len();
+        }
     }
 
     fn pass(&mut self, windows: Range<usize>) {

@@ -142,14 +142,9 @@ fn status(name: &str) -> String {
     line.unwrap_or_default().trim().to_string()
 }
 
-fn version() -> kernels::Version {
-    let (release, build) = sys::kernel();
-    kernels::version(&release, &build, &read("/proc/version_signature"))
-}
-
 fn kernel() -> Check {
     let (major, minor, _) = kernels::OLDEST;
-    let is_new = version() >= kernels::OLDEST;
+    let is_new = kernels::running() >= kernels::OLDEST;
     let (release, _) = sys::kernel();
     Check {
         name: "kernel",
@@ -175,7 +170,7 @@ fn defects() -> Vec<Check> {
         verdict: Verdict::Note,
         remedies: defect.remedies,
     };
-    kernels::defects(version(), &in_use).into_iter().map(check).collect()
+    kernels::defects(kernels::running(), &in_use).into_iter().map(check).collect()
 }
 
 /// The features that make evicted memory safe, then those that make it better.
@@ -300,7 +295,7 @@ mod tests {
     #[test]
     fn versions() {
         let (release, _) = sys::kernel();
-        let (major, minor, _) = version();
+        let (major, minor, _) = kernels::running();
         assert!(release.starts_with(&format!("{major}.{minor}")), "{release}");
         assert_eq!(chosen("always [madvise] never"), "madvise");
     }

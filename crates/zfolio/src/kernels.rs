@@ -5,6 +5,8 @@
 //! that zfolio gets by with, of which nothing is said.
 
 use crate::check::{Remedy, remedy};
+use crate::sys;
+use std::fs;
 
 /// A release: version, patch level, sublevel. A release candidate counts as its release.
 pub type Version = (u32, u32, u32);
@@ -105,6 +107,18 @@ impl Defect {
 pub fn defects(version: Version, in_use: &[Needs]) -> Vec<&'static Defect> {
     let matters = |defect: &&Defect| defect.needs == Needs::Nothing || in_use.contains(&defect.needs);
     DEFECTS.iter().filter(|defect| defect.is_in(version)).filter(matters).collect()
+}
+
+/// True where the kernel may be trusted to move huge pages.
+pub fn moves_huge_pages(version: Version) -> bool {
+    !DEFECTS.iter().any(|defect| defect.needs == Needs::HugePages && defect.is_in(version))
+}
+
+/// The version of the kernel that runs.
+pub fn running() -> Version {
+    let (release, build) = sys::kernel();
+    let signature = fs::read_to_string("/proc/version_signature").unwrap_or_default();
+    version(&release, &build, signature.trim_end())
 }
 
 /// The version of a kernel, from what uname(2) says (`release` and `version`) and Ubuntu's /proc/version_signature.

@@ -1,6 +1,7 @@
 //! What the command line asks of the engines, as they read it in the run's page.
 
 use crate::args::Run;
+use crate::kernels;
 use memcg::{AREA_FAULTS_BYTES, COMPRESSOR_BYTES, ROOT_BYTES, Settings, Text};
 use swap::fate::Faults;
 use zswap::Choice;
@@ -28,6 +29,7 @@ pub fn settings(args: &Run, with: Choice) -> Result<Settings, String> {
         full_timeout_ms,
         stop_when_slow,
         no_turns,
+        no_huge: (!kernels::moves_huge_pages(kernels::running())).into(),
         damage_every,
         area_faults,
         areas: Default::default(),

@@ -1,7 +1,7 @@
 //! What the pager asks of the kernel, as the real one does it.
 
 use super::census::Census;
-use super::{DROP_ZONE, Live, TAIL, TOP};
+use super::{Live, TAIL, TOP};
 use crate::dontfork;
 use crate::locked;
 use crate::smaps;
@@ -15,6 +15,7 @@ use core::sync::atomic::Ordering::{Release, SeqCst};
 use mm::kernel::{Birthmarks, Filled, Kernel, Message, Moved, Run, WINDOW_PAGES};
 use uffd::sys::{self, consts::*};
 use uffd::{Errno, PAGE};
+use vmscan::HUGE;
 
 impl Kernel for Live {
     fn next(&mut self) -> Option<Message> {
@@ -185,10 +186,13 @@ impl Kernel for Live {
     fn has_unmapped(&mut self, range: &Range<usize>) {
         // Without a place for what is left on both sides all of it stays pinned.
         let _ = CONTROL.pinned.remove(range);
+        self.huge.forget(range);
     }
 
     fn has_remapped(&mut self, from: &Range<usize>, to: usize) {
         CONTROL.pinned.remap(from, to);
+        self.huge.forget(from);
+        self.huge.forget(&(to..to + from.len()));
     }
 
     /// One scan passes thousands of mappings in the time that a query for each few of them would take.
@@ -232,6 +236,22 @@ impl Kernel for Live {
             return self.move_unlike(dst, src, bytes);
         }
         moved
+    }
+
+    fn move_huge(&mut self, dst: usize, src: usize, bytes: usize) -> Moved {
+        // SAFETY: as above.
+        unsafe { self.uffd.move_pages(&self.pagemap, dst, src, bytes) }
+    }
+
+    fn wants_huge(&mut self, range: &Range<usize>) -> bool {
+        self.huge.are_wanted(range)
+    }
+
+    fn populate_huge(&mut self, at: usize, bytes: usize) -> bool {
+        // The engine's memory gets none by itself. Said once, it holds: nothing but huge pages comes there.
+        sys::madvise_keep(at, bytes, MADV_HUGEPAGE).is_ok()
+            && self.populate(at, bytes)
+            && self.is_huge(at..at + bytes)
     }
 
     fn copy(&mut self, dst: usize, src: usize, bytes: usize) -> Moved {
@@ -324,14 +344,18 @@ impl Kernel for Live {
             // SAFETY: the pager discards engine memory only, whose contents nobody needs.
             return unsafe { sys::madvise(at, bytes, MADV_DONTNEED) }.is_ok();
         }
+        // No page table may come to where huge pages are to go whole.
+        let is_whole = bytes == HUGE && self.is_huge(at..at + bytes);
+        let zone = if is_whole { self.drop_zone + HUGE } else { self.drop_zone };
         let mut done = 0;
         while done < bytes {
-            let step = (bytes - done).min(DROP_ZONE);
+            let step = (bytes - done).min(HUGE);
             // SAFETY: as above; on its way the page passes the zone, which nobody reads.
-            let moved = unsafe { self.quiet.move_pages(&self.pagemap, self.drop_zone, at + done, step) };
+            let moved = unsafe { self.quiet.move_pages(&self.pagemap, zone, at + done, step) };
             if moved.bytes > 0 {
                 // SAFETY: the zone holds nothing else.
-                let _ = unsafe { sys::madvise(self.drop_zone, moved.bytes, MADV_DONTNEED) };
+                let _ =
+                    unsafe { sys::madvise(zone, if is_whole { HUGE } else { moved.bytes }, MADV_DONTNEED) };
                 done += moved.bytes;
             }
             match moved.stop {

@@ -21,6 +21,8 @@ pub enum Use {
     Opened,
     /// Pages that nobody needs and the kernel has not taken back.
     Waste,
+    /// Of a block: no page that anybody needs. What is there goes with the block.
+    Spent,
 }
 
 /// One window of the inactive list.

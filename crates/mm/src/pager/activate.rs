@@ -26,12 +26,19 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         if is_tried {
             self.returns.add(at, true);
         }
-        let is_alone = extent == Extent::Page || is_tried;
+        let is_in_block = self.inactive.is_in_block(slot);
+        if is_in_block
+            && extent != Extent::Page
+            && let Some(outcome) = self.activate_huge(at, slot)
+        {
+            return outcome;
+        }
+        let is_alone = extent == Extent::Page || is_tried || is_in_block;
         let (first, last) = if is_alone { (page, page) } else { around(self.inactive.slot(slot), at, page) };
         let (to, from) = (at - (page - first) * PAGE, self.inactive.at(slot) + first * PAGE);
         let (mut first, mut pages) = (first, last - first + 1);
         // A move interrupts every CPU where the program runs; a copy of one page costs less, and what stays behind
-        // goes with its slot.
+        // goes with its slot. A move out of a huge page would take that apart.
         let mut gone = pages > 1;
         let mut moved = if gone {
             self.kernel.move_pages(to, from, pages * PAGE)
@@ -53,7 +60,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
 
     /// Pages of a slot, from its page `first` on, are in the program; those that are `gone` no longer on the
     /// inactive list.
-    fn activated(&mut self, slot: u32, first: usize, pages: usize, gone: bool) {
+    pub(super) fn activated(&mut self, slot: u32, first: usize, pages: usize, gone: bool) {
         if !gone {
             self.limit.charge(pages * PAGE);
         }

@@ -76,10 +76,10 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 for page in (run.start..run.end).step_by(PAGE) {
                     self.map.cool(page, |heat| (heat > Heat::COLD).then_some(Heat::COLD));
                 }
-                let (more, stop) = self.evict_occupied(run.start..run.end, &mut patience);
-                got += more;
-                if let Some(at) = stop {
-                    (upto, is_due) = (at, true);
+                let taken = self.evict_occupied(&self.whole_within(run, &range), &mut patience);
+                got += taken.bytes;
+                if taken.is_due || taken.upto > run.end {
+                    (upto, is_due) = (taken.upto, taken.is_due);
                     break;
                 }
             }

@@ -57,6 +57,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         self.recompression.check()?;
         self.pool_limit.check()?;
         self.cow.check()?;
+        self.huge.check()?;
         self.advised.check()?;
         self.shared.check()?;
         let mut counts = Counts::new();
@@ -89,10 +90,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 Kind::Inactive => {
                     inactive += 1;
                     let (slot, index) = entry.inactive_page();
-                    ensure!(
-                        (slot as usize) < self.inactive.slots(),
-                        "{page:#x} is {entry:?}, beyond the inactive list"
-                    );
+                    ensure!(self.inactive.has(slot), "{page:#x} is {entry:?}, beyond the inactive list");
                     let s = self.inactive.slot(slot);
                     ensure!(
                         s.owned.contains(index) && s.owner[index] == page,
@@ -104,8 +102,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 || self.regions.is_displaced(page.wrapping_sub(ASIDE));
             ensure!(!entry.kind().is_out() || registered, "{page:#x} is out ({entry:?}) and in no region");
         }
-        let slots: usize =
-            (0..self.inactive.slots() as u32).map(|s| self.inactive.slot(s).owned.count()).sum();
+        let slots: usize = self.inactive.slots().map(|s| self.inactive.slot(s).owned.count()).sum();
         ensure!(
             inactive == slots,
             "the swap map has {inactive} pages on the inactive list, the slots have {slots}"
@@ -114,7 +111,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     }
 
     fn check_inactive(&self, counts: &mut Counts) -> Result<(), String> {
-        for slot in 0..self.inactive.slots() as u32 {
+        for slot in self.inactive.slots() {
             let s = self.inactive.slot(slot);
             let fetches = self.ahead.under_way().iter().filter(|f| f.slot == slot).count();
             ensure!(

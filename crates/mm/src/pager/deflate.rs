@@ -186,6 +186,9 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             self.inactive.recall(slot);
             return;
         }
+        if self.inactive.is_in_block(slot) {
+            return self.discard_slot(slot);
+        }
         self.inactive.emptied(slot);
         if self.inactive.slot(slot).used == Use::Waste {
             self.discard_slot(slot);

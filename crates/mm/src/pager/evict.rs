@@ -4,8 +4,10 @@
 
 use crate::kernel::{Errno, Kernel, LOOK_PAGES, Run, Store};
 use crate::pager::Pager;
+use crate::pager::huge::HugeOut;
 use crate::swap_map::Kind;
 use core::ops::Range;
+use core::sync::atomic::Ordering::Relaxed;
 use vmscan::heat::Heat;
 use vmscan::watermark::Actions;
 use vmscan::{PAGE, WINDOW};
@@ -72,6 +74,10 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// Gives back what nobody needs: waste, stock beyond what is wanted, and clean copies. How many bytes of stock
     /// it was.
     fn drop_spare(&mut self, actions: &Actions) -> usize {
+        for first in self.inactive.blocks_of_waste() {
+            let is_whole = self.kernel.is_huge(self.huge_at(self.inactive.at(first)));
+            self.discard_block(first, is_whole);
+        }
         for _ in 0..self.inactive.waste_len() {
             if let Some(slot) = self.inactive.take_waste() {
                 self.discard_slot(slot);
@@ -84,6 +90,10 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             };
             dropped += self.inactive.slot(slot).present.count() * PAGE;
             self.discard_slot(slot);
+        }
+        let is_much = dropped + self.inactive.block_bytes() <= actions.drop;
+        if is_much || dropped < actions.drop && self.limit.footprint() >= self.marks().max {
+            dropped += self.drop_huge_stock();
         }
         let clean = self.marks().clean_at(self.objects.pool_bytes());
         while self.objects.clean_bytes() > clean && self.drop_clean() {}
@@ -147,29 +157,30 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// Takes what it can of runs of present pages that the hand has found, up to `upto`, until about `want` bytes
     /// have gone: how many it was, and whether an event is to be read first.
     fn evict_found(&mut self, runs: &[Run], upto: usize, want: usize, patience: &mut usize) -> (usize, bool) {
-        let (mut got, mut due, began) = (0, None, self.kernel.now_ns());
+        let (mut got, mut is_due, began) = (0, false, self.kernel.now_ns());
         self.reclaim.go_on_from(upto);
         for run in runs {
             let is_long = got > 0 && self.kernel.now_ns() > began + LONG_NS;
-            if got >= want || due.is_some() || is_long {
+            if got >= want || is_due || is_long {
                 self.reclaim.go_on_from(self.reclaim.hand().min(run.start));
                 break;
             }
-            let (more, stop) = self.evict_occupied(run.start..run.end, patience);
-            got += more;
-            if let Some(at) = stop {
-                self.reclaim.go_on_from(at);
-                due = stop;
+            let taken = self.evict_occupied(run, patience);
+            got += taken.bytes;
+            is_due = taken.is_due;
+            if is_due || taken.upto > run.end {
+                self.reclaim.go_on_from(taken.upto);
             }
         }
         if got > 0 {
             self.reclaim.found();
-            self.return_pins(runs[0].start..self.reclaim.hand());
+            // A huge page is taken whole, wherever the hand stood in it.
+            self.return_pins(self.huge_at(runs[0].start).start..self.reclaim.hand());
         }
-        if due.is_some() {
+        if is_due {
             self.reclaim.found();
         }
-        (got, due.is_some())
+        (got, is_due)
     }
 
     /// True when nothing was found lately, and nobody waits for room: what others gave up meanwhile is to be seen
@@ -177,6 +188,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     fn rests(&mut self) -> bool {
         self.faults.is_empty()
             && !self.faults.has_waiting()
+            && !self.faults.is_awaiting_huge()
             && !self.limit.evicts_all()
             && self.reclaim.rests(self.kernel.now_ns())
     }
@@ -197,6 +209,19 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 entry.kind() == Kind::Clean && (entry.heat() <= Heat::WARM || this.limit.evicts_all())
             };
             let (mut at, end) = (window, window + WINDOW);
+            let huge = self.huge_at(window);
+            if self.huge.is_used && self.kernel.is_huge(huge.clone()) {
+                // All of it has been passed with the last window; and whose last page was out once is no end of a
+                // mapping, which stays.
+                if end == huge.end
+                    && is_due(self, end - PAGE)
+                    && let HugeOut::Gone(bytes) = self.evict_huge(&huge, &mut 0)
+                {
+                    got += bytes;
+                    moved = hull(&moved, &huge);
+                }
+                continue;
+            }
             while at < end {
                 let pages = (at..end).step_by(PAGE).take_while(|&page| is_due(self, page)).count();
                 if pages > 0 {
@@ -219,25 +244,21 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         let (found, upto) = self.kernel.present(range.clone(), usize::MAX, &mut runs);
         let (mut got, mut is_left) = (0, upto < range.end);
         for run in &runs[..found] {
-            let (more, stop) = self.evict_occupied(run.start..run.end, &mut patience);
-            got += more;
-            is_left |= more < run.end - run.start || stop.is_some();
+            let taken = self.evict_occupied(&self.whole_within(run, &range), &mut patience);
+            got += taken.bytes;
+            is_left |= taken.bytes < run.end - run.start || taken.is_due;
         }
         *moved = hull(moved, &range);
         (got, is_left)
     }
 
-    /// Takes what is manageable and cold of a run of present pages: how many bytes it was, and where to go on once
-    /// events have been read.
-    pub(super) fn evict_occupied(
-        &mut self,
-        run: Range<usize>,
-        patience: &mut usize,
-    ) -> (usize, Option<usize>) {
-        let (mut at, mut got) = (run.start, 0);
+    /// Takes what is manageable and cold of a run of present pages. Of huge pages it takes all, also what lies beside
+    /// the run.
+    pub(super) fn evict_occupied(&mut self, run: &Run, patience: &mut usize) -> Taken {
+        let (mut at, mut bytes) = (run.start, 0);
         while at < run.end {
             let Some(area) = self.reclaim.area(&mut self.kernel, &self.regions, at) else {
-                return (got, Some(at));
+                return Taken { bytes, upto: at, is_due: true };
             };
             if area.start > at {
                 // What is registered now was asked about now.
@@ -246,14 +267,28 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             }
             let part = at..run.end.min(area.end);
             match self.register(&area, part.start) {
-                Ok(()) => got += self.evict_run(part.clone(), patience),
-                Err(Errno::EAGAIN) => return (got, Some(part.start)),
+                Ok(()) => {
+                    let huge = self.huge_at(at);
+                    let out = match run.huge && huge.end <= area.end {
+                        true => self.evict_huge(&huge, patience),
+                        false => HugeOut::Split,
+                    };
+                    if let HugeOut::Gone(more) = out {
+                        bytes += more;
+                        at = huge.end;
+                        continue;
+                    }
+                    let more = self.evict_run(part.clone(), patience);
+                    self.stat.thp_swpout_fallback.fetch_add((run.huge && more > 0) as u64, Relaxed);
+                    bytes += more;
+                }
+                Err(Errno::EAGAIN) => return Taken { bytes, upto: part.start, is_due: true },
                 // Somebody else's, or not of a kind that can be registered: left alone.
                 Err(_) => {}
             }
             at = part.end;
         }
-        (got, None)
+        Taken { bytes, upto: at, is_due: false }
     }
 
     /// Takes the pages of a run of present ones that are cold, as long as there is patience to spare the others.
@@ -286,6 +321,16 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         }
         is_spared
     }
+}
+
+/// What was taken of a run.
+pub(super) struct Taken {
+    /// How much it was.
+    pub bytes: usize,
+    /// Where to go on.
+    pub upto: usize,
+    /// Events are to be read before that.
+    pub is_due: bool,
 }
 
 /// Joins two ranges, of which the first may be empty.

@@ -20,7 +20,7 @@ use zswap::objects::Body;
 
 impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// True when all pages of a window are out, and lie in a row in one object from page `first` on.
-    fn is_whole(&self, window: usize, object: u32, first: usize) -> bool {
+    pub(super) fn is_whole(&self, window: usize, object: u32, first: usize) -> bool {
         (window..window + WINDOW).step_by(PAGE).zip(first..).all(|(page, offset)| {
             let e = self.map.get(page);
             e.kind() == Kind::Stored && e.id() == object && e.offset() == offset
@@ -31,7 +31,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     pub(super) fn fetch_ahead(&mut self, from: usize, bytes: usize) {
         for to in (from..from + bytes).step_by(WINDOW) {
             let entry = self.map.get(to);
-            if entry.kind() != Kind::Stored || self.ahead.under_way().iter().any(|ahead| ahead.to == to) {
+            if entry.kind() != Kind::Stored || self.ahead.slot_of(to).is_some() {
                 continue;
             }
             let (object, first) = (entry.id(), entry.offset());
@@ -52,7 +52,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             let Some(slot) = slot else { break };
             self.objects.retain(object, true);
             self.objects.pin(object);
-            self.ahead.begin(Ahead { slot, to, object, first });
+            self.ahead.begin(Ahead { slot, to, object, first, is_loaded: false });
             let fetch = Fetch { slot, at: self.inactive.at(slot), body, first, pages: WINDOW_PAGES };
             self.objects.store_mut().fetch(fetch);
         }
@@ -61,6 +61,10 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
 
     /// A fault came for a window that is being loaded: takes the job over, or waits for its end.
     pub(super) fn join_fetch(&mut self, slot: u32) {
+        if self.inactive.is_in_block(slot) {
+            self.finish_huge(self.inactive.block_of(slot).start);
+            return;
+        }
         if self.objects.store_mut().withdraw(slot) {
             self.end_fetch(slot);
             self.put_back(slot);
@@ -71,7 +75,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         }
     }
 
-    fn end_fetch(&mut self, slot: u32) -> Ahead {
+    pub(super) fn end_fetch(&mut self, slot: u32) -> Ahead {
         let ahead = self.ahead.end(slot);
         self.objects.unpin(ahead.object);
         self.objects.release(ahead.object, true);
@@ -80,12 +84,16 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
 
     /// A window was loaded: what is still out, and still the same, goes in.
     pub(super) fn fetched(&mut self, slot: u32, sound: bool) {
+        if self.inactive.is_in_block(slot) {
+            return self.fetched_of_huge(slot, sound);
+        }
         let ahead = self.end_fetch(slot);
         // A damaged object is reported at the fault that needs it.
         let mut pauses = 0;
         while sound && self.is_whole(ahead.to, ahead.object, ahead.first) {
             let moved = self.kernel.move_pages(ahead.to, self.inactive.at(slot), WINDOW);
             self.inactive.left(slot, PageMask::first(moved.bytes / PAGE));
+            self.huge.touched(&(ahead.to..ahead.to + moved.bytes));
             let heat = self.refault(self.map.get(ahead.to), moved.bytes / PAGE).max(Heat::WARM);
             self.loaded(ahead.to, moved.bytes, Some(heat));
             self.stat.readahead.fetch_add((moved.bytes / PAGE) as u64, Relaxed);

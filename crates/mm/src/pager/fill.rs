@@ -3,6 +3,7 @@
 use crate::fault_queue::Fault;
 use crate::kernel::{Errno, Kernel, Moved, Store};
 use crate::pager::Pager;
+use crate::pager::huge::HugeIn;
 use crate::pager::serve::Outcome;
 use crate::swap_map::{Entry, Kind};
 use base::PageMask;
@@ -32,6 +33,13 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             self.drop_entry(entry);
         }
         let end = self.end_of_fill(fault.at, extent);
+        if fault.write {
+            match self.fill_huge(&fault, end, gate) {
+                HugeIn::Filled => return Outcome::Served,
+                HugeIn::Wait => return Outcome::AwaitHuge,
+                HugeIn::Not => {}
+            }
+        }
         if fault.write { self.fill_to_write(fault.at, end) } else { self.fill_to_read(fault.at, end) }
     }
 
@@ -94,7 +102,10 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         let stock = if bytes == WINDOW { self.inactive.take_stock() } else { None };
         if stock.is_none() {
             // Each move costs something by itself, and interrupts whatever threads of the program run.
-            if self.inactive.stock_bytes() == 0 {
+            if self.inactive.has_no_stock_slot() {
+                if self.limit.footprint() >= self.marks().high {
+                    self.drop_huge_stock();
+                }
                 bytes = (end - at).min(self.fresh.zeros().1);
             }
             let room = self.marks().high.saturating_sub(self.limit.footprint()) & !(PAGE - 1);

@@ -28,7 +28,7 @@ use core::fmt;
 use core::ops::Range;
 use core::sync::atomic::Ordering::Relaxed;
 use memcg::Stat;
-use vmscan::PAGE;
+use vmscan::{PAGE, WINDOW};
 use zswap::objects::Entries;
 
 /// How often the parent waits for a moment without an event, at most.
@@ -182,7 +182,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
 
     /// What a child of this pager takes over. In the child, where this pager is a copy of which nothing else is used.
     pub fn hand_over(&mut self) -> Handover {
-        self.inactive = InactiveList::new(0, 0);
+        self.inactive = InactiveList::new(0, 0, WINDOW);
         Handover {
             map: core::mem::take(&mut self.map),
             objects: self.objects.take_entries(),

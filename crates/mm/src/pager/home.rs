@@ -107,7 +107,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                     self.await_workers();
                     self.end_rest_of_reads();
                 }
-                Outcome::Served | Outcome::Wait => {}
+                Outcome::Served | Outcome::Wait | Outcome::AwaitHuge => {}
             }
             entry = self.map.get(at);
         }

@@ -1,8 +1,10 @@
 //! In, from an object: a page, or what is stored of its window.
 
+use crate::fault_queue::Fault;
 use crate::kernel::{Damaged, Kernel, Moved, Store, WINDOW_PAGES};
 use crate::pager::Pager;
 use crate::pager::activate::refused;
+use crate::pager::huge::HugeIn;
 use crate::pager::serve::Outcome;
 use crate::swap_map::{Entry, Kind};
 use base::PageMask;
@@ -26,12 +28,29 @@ enum Buffer {
 
 impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// Loads a page that a thread waits for, and as much of its window as is likely to be wanted.
-    pub(super) fn load_asked(&mut self, at: usize, entry: Entry, extent: Extent, is_first: bool) -> Outcome {
+    pub(super) fn load_asked(
+        &mut self,
+        fault: &Fault,
+        entry: Entry,
+        extent: Extent,
+        is_first: bool,
+        gate: bool,
+    ) -> Outcome {
+        let at = fault.at;
         if self.objects.take_ahead(entry.id()) {
             self.worth.add(self.objects.get(entry.id()).pages.into(), 0);
         }
         if self.objects.get(entry.id()).is_swapped() || self.ahead.slot_of(at).is_some() {
             return self.load(at, entry, extent, is_first);
+        }
+        if self.wants_huge_for(extent) {
+            match self.load_huge(fault, gate) {
+                HugeIn::Filled => return Outcome::Served,
+                HugeIn::Wait => return Outcome::AwaitHuge,
+                // Events may have been applied meanwhile.
+                HugeIn::Not if self.map.get(at) != entry => return Outcome::Again,
+                HugeIn::Not => {}
+            }
         }
         let extent = match self.returns_of(at, extent) {
             Return::Whole => extent,
@@ -48,8 +67,11 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     pub(super) fn load(&mut self, at: usize, entry: Entry, extent: Extent, is_first: bool) -> Outcome {
         if let Some(slot) = self.ahead.slot_of(at) {
             self.join_fetch(slot);
+            if self.inactive.is_in_block(slot) && self.wants_huge_for(extent) {
+                self.fetch_next_huge(at);
+            }
             // It is there, and whoever waited has been woken; or not.
-            let is_there = self.map.get(at).kind() == Kind::Clean;
+            let is_there = !self.map.get(at).kind().is_out();
             return if is_there { Outcome::Served } else { Outcome::Again };
         }
         if self.objects.get(entry.id()).is_swapped() {

@@ -122,7 +122,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     }
 
     /// Enters pages that lie on the inactive list now, from its page `first` on.
-    fn enter(&mut self, at: usize, bytes: usize, first: u32) {
+    pub(super) fn enter(&mut self, at: usize, bytes: usize, first: u32) {
         if bytes == 0 {
             return;
         }

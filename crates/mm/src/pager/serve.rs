@@ -23,6 +23,8 @@ pub(super) enum Outcome {
     Again,
     /// There is no room for fresh memory.
     Wait,
+    /// A huge page is about to be free.
+    AwaitHuge,
     /// What is wanted is being read from an area.
     Reading,
     /// It is in an area, and the pool has no memory for it.
@@ -61,12 +63,13 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             let entry = self.map.get(fault.at);
             let outcome = match entry.kind() {
                 Kind::Inactive => self.activate(fault.at, entry, extent),
-                Kind::Stored => self.load_asked(fault.at, entry, extent, pauses == 0),
+                Kind::Stored => self.load_asked(&fault, entry, extent, pauses == 0, gate),
                 Kind::Zero | Kind::None | Kind::Clean => self.fill(fault, entry, extent, gate),
             };
             match outcome {
                 Outcome::Served => break,
                 Outcome::Wait => return self.faults.wait(fault),
+                Outcome::AwaitHuge => return self.faults.await_huge(fault),
                 Outcome::Reading => return self.faults.await_read(Fault { has_read: true, ..fault }),
                 Outcome::Starving => return self.faults.starve(fault),
                 Outcome::Again => {
@@ -101,6 +104,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         covered: bool,
     ) -> Outcome {
         self.cow.note_own(to..to + moved.bytes);
+        self.huge.touched(&(to..to + moved.bytes));
         match moved.stop {
             None => Outcome::Served,
             _ if covered => Outcome::Served,

@@ -41,6 +41,9 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         if let Some(slot) = self.inactive.take_stock() {
             return Some(slot);
         }
+        if self.limit.footprint() + WINDOW > self.marks().high {
+            self.drop_huge_stock();
+        }
         let (first, _) = self.inactive.find_windows(1, 0)?;
         let slot = first / WINDOW_PAGES as u32;
         let at = self.inactive.at(slot);
@@ -63,6 +66,12 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// Gives a slot's pages, which nobody needs, back to the kernel; those that it does not take now are waste, and
     /// tried again.
     pub(super) fn discard_slot(&mut self, slot: u32) {
+        if self.inactive.is_in_block(slot) {
+            if let Some(first) = self.inactive.spend(slot) {
+                self.end_block(first);
+            }
+            return;
+        }
         let base = self.inactive.at(slot);
         for run in self.inactive.slot(slot).present.runs() {
             let bytes = run.len() * PAGE;

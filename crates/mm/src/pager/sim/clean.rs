@@ -11,8 +11,8 @@ fn seeds() -> Vec<u64> {
     match bounds {
         Some((Ok(from), Ok(to))) => (from..=to).collect(),
         // And some that have failed once. What they failed by is in regions/scenes.rs and in moves.rs; of 10007 in
-        // `learn_growth`.
-        _ => (1..=100).chain([367, 405, 1038, 1282, 1665, 10007]).collect(),
+        // `learn_growth`, of 3036 in `Pager::has_displaced`, of 3936 in `FaultQueue::push`.
+        _ => (1..=100).chain([367, 405, 1038, 1282, 1665, 3036, 3936, 10007]).collect(),
     }
 }
 
@@ -171,4 +171,36 @@ fn what_the_machine_swaps_beneath_is_not_lost() {
         retire: if seed % 3 == 0 { 40 } else { 0 },
         ..Plan::any(seed)
     });
+}
+
+#[test]
+fn huge_pages_go_out_and_come_back_and_nothing_is_lost() {
+    let sum = all_pass(|seed| Plan {
+        huge: true,
+        inactive_windows: 16 + seed as usize % 48,
+        fork: if seed % 3 == 0 { 60 } else { 0 },
+        retire: if seed % 4 == 0 { 40 } else { 0 },
+        swaps: seed % 5 == 0,
+        advice: seed % 7 == 0,
+        ..Plan::any(seed)
+    });
+    assert!(sum.huge > 1000 && sum.split > 0 && sum.filled > 50, "{sum:?}");
+}
+
+/// Little memory, to which the threads come again.
+#[test]
+fn huge_pages_come_back_whole_beside_all_that_happens() {
+    let sum = all_pass(|seed| Plan {
+        huge: true,
+        threads: 1 + seed as usize % 2,
+        pages: 64 + seed as usize % 64,
+        steps: 4000,
+        evict_all: true,
+        inactive: 0,
+        inactive_windows: 16 + seed as usize % 48,
+        damage: if seed % 5 == 0 { 30 } else { 0 },
+        retire: if seed % 4 == 0 { 90 } else { 0 },
+        ..Plan::any(seed)
+    });
+    assert!(sum.returned > 30, "{sum:?}");
 }

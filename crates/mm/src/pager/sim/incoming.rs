@@ -87,7 +87,7 @@ fn who_misses_alone_gets_a_page_of_stock() {
     scene.write(pages(0..16));
     scene.go_on();
     let opened = |scene: &Scene| {
-        let slots = (0..scene.pager.inactive.slots() as u32).map(|slot| scene.pager.inactive.slot(slot));
+        let slots = scene.pager.inactive.slots().map(|slot| scene.pager.inactive.slot(slot));
         slots.filter(|s| s.used == Use::Opened).map(|s| s.present.count()).collect::<Vec<_>>()
     };
     scene.reads_back(pages(3..4), 0);

@@ -1,6 +1,7 @@
 //! The simulated kernel, as the pager calls it.
 
 use super::admission::stopped;
+use super::huge::HUGE;
 use super::memory::{Marker, Page, Vma};
 use super::store::WORKERS;
 use super::{Shared, TICKS_PER_MS, World};
@@ -250,6 +251,7 @@ impl Kernel for SimKernel {
                 .then(|| world.take_unwritable(dst, src..src + bytes))
                 .flatten()
                 .unwrap_or(stopped(0, errno)),
+            Ok(()) if let Some(moved) = world.move_whole(dst, src, bytes) => moved,
             Ok(()) => world.pages(dst, bytes, |world, offset| {
                 let (to, from) = (dst + offset, src + offset);
                 if world.memory.page(to).is_some() || world.memory.markers.contains_key(&to) {
@@ -270,6 +272,20 @@ impl Kernel for SimKernel {
         let errno = moved.stop.map_or(0, |e| e.0 as u64);
         world.trace("  moved, and stopped by", [moved.bytes as u64, errno, 0]);
         moved
+    }
+
+    fn move_huge(&mut self, dst: usize, src: usize, bytes: usize) -> Moved {
+        self.move_pages(dst, src, bytes)
+    }
+
+    fn wants_huge(&mut self, _: &Range<usize>) -> bool {
+        self.0.borrow().program.huge
+    }
+
+    fn populate_huge(&mut self, at: usize, bytes: usize) -> bool {
+        self.populate(at, bytes);
+        let mut world = self.0.borrow_mut();
+        !world.chance(20) && world.memory.became_huge(at)
     }
 
     fn copy(&mut self, dst: usize, src: usize, bytes: usize) -> Moved {
@@ -409,10 +425,13 @@ impl Kernel for SimKernel {
         let stays = world.chance(100) || world.stubborn;
         world.trace("discard", [at as u64, bytes as u64, stays as u64]);
         if !stays {
+            let is_whole = bytes == HUGE && world.memory.huge.contains(at);
             for page in (at..at + bytes).step_by(PAGE) {
                 let gone: Option<Page> = world.memory.remove(page);
                 assert!(gone.is_none_or(|p| p.pins == 0));
             }
+            // It goes by a move, which leaves the tables of what is in pieces.
+            world.memory.huge.clear(&(at..at + bytes), is_whole);
         }
         !stays
     }

@@ -1,6 +1,7 @@
 //! A simulated address space: mappings, page tables, and the queues of a userfaultfd, with the rules of
 //! Linux 6.18 as they were tried there.
 
+use super::huge::Huge;
 use crate::kernel::Message;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
@@ -101,6 +102,7 @@ pub struct Memory {
     vmas: BTreeMap<usize, Vma>,
     pages: BTreeMap<usize, Page>,
     pub markers: BTreeMap<usize, Marker>,
+    pub huge: Huge,
     /// Faults whose message was not read yet.
     pub pending: VecDeque<Waiter>,
     /// Faults whose message was read: a message is delivered once.
@@ -212,6 +214,7 @@ impl Memory {
         self.vmas.retain(|start, _| !range.contains(start));
         self.pages.retain(|at, _| !range.contains(at));
         self.markers.retain(|at, _| !range.contains(at));
+        self.huge.clear(&range, true);
         registered
     }
 
@@ -228,6 +231,8 @@ impl Memory {
         let vma = Vma { moved, owned: false, ..vma.clone() };
         for at in from.clone().step_by(PAGE) {
             let target = at - from.start + to;
+            self.huge.split(at);
+            self.huge.split(target);
             if let Some(page) = self.pages.remove(&at) {
                 self.pages.insert(target, page);
             }
@@ -283,6 +288,7 @@ impl Memory {
             let is_engines = self.vmas.range(..=at).next_back().is_some_and(|(_, vma)| vma.engine);
             if !is_engines {
                 page.exclusive = page.pins > 0;
+                child.huge.split(at);
                 child.pages.insert(at, Page { pins: 0, protected: false, bound: false, ..*page });
             }
         }
@@ -302,16 +308,19 @@ impl Memory {
 
     /// Takes the page at `at` out of the page tables.
     pub fn remove(&mut self, at: usize) -> Option<Page> {
+        self.huge.split(at);
         self.pages.remove(&at)
     }
 
     /// Puts a page, that was taken from elsewhere, to `at`.
     pub fn insert(&mut self, at: usize, page: Page) {
+        self.huge.split(at);
         assert!(self.pages.insert(at, page).is_none());
     }
 
     /// Puts a new page to `at`, over a marker if there is one.
     pub fn fill(&mut self, at: usize, content: Content) {
+        self.huge.split(at);
         self.frames += 1;
         let frame = self.frames;
         let page = Page {
@@ -339,6 +348,7 @@ impl Memory {
 
     /// Maps the shared zero page at `at`.
     pub fn fill_zero(&mut self, at: usize) {
+        self.huge.split(at);
         let page = Page {
             content: 0,
             frame: 0,

@@ -10,12 +10,12 @@
 //!
 //! - [`memory`], [`kernel`], [`admission`], [`scan`]: the simulated kernel; [`store`]: the simulated pool and its
 //!   workers; [`area`]: the simulated swap area
-//! - [`unwritable`]: how pages leave memory that cannot be written to
+//! - [`huge`]: huge pages; [`unwritable`]: how pages leave memory that cannot be written to
 //! - [`advice`]: what it advises; [`own`]: a userfaultfd of the program's own; [`swap`]: the machine's own swap
 //! - [`program`]: the threads, [`syscall`]: what they call; [`shadow`]: what they must read
 //! - [`run`]: one run from a seed, and what is checked; [`fork`]: a child's; [`clean`]: runs that must pass
 //! - [`scene`]: how short plays are set, one for each bug that was found: [`incoming`], [`outgoing`], [`waiting`],
-//!   [`moves`], [`look`], [`many`]
+//!   [`moves`], [`look`], [`many`], [`whole`]
 //! - [`bugs`]: planted bugs, each of which a run must find
 
 mod admission;
@@ -25,6 +25,7 @@ mod bugs;
 mod clean;
 mod counts;
 mod fork;
+mod huge;
 mod incoming;
 mod kernel;
 mod look;
@@ -43,6 +44,7 @@ mod swap;
 mod syscall;
 mod unwritable;
 mod waiting;
+mod whole;
 
 use crate::kernel::Message;
 use crate::ranges::RangeSet;
@@ -149,6 +151,9 @@ impl World {
     /// What happens without the program: memory that was given up lazily is taken back, devices write, threads
     /// exit, signals come.
     fn step_elsewhere(&mut self) {
+        if self.program.huge && self.random.one_in(3) {
+            return self.make_huge();
+        }
         match self.random.below(8) {
             0 if self.random.one_in(8) => {
                 for at in self.memory.lazy_pages() {

@@ -4,8 +4,9 @@ use super::memory::Content;
 use super::program::BASE;
 use super::scene::{Scene, pages};
 use crate::inactive::Use;
-use crate::kernel::Kernel;
+use crate::kernel::{Kernel, Run};
 use crate::swap_map::Kind;
+use std::ops::Range;
 use vmscan::PAGE;
 use vmscan::heat::Heat;
 
@@ -16,9 +17,9 @@ fn pages_that_could_not_be_discarded_are_tried_again() {
     (0..5).for_each(|window| scene.write(pages(16 * window..16 * window + 9)));
     scene.world.borrow_mut().stubborn = true;
     scene.go_on();
-    let slots = 0..scene.pager.inactive.slots() as u32;
+    let slots: Vec<u32> = scene.pager.inactive.slots().collect();
     let used =
-        |scene: &Scene| slots.clone().filter(|&s| scene.pager.inactive.slot(s).used == Use::Waste).count();
+        |scene: &Scene| slots.iter().filter(|&&s| scene.pager.inactive.slot(s).used == Use::Waste).count();
     assert_eq!(used(&scene), 1);
     scene.world.borrow_mut().stubborn = false;
     scene.go_on();
@@ -183,11 +184,16 @@ fn what_is_registered_anew_can_be_taken_at_once() {
         scene.world.borrow_mut().memory.change(pages(16..32), |vma| vma.writable = writable);
     };
     protect(&scene, false);
-    assert_eq!(scene.pager.evict_occupied(pages(0..32), &mut 0), (16 * PAGE, None));
+    let taken = |scene: &mut Scene, found: Range<usize>| {
+        let Range { start, end } = pages(found);
+        let taken = scene.pager.evict_occupied(&Run { start, end, huge: false }, &mut 0);
+        (taken.bytes, taken.is_due)
+    };
+    assert_eq!(taken(&mut scene, 0..32), (16 * PAGE, false));
     protect(&scene, true);
-    assert_eq!(scene.pager.evict_occupied(pages(16..32), &mut 0), (0, None), "not asked about again yet");
+    assert_eq!(taken(&mut scene, 16..32), (0, false), "not asked about again yet");
     assert!(scene.pager.register_each());
-    assert_eq!(scene.pager.evict_occupied(pages(16..32), &mut 0), (16 * PAGE, None));
+    assert_eq!(taken(&mut scene, 16..32), (16 * PAGE, false));
     assert_eq!(scene.pager.check(), Ok(()));
     scene.reads_back(pages(0..32), 0);
 }

@@ -85,6 +85,8 @@ pub struct Program {
     pub signals: bool,
     /// The machine swaps.
     pub swaps: bool,
+    /// The kernel makes huge pages.
+    pub huge: bool,
     tcbs: Vec<Tcb>,
     transfers: Vec<Transfer>,
     /// Threads of the census that were always seen in a system call since.
@@ -108,6 +110,7 @@ impl Program {
             habit,
             signals: false,
             swaps: false,
+            huge: false,
             tcbs: Vec::new(),
             transfers: Vec::new(),
             counted: Vec::new(),
@@ -121,7 +124,7 @@ impl Program {
     /// A child of `threads` threads, which are at nothing yet.
     pub fn fork(&self, threads: usize) -> Program {
         let mut child = Program::new(threads, self.pages, self.habit);
-        (child.signals, child.swaps) = (self.signals, self.swaps);
+        (child.signals, child.swaps, child.huge) = (self.signals, self.swaps, self.huge);
         child.contents = self.contents;
         child.lost = self.lost.clone();
         child
@@ -317,6 +320,13 @@ impl World {
     }
 
     fn begin(&mut self, thread: usize) -> Doing {
+        if self.program.huge && self.random.one_in(8) {
+            let range = self.huge_range();
+            return match self.random.below(3) {
+                0 => self.map_huge(thread, range),
+                what => self.touch_all(range, what == 1),
+            };
+        }
         let range = self.range();
         let write = self.random.one_in(2);
         let dice = match self.program.habit {
@@ -385,6 +395,12 @@ impl World {
             100 if !self.held(&range) => self.begin_own(range),
             _ => Doing::Nothing,
         }
+    }
+
+    /// A thread goes through a range.
+    fn touch_all(&self, range: Range<usize>, write: bool) -> Doing {
+        let Range { start: at, end } = range;
+        Doing::Touching(Touch { at, end, write, then: Then::Nothing, since: self.memory.turn })
     }
 
     /// The program ends: thread 0 unmaps everything.

@@ -6,6 +6,7 @@ use super::area::{self, SimArea};
 use super::bugs::Bugs;
 use super::counts::counts_of_area;
 use super::fork::fork;
+use super::huge::HUGE;
 use super::kernel::SimKernel;
 use super::memory::{Content, Memory, Task, Vma};
 use super::own;
@@ -67,6 +68,8 @@ pub struct Plan {
     pub tight: bool,
     /// The machine swaps what it likes of the program and the engine.
     pub swaps: bool,
+    /// The kernel makes huge pages.
+    pub huge: bool,
     /// There is a swap area, of whose writes and reads one in so many fails; 0: none.
     pub area: Option<usize>,
     /// Where there is one: how large the pool may be, in bytes.
@@ -95,6 +98,7 @@ impl Plan {
             damage: 0,
             tight: false,
             swaps: false,
+            huge: false,
             area: None,
             pool: 0,
             advice: false,
@@ -114,6 +118,12 @@ pub struct Tally {
     pub reused: u64,
     pub ahead: u64,
     pub recompressed: u64,
+    /// Huge pages that were filled, that went out whole, and that were taken apart on their way.
+    pub filled: u64,
+    pub huge: u64,
+    pub split: u64,
+    /// That came back whole.
+    pub returned: u64,
     pub events: u64,
     pub lost: usize,
     /// Objects that were written to an area, and read from there.
@@ -134,6 +144,10 @@ impl std::ops::AddAssign for Tally {
         self.reused += other.reused;
         self.ahead += other.ahead;
         self.recompressed += other.recompressed;
+        self.filled += other.filled;
+        self.huge += other.huge;
+        self.split += other.split;
+        self.returned += other.returned;
         self.events += other.events;
         self.lost += other.lost;
         self.written += other.written;
@@ -163,7 +177,7 @@ pub fn world(seed: u64, plan: &Plan) -> World {
     memory.keeps_protection = seed.is_multiple_of(2);
     map_engine(&mut memory, plan);
     let mut program = Program::new(plan.threads, plan.pages, plan.habit);
-    (program.signals, program.swaps) = (plan.signals, plan.swaps);
+    (program.signals, program.swaps, program.huge) = (plan.signals, plan.swaps, plan.huge);
     memory.map(program.space(), program::fresh());
     World {
         random: Random(seed),
@@ -221,6 +235,7 @@ pub type Simulated<'a> = Pager<'a, SimKernel, SimStore>;
 pub fn config(plan: &Plan) -> Config {
     Config {
         inactive: (INACTIVE, plan.inactive_windows * WINDOW),
+        huge_bytes: HUGE,
         bounce: BOUNCE,
         fresh: (FRESH, FRESH_BYTES),
         doorbell: DOORBELL,
@@ -247,6 +262,7 @@ pub fn set_up(pager: &mut Simulated, world: &Shared, plan: &Plan) {
             let dense = plan.pages * PAGE / 12;
             Watermarks { inactive: plan.inactive * WINDOW, dense, ..*pager.marks() }
         }
+        false if plan.huge => Watermarks { inactive: 2 * HUGE, ..marks(plan.pages) },
         false => marks(plan.pages),
     };
     *pager.limit.marks_mut() = marks;
@@ -369,6 +385,10 @@ pub fn live(world: Shared, plan: &Plan, pager: &mut Simulated) -> Tally {
         reused: counts.clean_reused,
         ahead: counts.readahead,
         recompressed: counts.packed,
+        filled: counts.thp_fault_alloc,
+        huge: counts.thp_swpout,
+        split: counts.thp_swpout_fallback,
+        returned: counts.thp_swpin,
         events: counts.events,
         lost: world.borrow().program.lost.len(),
         written: world.borrow().shelves.area.as_ref().map_or(0, |area| area.written),
@@ -446,9 +466,11 @@ fn ended(world: &Shared, pager: &Simulated) {
     assert_eq!(pager.map.next_used(0, 1 << 48), None, "an entry is left");
     assert_eq!(pager.objects.iter().count(), 0, "an object is left");
     assert_eq!(pager.stored_bytes(), 0, "stored pages are counted and not there");
-    let busy = (0..pager.inactive.slots() as u32)
+    let busy = pager
+        .inactive
+        .slots()
         .map(|slot| pager.inactive.slot(slot).used)
-        .filter(|used| !matches!(used, Use::Free | Use::Stock | Use::Opened))
+        .filter(|used| !matches!(used, Use::Free | Use::Stock | Use::Opened | Use::Spent))
         .count();
     assert_eq!(busy, 0, "slots of the inactive list are left");
     assert_eq!(world.borrow().shelves.objects(), 0, "the store keeps an object that nobody names");

@@ -22,14 +22,15 @@ impl SimKernel {
             if page.zero || !wants_swapped && page.swapped {
                 continue;
             }
-            let joins = found > 0 && runs[found - 1].end == at;
+            let huge = world.memory.huge.contains(at);
+            let joins = found > 0 && runs[found - 1].end == at && runs[found - 1].huge == huge;
             if pages == max_pages || !joins && found == runs.len() {
                 return (found, runs[found - 1].end);
             }
             if joins {
                 runs[found - 1].end = at + PAGE;
             } else {
-                runs[found] = Run { start: at, end: at + PAGE, huge: false };
+                runs[found] = Run { start: at, end: at + PAGE, huge };
                 found += 1;
             }
             pages += 1;
@@ -48,6 +49,7 @@ impl SimKernel {
             (is_whole && all.iter().all(|(_, vma)| vma.registered)).then_some(()).ok_or(Errno::ENOENT)
         };
         world.admit(fits)?;
+        world.memory.huge.treat(&range);
         let pages: Vec<usize> = world.memory.pages_in(range).map(|(at, _)| at).collect();
         let mut shared = 0;
         for at in pages {

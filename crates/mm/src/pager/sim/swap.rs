@@ -30,6 +30,7 @@ impl World {
                 let page = self.memory.page_mut(at).expect("listed");
                 page.swapped = true;
                 page.exclusive |= exclusive;
+                self.memory.huge.split(at);
                 self.trace("the machine swaps", [at as u64, 0, 0]);
             }
         }

@@ -161,6 +161,7 @@ impl World {
         );
         self.detach(range.clone());
         for at in range.step_by(PAGE) {
+            self.memory.huge.split(at);
             match (install, self.memory.markers.get(&at)) {
                 (true, None) => {
                     let present = self.memory.remove(at).is_some();
@@ -244,6 +245,7 @@ impl World {
         if !removal.lazily {
             self.detach(step.clone());
         }
+        self.memory.huge.treat(&step);
         for at in step.clone().step_by(PAGE) {
             if removal.lazily && self.memory.page(at).is_some_and(|p| !p.zero && !p.swapped) {
                 let page = self.memory.page_mut(at).expect("there");
