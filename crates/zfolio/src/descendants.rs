@@ -298,11 +298,12 @@ fn not_loaded(pid: u32) -> Reason {
 }
 
 /// True when the library is there for this process and not for that one, which has another root directory or other
-/// mounts. Who may not look says no.
+/// mounts. Who may not look says no. One that ends has no root directory any more, before it is gone itself.
 fn is_hidden(pid: u32, library: &Path) -> bool {
     let is_missing = |path: &Path| fs::symlink_metadata(path).is_err_and(|e| e.kind() == ErrorKind::NotFound);
-    let there = format!("/proc/{pid}/root{}", library.display());
-    is_missing(Path::new(&there)) && !is_missing(library) && Path::new(&format!("/proc/{pid}")).exists()
+    let root = format!("/proc/{pid}/root");
+    let there = format!("{root}{}", library.display());
+    is_missing(Path::new(&there)) && !is_missing(library) && fs::metadata(root).is_ok()
 }
 
 /// What is said of such a process, with what helps.
@@ -335,6 +336,19 @@ mod tests {
     fn found(tree: &mut Tree) -> Vec<Process> {
         tree.look(Instant::now());
         tree.processes.clone()
+    }
+
+    /// Of a process that ends everything is missing, the root directory first.
+    #[test]
+    fn to_who_ends_nothing_is_hidden() {
+        let here = std::env::current_exe().unwrap();
+        let mut child = Command::new("true").spawn().unwrap();
+        while !stat(child.id()).is_some_and(|(_, text)| text.split(' ').next().is_some_and(has_ended)) {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        assert!(Path::new(&format!("/proc/{}", child.id())).exists() && !is_hidden(child.id(), &here));
+        child.wait().unwrap();
+        assert!(!is_hidden(child.id(), &here) && !is_hidden(std::process::id(), &here));
     }
 
     #[test]
