@@ -50,13 +50,18 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             let has_room = self.limit.footprint() + WINDOW <= self.marks().low;
             let slot = if has_room { self.slot_to_load() } else { self.inactive.take_stock() };
             let Some(slot) = slot else { break };
-            self.objects.retain(object, true);
-            self.objects.pin(object);
-            self.ahead.begin(Ahead { slot, to, object, first, is_loaded: false });
-            let fetch = Fetch { slot, at: self.inactive.at(slot), body, first, pages: WINDOW_PAGES };
-            self.objects.store_mut().fetch(fetch);
+            self.begin_fetch(slot, to, object, first);
         }
         self.objects.submit_reads();
+    }
+
+    /// A worker is to load a window, which lies in a row in an object of the pool, onto a slot.
+    pub(super) fn begin_fetch(&mut self, slot: u32, to: usize, object: u32, first: usize) {
+        self.objects.retain(object, true);
+        self.objects.pin(object);
+        self.ahead.begin(Ahead { slot, to, object, first, is_loaded: false });
+        let (at, body) = (self.inactive.at(slot), self.objects.get(object).body);
+        self.objects.store_mut().fetch(Fetch { slot, at, body, first, pages: WINDOW_PAGES });
     }
 
     /// A fault came for a window that is being loaded: takes the job over, or waits for its end.

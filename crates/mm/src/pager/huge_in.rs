@@ -10,8 +10,7 @@
 //! 3. between that look and the move no message is read, and what has been moved is entered before one is.
 
 use crate::fault_queue::Fault;
-use crate::fetch_ahead::Ahead;
-use crate::kernel::{Errno, Fetch, Kernel, Moved, Store, WINDOW_PAGES};
+use crate::kernel::{Errno, Kernel, Moved, Store};
 use crate::pager::Pager;
 use crate::pager::huge::HugeIn;
 use crate::swap_map::{Entry, Kind};
@@ -91,16 +90,10 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 continue;
             }
             let (object, place) = (entry.id(), entry.offset());
-            let body = self.objects.get(object).body;
-            if !matches!(body, Body::Blob { .. }) {
-                continue;
+            if matches!(self.objects.get(object).body, Body::Blob { .. }) {
+                self.inactive.fetch_to(slot, true);
+                self.begin_fetch(slot, to, object, place);
             }
-            self.objects.retain(object, true);
-            self.objects.pin(object);
-            self.ahead.begin(Ahead { slot, to, object, first: place, is_loaded: false });
-            self.inactive.fetch_to(slot, true);
-            let fetch = Fetch { slot, at: self.inactive.at(slot), body, first: place, pages: WINDOW_PAGES };
-            self.objects.store_mut().fetch(fetch);
         }
         Some(first)
     }
