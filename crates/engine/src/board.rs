@@ -8,8 +8,9 @@
 //!                    └──── withdraw ──────────────────────────────────^
 //! ```
 //!
-//! The objects that a worker makes lie in a parcel, of which there are a few. A worker has one before it takes a job,
-//! and gives it away with the result; the pager gives it back when it has taken the objects into the pool. Where a
+//! The objects that a worker makes lie in a parcel with what is to be known of them. There are a few parcels. A worker
+//! has one before it takes a job, and gives it away with the result; the pager gives it back when it has taken the
+//! objects into the pool. Where a
 //! device works on several at a time a worker takes as many jobs of a kind at once, but no more than are its part of
 //! what is put up: all of them are BUSY then, and each has its parcel. While it waits for the device it takes the loads
 //! that are put up meanwhile, one after the other.
@@ -37,10 +38,11 @@ use core::mem::MaybeUninit;
 use core::ops::Range;
 use core::slice;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
-pub use job::{Answer, Hand, Reply, Task, Work};
+use job::Answer;
+pub use job::{Hand, Reply, Task, Work};
 use ring::{Ends, Ring};
 use uffd::{Fd, PAGE, sys};
-use zswap::{BATCH_MAX, PARCEL_MAX_BYTES};
+use zswap::{BATCH_MAX, PARCEL_MAX_BYTES, Packed};
 
 const IDLE: u32 = 0;
 const QUEUED: u32 = 1;
@@ -51,22 +53,20 @@ const DONE: u32 = 3;
 pub const WORKERS_MAX: usize = 4;
 
 /// For each worker one more than it works on, so that it goes on while the pager takes objects in.
-const PARCELS: usize = parcels(BATCH_MAX);
+const PARCELS: usize = parcels(WORKERS_MAX, BATCH_MAX);
 
-/// As many where workers take so many jobs at a time; these are the first of them.
-const fn parcels(most: usize) -> usize {
-    WORKERS_MAX * (most + 1)
+/// As many where there are so many workers, and they take so many jobs at a time; these are the first of them.
+const fn parcels(workers: usize, most: usize) -> usize {
+    workers * (most + 1)
 }
 
-/// Those, by bit.
-const fn parcels_mask(most: usize) -> u64 {
-    (1 << parcels(most)) - 1
-}
 /// How long the pager waits for workers that are to give up rights, and how often it looks.
 const FOLLOW_NS: u64 = 50_000_000;
 const FOLLOW_LOOK_NS: u64 = 50_000;
 
-const PARCEL_BYTES: usize = PARCEL_MAX_BYTES.next_multiple_of(PAGE);
+/// What is to be known of a parcel's objects lies before them.
+const PARCEL_HEAD: usize = size_of::<Packed>().next_multiple_of(64);
+const PARCEL_BYTES: usize = (PARCEL_HEAD + PARCEL_MAX_BYTES).next_multiple_of(PAGE);
 
 struct Cell {
     state: AtomicU32,
@@ -252,41 +252,55 @@ impl Board {
         self.cells[slot as usize].state.load(Acquire) == DONE
     }
 
-    /// The pager takes the answer of a slot whose work is done; `take` gets the bytes of its parcel.
-    pub fn answer<R>(&self, slot: u32, take: impl FnOnce(&Answer, &mut [u8]) -> R) -> R {
+    /// The pager takes the answer of a slot whose work is done; `take` gets the objects of its parcel.
+    pub fn answer<R>(&self, slot: u32, take: impl FnOnce(&Reply, &mut [u8]) -> R) -> R {
         let cell = &self.cells[slot as usize];
         assert_eq!(cell.state.load(Acquire), DONE, "an answer is there before it is taken");
         // SAFETY: the cell is DONE, so the pager's, and the worker has written the answer.
-        let answer = unsafe { (*cell.answer.get()).assume_init_ref() };
+        let answer = unsafe { (*cell.answer.get()).assume_init() };
         let result = match answer {
-            Answer::Packed { parcel, .. } => {
-                // SAFETY: the answer has made it the pager's.
-                let result = take(answer, unsafe { self.parcel(*parcel) });
-                self.free_parcel(*parcel);
+            Answer::Packed { parcel } => {
+                // SAFETY: the answer has made it the pager's, and the worker has written its head.
+                let (packed, objects) = unsafe { (self.head_of(parcel).read(), self.objects_of(parcel)) };
+                let result = take(&Reply::Packed(packed), objects);
+                self.free_parcel(parcel);
                 result
             }
-            Answer::Unpacked(_) => take(answer, &mut []),
+            Answer::Unpacked(sound) => take(&Reply::Unpacked(sound), &mut []),
         };
         cell.state.store(IDLE, Release);
         result
     }
 
-    /// The bytes of a parcel.
+    /// Where it stands what the objects of a parcel are.
+    fn head_of(&self, parcel: u32) -> *mut Packed {
+        assert!((parcel as usize) < PARCELS);
+        (self.parcels + parcel as usize * PARCEL_BYTES) as *mut Packed
+    }
+
+    /// Where the objects of a parcel lie.
     ///
     /// # Safety
     /// It must be the caller's.
     #[expect(clippy::mut_from_ref, reason = "each parcel has one owner at a time")]
-    unsafe fn parcel(&self, parcel: u32) -> &mut [u8] {
-        assert!((parcel as usize) < PARCELS);
-        let at = self.parcels + parcel as usize * PARCEL_BYTES;
-        // SAFETY: inside the mapping; nobody else has it.
-        unsafe { slice::from_raw_parts_mut(at as *mut u8, PARCEL_BYTES) }
+    unsafe fn objects_of(&self, parcel: u32) -> &mut [u8] {
+        // SAFETY: inside the mapping, behind the head; nobody else has it.
+        unsafe {
+            let at = self.head_of(parcel).byte_add(PARCEL_HEAD);
+            slice::from_raw_parts_mut(at.cast(), PARCEL_BYTES - PARCEL_HEAD)
+        }
+    }
+
+    /// Which parcels there are for the workers that are ready, by bit, where one takes so many jobs at a time.
+    fn parcels_mask(&self, most: usize) -> u64 {
+        let ready = self.head.ready.load(Relaxed) as usize;
+        (1 << parcels(ready.clamp(1, WORKERS_MAX), most)) - 1
     }
 
     fn take_parcel(&self, most: usize) -> Option<u32> {
         loop {
             let free = self.head.free.load(Relaxed);
-            let mine = free & parcels_mask(most);
+            let mine = free & self.parcels_mask(most);
             if mine == 0 {
                 return None;
             }

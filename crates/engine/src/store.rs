@@ -3,7 +3,7 @@
 //! The pool is the engine's alone. Workers get addresses and give bytes, and hold nothing that could be left locked.
 
 use crate::areas::SwapAreas;
-use crate::board::{Answer, Board, Work};
+use crate::board::{Board, Reply, Work};
 use crate::maker::Maker;
 use crate::pool::{Mover, PoolMemory};
 use crate::workers::Workers;
@@ -363,8 +363,8 @@ impl Store for PageStore {
         let given = self.take_off(at)?;
         self.cache.pool().backing().lend(*spare);
         let done = board.answer(given.slot, |answer, parcel| match answer {
-            Answer::Packed { packed, .. } => self.take_in(given, packed, parcel),
-            Answer::Unpacked(sound) => Done::Fetched { slot: given.slot, sound: *sound },
+            Reply::Packed(packed) => self.take_in(given, packed, parcel),
+            Reply::Unpacked(sound) => Done::Fetched { slot: given.slot, sound: *sound },
         });
         *spare = self.cache.pool().backing().lend(Spare::default());
         Some(done)

@@ -41,17 +41,11 @@ pub enum Work {
     },
 }
 
-/// What a worker says.
+/// What a worker says, in a job's cell.
 #[derive(Clone, Copy)]
-#[expect(clippy::large_enum_variant, reason = "as for `Work`")]
-pub enum Answer {
-    /// The objects lie in a parcel.
-    Packed {
-        /// What they are.
-        packed: Packed,
-        /// Where they lie.
-        parcel: u32,
-    },
+pub(super) enum Answer {
+    /// The objects lie in this parcel.
+    Packed { parcel: u32 },
     /// The pages are there, if this is true; else the object is damaged.
     Unpacked(bool),
 }
@@ -78,7 +72,7 @@ impl Hand {
 pub struct Task<'a> {
     /// What is asked for.
     pub work: &'a Work,
-    /// Where objects go.
+    /// Where objects go: [`PARCEL_MAX_BYTES`](zswap::PARCEL_MAX_BYTES) at least.
     pub parcel: &'a mut [u8],
     /// What has come of it: to be set.
     pub reply: Reply,
@@ -87,9 +81,9 @@ pub struct Task<'a> {
 }
 
 /// What a worker has made of a job.
-#[expect(clippy::large_enum_variant, reason = "it is copied to its cell at once")]
+#[expect(clippy::large_enum_variant, reason = "it is copied into the parcel at once")]
 pub enum Reply {
-    /// Objects, in its parcel.
+    /// Objects, in the job's parcel.
     Packed(Packed),
     /// Pages, or the object is damaged.
     Unpacked(bool),

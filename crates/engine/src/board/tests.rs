@@ -36,10 +36,10 @@ fn one() -> Hand {
     Hand::new(1)
 }
 
-fn is_answer(number: usize, answer: &Answer, parcel: &[u8]) -> bool {
-    match answer {
-        Answer::Packed { .. } => number.is_multiple_of(2) && parcel[..8] == number.to_le_bytes(),
-        Answer::Unpacked(sound) => number % 2 == 1 && *sound == number.is_multiple_of(3),
+fn is_answer(number: usize, reply: &Reply, parcel: &[u8]) -> bool {
+    match reply {
+        Reply::Packed(_) => number.is_multiple_of(2) && parcel[..8] == number.to_le_bytes(),
+        Reply::Unpacked(sound) => number % 2 == 1 && *sound == number.is_multiple_of(3),
     }
 }
 
@@ -60,7 +60,7 @@ fn a_job_that_is_given_and_withdrawn_many_times_needs_no_worker() {
 
 #[test]
 fn without_a_parcel_no_job_is_begun() {
-    let parcels = parcels(1);
+    let parcels = parcels(1, 1);
     let board = board(2 * parcels);
     for slot in 0..=parcels {
         board.post(slot as u32, work(2 * slot));

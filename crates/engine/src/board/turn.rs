@@ -1,7 +1,7 @@
 //! A worker's turn at the board, and its sleep between turns.
 
 use super::job::{Answer, Hand, Reply, Task, Work};
-use super::{BUSY, Board, DONE, QUEUED, parcels_mask};
+use super::{BUSY, Board, DONE, QUEUED};
 use core::sync::atomic::Ordering::*;
 use uffd::sys;
 use zswap::BATCH_MAX;
@@ -15,7 +15,7 @@ impl Board {
         // SAFETY: the cell is BUSY, so this worker's, and the pager has written the work.
         let work = unsafe { (*cell.work.get()).assume_init_ref() };
         // SAFETY: the caller has taken the parcel.
-        Some(Task { work, parcel: unsafe { self.parcel(own) }, reply: Reply::Unpacked(false), slot, own })
+        Some(Task { work, parcel: unsafe { self.objects_of(own) }, reply: Reply::Unpacked(false), slot, own })
     }
 
     /// A worker's turn: takes a job, or several of a kind where it works on several at a time, and has `act` do them.
@@ -78,7 +78,11 @@ impl Board {
     /// A worker has done a job. Its parcel, unless it goes with the answer, is the next one, or free if there is one.
     fn end_task(&self, Task { reply, slot, own, .. }: Task<'_>, next: &mut Option<u32>) {
         let answer = match reply {
-            Reply::Packed(packed) => Answer::Packed { packed, parcel: own },
+            Reply::Packed(packed) => {
+                // SAFETY: the parcel is this worker's, and begins with room for it.
+                unsafe { self.head_of(own).write(packed) };
+                Answer::Packed { parcel: own }
+            }
             Reply::Unpacked(sound) => {
                 match next {
                     None => *next = Some(own),
@@ -114,7 +118,7 @@ impl Board {
         if starves {
             self.head.starving.fetch_or(own, SeqCst);
         }
-        let has_none = || self.head.free.load(SeqCst) & parcels_mask(hand.most) == 0;
+        let has_none = || self.head.free.load(SeqCst) & self.parcels_mask(hand.most) == 0;
         let nothing_to_do = (idle || starves && has_none()) && !self.is_to_follow(number);
         if nothing_to_do && self.head.stop.load(SeqCst) == 0 {
             let _ = sys::futex_wait(calls.as_ptr(), seen, Some(timeout_ns), true);
