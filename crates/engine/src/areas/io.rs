@@ -15,11 +15,15 @@ use core::ops::Range;
 use core::slice;
 use swap::area::{Area, FileArea};
 use swap::{CLUSTER, SLOT};
-use uffd::sys::{self, Errno, Fd};
+use uffd::sys::{self, Errno, Fd, consts::MADV_DONTNEED};
 use zswap::objects::{BATCH_BYTES, BATCHES, Read};
 
 /// How many requests read at a time; more wait for a buffer.
 const READS: usize = 32;
+
+/// So many bytes of a buffer stay when its request has ended: what single pages take. The rest goes back to the kernel,
+/// since the program lacks it until the next batch is written, or the next window read.
+const KEPT_BYTES: usize = 2 * SLOT;
 
 /// Writes in a row that an area may refuse until no more is written there.
 pub const REFUSALS: u32 = 8;
@@ -78,6 +82,8 @@ pub struct AreaIo {
     reads: [Option<Together>; READS],
     /// Of which some reads have not been told yet: its buffer, and what came of it.
     told: Option<(usize, Result<(), Errno>)>,
+    /// Of the buffer of the last read that was told, what is of no use once its bytes have been looked at.
+    spent: Option<Range<usize>>,
     /// In which area each batch goes.
     writes: [usize; BATCHES],
     /// What is not with the queue yet.
@@ -101,7 +107,19 @@ impl AreaIo {
         let incoming = arena::map_apart(READS * TOGETHER_BYTES, SLOT)?;
         let (reads, writes) = ([const { None }; READS], [0; BATCHES]);
         let (waiting, refused, fates) = (Waiting::default(), VecDeque::new(), Fates::default());
-        Some(AreaIo { queue, areas, outgoing, incoming, reads, told: None, writes, waiting, refused, fates })
+        Some(AreaIo {
+            queue,
+            areas,
+            outgoing,
+            incoming,
+            reads,
+            told: None,
+            spent: None,
+            writes,
+            waiting,
+            refused,
+            fates,
+        })
     }
 
     /// Test mode: from now on requests end as these say.
@@ -158,6 +176,7 @@ impl AreaIo {
 
     /// Has begin what was put up, as far as there are buffers.
     pub fn submit(&mut self) {
+        self.give_back_spent();
         while let Some(buffer) = self.reads.iter().position(Option::is_none)
             && let Some(together) = self.waiting.take()
         {
@@ -183,6 +202,7 @@ impl AreaIo {
 
     /// What has ended. Where an object's bytes are in its buffer holds until the next call of anything.
     pub fn next(&mut self) -> Option<Ended> {
+        self.give_back_spent();
         if let Some(ended) = self.next_told() {
             return Some(ended);
         }
@@ -202,6 +222,9 @@ impl AreaIo {
             Ok(()) => one.refusals = 0,
             Err(errno) => (one.refusals, one.errno) = (one.refusals.saturating_add(1), errno),
         }
+        // Before anybody hears of it, who would have it written to.
+        let buffer = self.outgoing + number * BATCH_BYTES;
+        self.give_back(buffer..buffer + BATCH_BYTES);
         Some(Ended::Written(number, result))
     }
 
@@ -212,9 +235,27 @@ impl AreaIo {
         let (reading, offset) = together.pop().expect("no request is without a read");
         let at = buffer * TOGETHER_BYTES + offset;
         if together.is_empty() {
+            let begin = self.incoming + buffer * TOGETHER_BYTES;
+            self.spent = Some(begin + KEPT_BYTES..begin + together.slots().len() * SLOT);
             (self.reads[buffer], self.told) = (None, None);
         }
         Some(Ended::Read(reading, result.map(|()| Bytes(at..at + reading.read.place.bytes as usize))))
+    }
+
+    /// Gives back the buffer of the read that was told last. Nobody looks at its bytes any more, and no request has
+    /// it: one begins after this.
+    fn give_back_spent(&mut self) {
+        if let Some(spent) = self.spent.take() {
+            self.give_back(spent);
+        }
+    }
+
+    /// Gives memory of a buffer that no request has back to the kernel.
+    fn give_back(&self, Range { start, end }: Range<usize>) {
+        if start < end {
+            // SAFETY: of a buffer, whose contents are of no use any more. Where the kernel refuses they stay.
+            let _ = unsafe { sys::madvise(start, end - start, MADV_DONTNEED) };
+        }
     }
 
     /// The next request that has ended, as it is to be told.
@@ -235,6 +276,13 @@ impl AreaIo {
                 return Some(ending);
             }
         }
+    }
+
+    /// Where all buffers are: those of writes, and those of reads.
+    #[cfg(test)]
+    pub fn buffers(&self) -> [Range<usize>; 2] {
+        let of = |at: usize, bytes: usize| at..at + bytes;
+        [of(self.outgoing, BATCHES * BATCH_BYTES), of(self.incoming, READS * TOGETHER_BYTES)]
     }
 
     /// All of a buffer whose read has ended.

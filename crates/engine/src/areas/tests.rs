@@ -5,6 +5,8 @@ use memcg::AreaSetting;
 use std::cell::RefCell;
 use swap::Place;
 use swap::seal::TAG;
+use uffd::PAGE;
+use uffd::pagemap::Pagemap;
 use zswap::objects::{Body, Piece};
 
 const CLUSTERS: usize = 3;
@@ -162,6 +164,28 @@ fn what_is_written_is_read_and_nothing_else_is_taken_for_it() {
     assert_eq!(read(&mut areas, first, tag), Err(Damaged::Unread(Errno::EIO)));
     let AreaCounts { out, lost, .. } = areas.take_counts();
     assert_eq!((out, lost), (batch.bytes().div_ceil(SLOT) as u64, 5));
+}
+
+/// What buffers hold is missing in the program.
+#[test]
+fn a_buffer_holds_little_once_its_request_has_ended() {
+    let run = Run::new();
+    let mut areas = run.open();
+    let mut slots = areas.slots(&run.settings);
+    let mut batch = batch(&mut slots, &[65_900, 300]);
+    let pagemap = Pagemap::open().unwrap();
+    let buffers = areas.io.buffers();
+    let held = |areas: &mut SwapAreas| {
+        // One look more, since the last one's bytes stay until then.
+        assert!(areas.next_done(|_, _| Came::Not).is_none());
+        buffers.clone().map(|pages| pages.step_by(PAGE).filter(|at| pagemap.is_present(*at).unwrap()).count())
+    };
+    assert!(write(&mut areas, &mut batch));
+    assert_eq!(held(&mut areas), [0, 0]);
+    for piece in &batch.pieces {
+        read(&mut areas, piece.place, piece.tag).unwrap();
+    }
+    assert_eq!(held(&mut areas), [0, 2]);
 }
 
 #[test]
