@@ -53,7 +53,9 @@ fn main() {
     println!("cargo::rerun-if-changed={}", order.display());
     let map = out.join("zfolio.map");
     fs::write(&map, format!("{{ global: {}; local: *; }};\n", EXPORTS.join("; "))).expect("OUT_DIR is ours");
-    println!("cargo::rerun-if-changed={}", crates.join("../Cargo.lock").display());
+    for file in ["../Cargo.toml", "../Cargo.lock"] {
+        println!("cargo::rerun-if-changed={}", crates.join(file).display());
+    }
     println!("cargo::rerun-if-changed=build.rs");
 
     let archive = compile(&out.join("libzfolio"));

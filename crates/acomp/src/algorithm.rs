@@ -7,6 +7,7 @@ use core::fmt;
 use core::ops::RangeInclusive;
 
 use crate::device::Form;
+use crate::part::Part;
 use crate::request::Error;
 use crate::stream::Stream;
 
@@ -31,6 +32,8 @@ pub struct Algorithm {
     pub(crate) open: fn(i32, usize) -> Opened,
     /// The same for streams with a dictionary, if it takes any.
     pub(crate) with_dictionary: Option<WithDictionary>,
+    /// What of the code only some compressors run, and this one does at this level, with a dictionary or without.
+    pub(crate) part: fn(i32, bool) -> Option<Part>,
     /// Whether it is for a device, which takes parameters ([`Device`](crate::Device)).
     pub(crate) takes_device: bool,
 }

@@ -5,6 +5,7 @@ use core::fmt;
 
 use crate::algorithm::Algorithm;
 use crate::device::Device;
+use crate::part::Part;
 use crate::registry::ALGORITHMS;
 
 /// What comes before the parameter's value.
@@ -85,6 +86,11 @@ impl Compressor {
     /// How its device is used, if it is for one.
     pub fn device(&self) -> Device {
         self.device
+    }
+
+    /// What of the code only some compressors run, and this one does.
+    pub fn part(&self) -> Option<Part> {
+        (self.algorithm.part)(self.level, self.has_dictionary)
     }
 
     /// True when it gives up on noise by itself, in a small part of the time that it takes for what shrinks: a look

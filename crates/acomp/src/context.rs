@@ -27,7 +27,8 @@ impl Context {
     /// # Errors
     ///
     /// [`Error::NoMemory`]; [`Error::UnitTooLong`] if `unit_max` is more than [`UNIT_MAX_BYTES`];
-    /// [`Error::NoDictionary`] if the compressor has a dictionary: [`Context::with_dictionary`] takes it.
+    /// [`Error::NoDictionary`] if the compressor has a dictionary: [`Context::with_dictionary`] takes it;
+    /// [`Error::NoCode`] if this process's library was written without what it runs.
     pub fn new(compressor: Compressor, unit_max: usize) -> Result<Context, Error> {
         Context::with_dictionary(compressor, unit_max, &[])
     }
@@ -44,6 +45,9 @@ impl Context {
         dictionary: &[u8],
     ) -> Result<Context, Error> {
         check_length(unit_max, UNIT_MAX_BYTES)?;
+        if compressor.part().is_some_and(|part| !part.is_there()) {
+            return Err(Error::NoCode);
+        }
         let level = compressor.level();
         let stream = match &compressor.algorithm.with_dictionary {
             Some(with) if compressor.has_dictionary() => (with.open)(level, unit_max, dictionary)?,

@@ -14,6 +14,7 @@ use core::ffi::{c_int, c_uint, c_void};
 use core::ptr::{NonNull, null_mut};
 
 use crate::algorithm::{Algorithm, Parameter};
+use crate::part::Part;
 use crate::request::{Error, Outcome};
 use crate::stream::Stream;
 use crate::workspace::Workspace;
@@ -25,6 +26,7 @@ pub(crate) static ALGORITHM: Algorithm = Algorithm {
     description: "nearly as dense as zstd and slower, in the format that accelerators write; a larger LEVEL is denser and slower",
     gives_up_early: |_| false,
     open: |level, unit_max| Ok(Box::new(Deflate::open(level, unit_max)?)),
+    part: |_, _| Some(Part::Deflate),
     takes_device: false,
     with_dictionary: None,
 };

@@ -9,6 +9,7 @@ use alloc::sync::Arc;
 
 use crate::algorithm::{Algorithm, Parameter};
 use crate::deflate::Inflate;
+use crate::part::Part;
 use crate::request::Batch;
 use crate::request::{Error, Outcome};
 use crate::stream::Stream;
@@ -28,6 +29,7 @@ pub(crate) static ALGORITHM: Algorithm = Algorithm {
     open: |mode, unit_max| {
         Ok(Box::new(DeflateIaa { cpu: Cpu(Inflate::open(unit_max)?, mode), unit_max, device: None }))
     },
+    part: |_, _| Some(Part::Deflate),
     takes_device: true,
     with_dictionary: None,
 };

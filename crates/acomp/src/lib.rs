@@ -37,7 +37,7 @@
 //! - [`mod@pending`]: a batch under way
 //! - `algorithm`: what is known of one; `registry`: the list of them
 //! - `stream`: what an algorithm implements
-//! - `workspace`: the memory that an algorithm works in
+//! - `workspace`: the memory that an algorithm works in; `part`: code that only some of them run
 //! - `lz4`, `lz4hc`, `zstd`, `deflate`: the algorithms over a C library
 //! - `deflate_iaa`: deflate by Intel's accelerator, or as it does it
 //! - [`mod@device`]: how devices are used, parsed and printed
@@ -60,6 +60,7 @@ mod lz4;
 mod lz4hc;
 mod lzo;
 mod nx842;
+mod part;
 pub mod pending;
 mod registry;
 pub mod request;
@@ -74,6 +75,7 @@ pub use deflate_iaa::open_device;
 pub use device::{Device, QUEUES_MAX};
 pub use iaa::doors;
 pub use kind::Kind;
+pub use part::Part;
 pub use pending::Pending;
 pub use registry::ALGORITHMS;
 pub use request::{Batch, CompressRequest, DecompressRequest, Error, Outcome};

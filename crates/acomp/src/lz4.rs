@@ -24,6 +24,7 @@ pub(crate) static ALGORITHM: Algorithm = Algorithm {
     // 2.4 µs for 64 KiB of noise, and 75 for a heap.
     gives_up_early: |_| true,
     open: |acceleration, _| Ok(Box::new(Lz4::open(ALGORITHM.name, CALLS, acceleration)?)),
+    part: |_, _| None,
     takes_device: false,
     with_dictionary: None,
 };

@@ -13,6 +13,7 @@ use core::ffi::{c_char, c_int, c_void};
 
 use crate::algorithm::{Algorithm, Parameter};
 use crate::lz4::{Calls, Lz4};
+use crate::part::Part;
 
 /// LZ4HC's line in the registry.
 pub(crate) static ALGORITHM: Algorithm = Algorithm {
@@ -21,6 +22,7 @@ pub(crate) static ALGORITHM: Algorithm = Algorithm {
     description: "slow to write and the fastest to read, for memory that is read again and again; a larger LEVEL is denser and slower",
     gives_up_early: |_| false,
     open: |level, _| Ok(Box::new(Lz4::open(ALGORITHM.name, CALLS, level)?)),
+    part: |_, _| Some(Part::Lz4hc),
     takes_device: false,
     with_dictionary: None,
 };

@@ -38,6 +38,7 @@ pub(crate) static ALGORITHM: Algorithm = Algorithm {
     description: "a little denser than lz4, and slower out and back",
     gives_up_early: |_| true,
     open: |_, _| Ok(Box::new(Lzo(Encoder::new(Version::Original)?))),
+    part: |_, _| None,
     takes_device: false,
     with_dictionary: None,
 };
@@ -49,6 +50,7 @@ pub(crate) static ALGORITHM_RLE: Algorithm = Algorithm {
     description: "lzo with runs of zeros, for memory that holds many",
     gives_up_early: |_| true,
     open: |_, _| Ok(Box::new(Lzo(Encoder::new(Version::Rle)?))),
+    part: |_, _| None,
     takes_device: false,
     with_dictionary: None,
 };

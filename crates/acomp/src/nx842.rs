@@ -40,6 +40,7 @@ pub(crate) static ALGORITHM: Algorithm = Algorithm {
     description: "slower and less dense than lz4 without IBM's hardware, for comparison with machines that have it",
     gives_up_early: |_| false,
     open: |_, _| Ok(Box::new(Nx842(Encoder::new()?))),
+    part: |_, _| None,
     takes_device: false,
     with_dictionary: None,
 };

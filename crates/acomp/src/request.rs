@@ -72,6 +72,8 @@ pub enum Error {
     Damaged,
     /// The dictionary is empty, too long or damaged.
     NoDictionary,
+    /// What the compressor runs is not in this process's library ([`Part`](crate::Part)).
+    NoCode,
     /// The algorithm failed for a reason of its own, which no input should be able to bring about.
     Algorithm {
         /// Its name.
@@ -91,6 +93,7 @@ impl fmt::Display for Error {
             }
             Error::Damaged => f.write_str("the compressed object is damaged"),
             Error::NoDictionary => f.write_str("the dictionary is empty, too long or damaged"),
+            Error::NoCode => f.write_str("the library was written without this compressor's code"),
             Error::Algorithm { name, code } => write!(f, "{name} failed with its error {code}"),
         }
     }

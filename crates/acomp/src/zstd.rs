@@ -23,10 +23,11 @@ use zstd_sys::{
     ZSTD_cParameter, ZSTD_compress2, ZSTD_dParameter, ZSTD_decompressBegin_usingDDict,
     ZSTD_decompressContinue, ZSTD_decompressDCtx, ZSTD_estimateCCtxSize_usingCParams, ZSTD_estimateDCtxSize,
     ZSTD_format_e, ZSTD_getCParams, ZSTD_getErrorCode, ZSTD_getFrameHeader_advanced, ZSTD_initStaticCCtx,
-    ZSTD_initStaticDCtx, ZSTD_isError, ZSTD_nextSrcSizeToDecompress,
+    ZSTD_initStaticDCtx, ZSTD_isError, ZSTD_nextSrcSizeToDecompress, ZSTD_strategy,
 };
 
 use crate::algorithm::{Algorithm, Parameter, WithDictionary};
+use crate::part::Part;
 use crate::request::{Error, Outcome};
 use crate::stream::Stream;
 use crate::workspace::Workspace;
@@ -41,6 +42,7 @@ pub(crate) static ALGORITHM: Algorithm = Algorithm {
     // for negative levels.
     gives_up_early: |level| level < 0,
     open: |level, unit_max| Ok(Box::new(Zstd::open(level, unit_max, None)?)),
+    part: |level, has_dictionary| (has_dictionary || !is_fast(level)).then_some(Part::ZstdSearch),
     takes_device: false,
     with_dictionary: Some(WithDictionary {
         open: |level, unit_max, dictionary| {
@@ -203,6 +205,13 @@ fn areas(level: i32, unit_max: usize, has_dictionary: bool) -> [usize; 3] {
     }
     // SAFETY: it returns a constant.
     [cctx_bytes, unsafe { ZSTD_estimateDCtxSize() }, unit_max]
+}
+
+/// True for a level at which units of every length are searched by zstd's fast strategy.
+fn is_fast(level: i32) -> bool {
+    // SAFETY: it computes from its arguments alone.
+    let strategy = |bytes: usize| unsafe { ZSTD_getCParams(level, bytes as u64, 0) }.strategy;
+    TIERS_BYTES.into_iter().all(|bytes| strategy(bytes) == ZSTD_strategy::ZSTD_fast)
 }
 
 /// The content's length that a frame's header states; none if it states none or is no header.

@@ -1,7 +1,10 @@
 //! What the devices of deflate-iaa have done for a run: counters that all workers of all processes add to.
 
+use base::PAGE;
+use base::sys::{self, consts::MADV_POPULATE_WRITE};
 use core::array::from_fn;
-use core::sync::atomic::{AtomicU64, Ordering::*};
+use core::mem::offset_of;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 /// Queues that are told apart, of all devices together; a run that uses more has the others counted nowhere.
 pub const QUEUES: usize = 128;
@@ -34,6 +37,10 @@ struct Queue {
     counters: [AtomicU64; QUEUE_COUNTERS],
 }
 
+/// How much of [`Accelerator`] has room in the file before the first process begins: all but the counters of CPUs,
+/// which get theirs as they are needed.
+pub(crate) const ROOM_BYTES: usize = offset_of!(Accelerator, cpus);
+
 /// Counters of a run. All only grow.
 #[repr(C)]
 pub struct Accelerator {
@@ -41,6 +48,8 @@ pub struct Accelerator {
     workers: [AtomicU64; 3],
     reasons: [AtomicU64; REASONS],
     queues: [Queue; QUEUES],
+    /// From here on no CPU's counters were ever touched.
+    cpus_end: AtomicU32,
     cpus: [[AtomicU64; CPU_COUNTERS]; CPUS],
 }
 
@@ -84,14 +93,34 @@ impl Accelerator {
         named.map(|(name, queue)| ((name >> 32) as u32, name as u32, read(&queue.counters)))
     }
 
-    /// Adds to a CPU's counters.
+    /// Adds to a CPU's counters, where there is room for them in the file.
     pub fn add_cpu(&self, cpu: usize, more: [u64; CPU_COUNTERS]) {
-        add(&self.cpus[cpu % CPUS], more);
+        let cpu = cpu % CPUS;
+        if self.has_room(cpu) {
+            add(&self.cpus[cpu], more);
+        }
+    }
+
+    /// True where a CPU's counters can be touched: the kernel has pages for all up to them, or has found some now. To
+    /// touch one without room in a full file system would end the process by SIGBUS.
+    fn has_room(&self, cpu: usize) -> bool {
+        let from = (self.cpus_end.load(Acquire) as usize).min(CPUS);
+        if cpu < from {
+            return true;
+        }
+        let new = self.cpus[from..=cpu].as_ptr_range();
+        let pages = new.start as usize / PAGE * PAGE..(new.end as usize).next_multiple_of(PAGE);
+        let is_there = sys::madvise_keep(pages.start, pages.len(), MADV_POPULATE_WRITE).is_ok();
+        if is_there {
+            self.cpus_end.fetch_max(cpu as u32 + 1, Release);
+        }
+        is_there
     }
 
     /// All CPUs that asked for anything, and their counters.
     pub fn cpus(&self) -> impl Iterator<Item = (usize, [u64; CPU_COUNTERS])> {
-        self.cpus.iter().map(read).enumerate().filter(|(_, counts)| counts.iter().any(|&count| count > 0))
+        let touched = &self.cpus[..(self.cpus_end.load(Acquire) as usize).min(CPUS)];
+        touched.iter().map(read).enumerate().filter(|(_, counts)| counts.iter().any(|&count| count > 0))
     }
 
     /// Adds to the reasons.

@@ -65,7 +65,7 @@ use division::Division;
 use tunables::Tunables;
 
 /// "zfolio" and the version of this layout; both sides refuse any other.
-pub const MAGIC: u64 = 0x7a66_6f6c_696f_000e;
+pub const MAGIC: u64 = 0x7a66_6f6c_696f_000f;
 
 /// How many processes of a run can be managed at the same time.
 pub const SLOTS: usize = 512;
@@ -125,7 +125,7 @@ const _: () =
 /// [`fixed_bytes`].
 pub const ROOMS: [Range<usize>; 2] = [
     FIXED_BYTES..offset_of!(Memcg, slots) + SLOTS_AT_ONCE * size_of::<Slot>(),
-    offset_of!(Memcg, current)..size_of::<Memcg>(),
+    offset_of!(Memcg, current)..offset_of!(Memcg, accelerator) + accelerator::ROOM_BYTES,
 ];
 
 /// How much of the first [`FIXED_BYTES`] is written where the user's dictionary has this length.

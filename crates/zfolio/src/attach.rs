@@ -21,8 +21,8 @@ mod threads;
 
 use crate::causes::Cause;
 use crate::elf::{self, Symbol};
+use crate::library::LIBRARY;
 use crate::ptrace::{self, EVENT_STOP, Registers, Tracee};
-use crate::rundir::LIBRARY;
 use crate::sys::Pid;
 use registers::{CODE_64, STACK_64, entering, forget_time, make_again, own_return};
 use std::fs;

@@ -1,14 +1,23 @@
 //! What a run's objects are made by: what it has begun with, or what was set since.
 
+use crate::library;
 use acomp::Kind;
 use memcg::Memcg;
 use std::fmt;
+use std::path::Path;
 use std::sync::atomic::Ordering::*;
 use zswap::Choice;
 
 /// What makes new objects in a run; `None` where its page says nothing that is known.
 pub fn now(memcg: &Memcg) -> Option<Choice> {
     Choice::now(memcg.settings.compressor.as_str(), memcg.tunables.compressor.load(Acquire))
+}
+
+/// Has the library of the run in this directory have what runs where this word is [set](set). The error is one line.
+pub fn prepare(memcg: &Memcg, dir: &Path, word: u64) -> Result<(), String> {
+    let choice = Choice::now(memcg.settings.compressor.as_str(), word);
+    let prepared = choice.map_or(Ok(()), |choice| library::complete(dir, choice));
+    prepared.map_err(|e| format!("compressor: its code cannot be written: {e}"))
 }
 
 /// Has new objects made by what this word says, which is [`Choice::word`]'s, or 0: what the run has begun with.

@@ -49,6 +49,9 @@ const LONGEST: Duration = Duration::from_secs(86_400);
 /// Exit status: what was asked for is wrong.
 const WRONG: u8 = 2;
 
+/// Exit status: it cannot be had.
+const CANNOT: u8 = 1;
+
 /// What came of a request: engines may work for it.
 type Act = ask::Act<Shrink>;
 
@@ -71,8 +74,10 @@ impl ControlSocket {
     /// Serves from now on, in a thread of its own, until the process ends.
     pub fn serve(&mut self, memcg: &'static Memcg, memory: Memory) -> io::Result<()> {
         let Some(listener) = self.waiting.take() else { return Ok(()) };
-        let serve =
-            move || Server::new(listener, sys::effective_user(), |line| act(memcg, &memory, line)).serve();
+        let dir = self.path.parent().map(PathBuf::from).unwrap_or_default();
+        let serve = move || {
+            Server::new(listener, sys::effective_user(), |line| act(memcg, &memory, &dir, line)).serve()
+        };
         thread::Builder::new().name("zfolio-control".into()).stack_size(STACK).spawn(serve).map(drop)
     }
 }
@@ -83,14 +88,14 @@ impl Drop for ControlSocket {
     }
 }
 
-/// Does what a line asks for.
-fn act(memcg: &'static Memcg, memory: &Memory, line: &[u8]) -> Act {
+/// Does what a line asks for, of the run in this directory.
+fn act(memcg: &'static Memcg, memory: &Memory, dir: &Path, line: &[u8]) -> Act {
     let Request { task, pid, start } = match Request::parse(line) {
         Ok(request) => request,
         Err(why) => return Act::Done(Answer::error(WRONG, why)),
     };
     let subject = Subject::find(memcg, pid, start);
-    let run = Run { memcg, memory, subject };
+    let run = Run { memcg, memory, dir, subject };
     match task {
         Task::List => Act::Done(list(&run)),
         Task::Set(values) => Act::Done(set(&run, &values)),
@@ -128,6 +133,9 @@ fn set(run: &Run, values: &[(String, String)]) -> Answer {
             Err(why) => return Answer::error(WRONG, printable(&why)),
         }
     }
+    if let Err(why) = changes.iter().try_for_each(|change| run.prepare(change)) {
+        return Answer::error(CANNOT, why);
+    }
     changes.iter().for_each(|change| run.apply(change));
     let line = |change: &tunables::Change| {
         let tunable = change.tunable();
@@ -157,7 +165,7 @@ mod tests {
     fn answer(memcg: &'static Memcg, task: Task, pid: u32) -> Answer {
         let memory = Memory { ram_bytes: 8 << 30, cgroup: None, may_swap: false };
         let line = Request { task, pid, start: 1 }.line();
-        match act(memcg, &memory, line.as_bytes()) {
+        match act(memcg, &memory, Path::new("/nowhere"), line.as_bytes()) {
             Act::Done(answer) => answer,
             Act::Begun(_) => panic!("{line}"),
         }
@@ -175,6 +183,8 @@ mod tests {
         assert_eq!(answer, Answer::error(2, "max_compression_ratio=0: expected 1 to 100"));
         let answer = set_to(memcg, &[("memory", "64M"), ("memory", "65M")]);
         assert_eq!(answer, Answer::error(2, "memory is set twice"));
+        let answer = set_to(memcg, &[("memory", "64M"), ("compressor", "lz4hc")]);
+        assert!(answer.error.is_some_and(|why| why.starts_with("compressor: its code cannot be written: ")));
         assert_eq!(memcg.max_bytes.load(Relaxed), 1 << 30);
         let answer = set_to(memcg, &[("memory", "64M"), ("max_compression_ratio", "50")]);
         assert_eq!(answer, Answer::lines(vec!["memory=64M".into(), "max_compression_ratio=50".into()]));

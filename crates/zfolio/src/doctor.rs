@@ -10,9 +10,10 @@ use crate::cgroup::Memory;
 use crate::check::{Check, Remedy, Verdict};
 use crate::glibc;
 use crate::kernels::{self, Needs};
+use crate::library::LIBRARY;
 use crate::out;
 use crate::probe::{self, Refused, Way};
-use crate::rundir::{LIBRARY, RunDir};
+use crate::rundir::RunDir;
 use crate::swap::Swap;
 use crate::sys;
 use circumstances::{

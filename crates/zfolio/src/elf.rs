@@ -85,9 +85,23 @@ pub fn symbol(file: &[u8], name: &str) -> Option<Symbol> {
     Some(Symbol { at, size, bytes: bytes.unwrap_or_default().to_vec() })
 }
 
+/// A library as loaders need it: without the table of sections and what only that names, which lie behind all that is
+/// loaded. `None` for what is no such file.
+pub fn as_loaded(file: &[u8]) -> Option<Vec<u8>> {
+    let elf = ElfFile64::<LittleEndian>::parse(file).ok()?;
+    let end = elf.segments().map(|segment| segment.file_range()).map(|(at, bytes)| at + bytes).max()?;
+    let mut loaded = file.get(..end as usize)?.to_vec();
+    let (header, _) = object::pod::from_bytes_mut::<FileHeader64<LittleEndian>>(&mut loaded).ok()?;
+    header.e_shoff.set(LittleEndian, 0);
+    header.e_shnum.set(LittleEndian, 0);
+    header.e_shstrndx.set(LittleEndian, elf::SHN_UNDEF);
+    Some(loaded)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::library::LIBRARY;
     use std::path::PathBuf;
     use std::process::Command;
 
@@ -143,5 +157,17 @@ mod tests {
         assert_eq!(kind_of(b"", "empty").unwrap(), Elf::No);
         assert_eq!(kind_of(b"#!/bin/sh\n", "script").unwrap(), Elf::No);
         assert!(kind_of(b"\x7fELF\x02\x01\x01", "cut").is_err());
+    }
+
+    #[test]
+    fn a_library_is_loaded_without_its_sections() {
+        let loaded = as_loaded(LIBRARY).unwrap();
+        assert!(loaded.len() < LIBRARY.len());
+        let header = size_of::<FileHeader64<LittleEndian>>();
+        assert_eq!(loaded[header..], LIBRARY[header..loaded.len()]);
+        let elf = ElfFile64::<LittleEndian>::parse(&*loaded).unwrap();
+        assert_eq!(elf.sections().count(), 0);
+        assert!(elf.segments().all(|segment| segment.data().is_ok()));
+        assert_eq!(as_loaded(b"no library"), None);
     }
 }

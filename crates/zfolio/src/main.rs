@@ -64,6 +64,7 @@ mod glibc;
 mod growth;
 mod handover;
 mod kernels;
+mod library;
 mod lines;
 mod metrics;
 mod out;

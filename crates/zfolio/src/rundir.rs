@@ -27,31 +27,20 @@
 use crate::cgroup::Memory;
 use crate::control_socket::ControlSocket;
 use crate::handover::{AreaFiles, Handover};
-use crate::{blank, sys};
+use crate::{library, sys};
 use anyhow::{Context, Result, bail};
 use memcg::{Memcg, Settings};
 use std::ffi::{CStr, OsString};
-use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::fs::{self, DirBuilder, File, Permissions};
 use std::hash::{BuildHasher, RandomState};
-use std::io::Write;
-use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
-use uffd::PAGE;
-
-/// The library, built by build.rs from the crate `libzfolio`.
-pub static LIBRARY: &[u8] = include_bytes!(env!("ZFOLIO_LIBRARY"));
+use zswap::Choice;
 
 /// What the names of such directories begin with.
 pub const PREFIX: &str = "zfolio-";
-
-/// What glibc's loader may call the platform of a 64-bit process: the kernel's name for it, or glibc's own for certain
-/// processors of Intel.
-const PLATFORMS: [&str; 3] = ["x86_64", "haswell", "xeon_phi"];
-
-/// The same for a 32-bit process, what the kernel says first.
-const PLATFORMS_32: [&str; 3] = ["i686", "i586", "i386"];
 
 /// A run's directory; removed when dropped, unless kept.
 pub struct RunDir {
@@ -92,15 +81,17 @@ impl RunDir {
         }
         sweep(parent);
         let (path, lock) = make(parent)?;
+        let parts = library::parts_of(Choice::parse(settings.compressor.as_str()).ok());
         let fill = || -> Result<(File, &'static mut Memcg)> {
-            write_libraries(&path, library).context("cannot write libzfolio.so")?;
-            let page = new_file(&path.join(memcg::PAGE_FILE), 0o600)?;
+            library::write(&path, library, parts).context("cannot write libzfolio.so")?;
+            let page = library::new_file(&path.join(memcg::PAGE_FILE), 0o600)?;
             // While it is empty: who looks for dead runs by the page's lock alone leaves an empty one be.
             sys::share_lock(&page);
-            let fixed = new_file(&path.join(memcg::FIXED_FILE), 0o600)?;
+            let fixed = library::new_file(&path.join(memcg::FIXED_FILE), 0o600)?;
             sys::allocate(&fixed, 0..memcg::fixed_bytes(dictionary.len()))
                 .and_then(|()| fixed.set_len(memcg::FIXED_BYTES as u64))
                 .and_then(|()| memcg::ROOMS.into_iter().try_for_each(|range| sys::allocate(&page, range)))
+                .and_then(|()| page.set_len(size_of::<Memcg>() as u64))
                 .context("no room for the run's shared page")?;
             for mib in 0..=GROWN_MIB {
                 symlink(memcg::PAGE_FILE, page_in(&path, mib))?;
@@ -256,43 +247,6 @@ fn loadable(dir: &Path) -> bool {
     !dir.as_os_str().as_encoded_bytes().iter().any(|byte| b" :".contains(byte))
 }
 
-/// Writes the library, the empty one for 32-bit processes, and the names by which loaders find them.
-fn write_libraries(dir: &Path, library: &[u8]) -> std::io::Result<()> {
-    write_pages(&new_file(&dir.join(memcg::LIBRARY_FILE), 0o755)?, library)?;
-    for name in PLATFORMS {
-        symlink(".", dir.join(name))?;
-    }
-    let [first, others @ ..] = PLATFORMS_32;
-    let dir_32 = dir.join(first);
-    fs::create_dir(&dir_32)?;
-    fs::set_permissions(&dir_32, Permissions::from_mode(0o755))?;
-    new_file(&dir_32.join(memcg::LIBRARY_FILE), 0o755)?.write_all(&blank::object())?;
-    others.iter().try_for_each(|name| symlink(first, dir.join(name)))
-}
-
-/// Writes a new file, but for its pages of zeros: there is room for them, so that nobody can find none later, but no
-/// fault beside them maps one.
-fn write_pages(file: &File, bytes: &[u8]) -> std::io::Result<()> {
-    sys::allocate(file, 0..bytes.len())?;
-    let is_zero = |page: &[u8]| page.iter().all(|byte| *byte == 0);
-    let pages: Vec<&[u8]> = bytes.chunks(PAGE).collect();
-    let mut at = 0;
-    for part in pages.chunk_by(|a, b| is_zero(a) == is_zero(b)) {
-        let len = part.iter().map(|page| page.len()).sum::<usize>();
-        if !is_zero(part[0]) {
-            file.write_all_at(&bytes[at..at + len], at as u64)?;
-        }
-        at += len;
-    }
-    Ok(())
-}
-
-fn new_file(path: &Path, mode: u32) -> std::io::Result<File> {
-    let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
-    file.set_permissions(Permissions::from_mode(mode))?;
-    Ok(file)
-}
-
 /// Removes this user's directories whose run is over: those of runs that were killed, or that left a daemon behind
 /// which has ended since.
 fn sweep(parent: &Path) {
@@ -379,6 +333,9 @@ fn take(variables: &mut Vec<(OsString, OsString)>, name: &str) -> Option<OsStrin
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::library::LIBRARY;
+    use crate::{blank, elf};
+    use uffd::PAGE;
 
     fn preload_with(own: &[(&str, &str)]) -> String {
         let own = own.iter().map(|(k, v)| (k.into(), v.into()));
@@ -417,7 +374,7 @@ mod tests {
         };
         // The last is what is left where `$PLATFORM` was taken for a variable of a shell's.
         for platform in ["x86_64", "haswell", "xeon_phi", ""] {
-            assert_eq!(library_of(platform), LIBRARY, "{platform}");
+            assert_eq!(library_of(platform), elf::as_loaded(LIBRARY).unwrap(), "{platform}");
         }
         for platform in ["i686", "i586", "i386"] {
             assert_eq!(library_of(platform), blank::object(), "{platform}");

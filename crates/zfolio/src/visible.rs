@@ -2,7 +2,7 @@
 //! functions by which it answers them (interpose/src/visible.rs) are in its table of symbols. In any other run the
 //! loader finds no such functions there, since build.rs has taken them out.
 
-use crate::rundir::LIBRARY;
+use crate::library::LIBRARY;
 use object::elf::{Sym64, SymbolSection};
 use object::pod::slice_from_all_bytes_mut;
 use object::read::elf::{ElfFile64, ElfSection64};

@@ -9,6 +9,7 @@ use crate::compressor::{self, Compressors};
 use crate::size::{BadSize, LEAST_BYTES, Size};
 use memcg::Memcg;
 use memcg::tunables::NO_MAX;
+use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering::*};
 use zswap::Choice;
 
@@ -168,6 +169,8 @@ pub struct Run<'a> {
     pub memcg: &'a Memcg,
     /// The machine's memory, and what the control group leaves of it.
     pub memory: &'a Memory,
+    /// The directory of the run.
+    pub dir: &'a Path,
     /// Whose value it is.
     pub subject: Subject<'a>,
 }
@@ -275,6 +278,14 @@ impl Run<'_> {
         word.ok_or_else(|| format!("a device is opened when the run begins, and this one began with {first}"))
     }
 
+    /// What it takes to do it is made ready. The error is one line.
+    pub fn prepare(&self, change: &Change) -> Result<(), String> {
+        match change.tunable.kind {
+            Kind::Compressor => compressor::prepare(self.memcg, self.dir, change.value),
+            _ => Ok(()),
+        }
+    }
+
     /// Does it. What is the run's own is read by engines and coordinator at their next look.
     pub fn apply(&self, change: &Change) {
         let (memcg, tunables, value) = (self.memcg, &self.memcg.tunables, change.value);
@@ -344,12 +355,16 @@ mod tests {
 
     const MEMORY: Memory = Memory { ram_bytes: 8 << 30, cgroup: None, may_swap: false };
 
+    fn run_of<'a>(memcg: &'a Memcg, subject: Subject<'a>) -> Run<'a> {
+        Run { memcg, memory: &MEMORY, dir: Path::new("/nowhere"), subject }
+    }
+
     #[test]
     fn values_of_every_line_are_checked_and_read_back_as_they_are_written() {
         let memcg = memcg(1 << 30);
         let slot = memcg.claim(7).unwrap();
         for subject in [Subject::Run, Subject::Process(slot)] {
-            let run = Run { memcg: &memcg, memory: &MEMORY, subject };
+            let run = run_of(&memcg, subject);
             for (name, good, bad) in [
                 ("memory", &["64M", "1536M", "16M", "8G", "100000K"][..], &["15M", "9G", "x", "", "-1"][..]),
                 ("max_pool_percent", &["0", "100", "20"], &["101", "-1", "x", "1.5"]),
@@ -381,7 +396,7 @@ mod tests {
             let mut memcg = memcg(0);
             memcg.settings.compressor = memcg::Text::new(first).unwrap();
             memcg.set_dictionary(dictionary);
-            let run = Run { memcg: &memcg, memory: &MEMORY, subject: Subject::Run };
+            let run = run_of(&memcg, Subject::Run);
             let value = || run.value(find("compressor").unwrap());
             assert_eq!(value(), first);
             for text in ["lz4:1", "lz4:1,zstd:3", "zstd:-5", "842", "deflate:9,lzo"] {
@@ -418,7 +433,7 @@ mod tests {
         let memcg = memcg(1 << 30);
         let [one, other] = [7, 8].map(|pid| memcg.claim(pid).unwrap());
         let set = |subject, name, text| {
-            let run = Run { memcg: &memcg, memory: &MEMORY, subject };
+            let run = run_of(&memcg, subject);
             run.apply(&run.check(name, text).unwrap());
         };
         set(Subject::Process(one), "writeback", "N");
@@ -439,7 +454,7 @@ mod tests {
             slot.begin(7, 8);
             memcg.publish(slot, 100 << 20, 300 << 20, 200 << 20, 80 << 20);
             memcg.division.unmanaged_bytes.store(30 << 20, Relaxed);
-            let run = Run { memcg: &memcg, memory: &MEMORY, subject: Subject::Run };
+            let run = run_of(&memcg, Subject::Run);
             let error = run.check("memory", "35M").err().unwrap();
             assert_eq!(error, format!("memory=35M: expected {expected}"));
             assert!(run.check("memory", "126M").is_ok());
@@ -449,13 +464,12 @@ mod tests {
     #[test]
     fn without_areas_or_an_engine_it_is_said() {
         let memcg = memcg(0);
-        let run = |subject| Run { memcg: &memcg, memory: &MEMORY, subject };
         for line in TUNABLES.iter().filter(|line| line.needs_areas) {
-            let error = run(Subject::Run).check(line.name, "Y").err().unwrap();
+            let error = run_of(&memcg, Subject::Run).check(line.name, "Y").err().unwrap();
             assert!(error.contains("--backing"), "{error}");
         }
         let with_areas = self::memcg(1 << 30);
-        let run = Run { memcg: &with_areas, memory: &MEMORY, subject: Subject::WithoutEngine(9) };
+        let run = run_of(&with_areas, Subject::WithoutEngine(9));
         assert!(run.check("writeback", "N").err().unwrap().starts_with("process 9 has no engine"));
         assert!(run.check("memory", "64M").is_ok(), "it is the run's");
     }
