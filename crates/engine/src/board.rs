@@ -10,10 +10,9 @@
 //!
 //! The objects that a worker makes lie in a parcel with what is to be known of them. There are a few parcels. A worker
 //! has one before it takes a job, and gives it away with the result; the pager gives it back when it has taken the
-//! objects into the pool. Where a
-//! device works on several at a time a worker takes as many jobs of a kind at once, but no more than are its part of
-//! what is put up: all of them are BUSY then, and each has its parcel. While it waits for the device it takes the loads
-//! that are put up meanwhile, one after the other.
+//! objects into the pool. Where a device works on several at a time a worker takes as many jobs of a kind at once, but
+//! no more than are its part of what is put up: all of them are BUSY then, and each has its parcel. While it waits for
+//! the device it takes the loads that are put up meanwhile, one after the other.
 //!
 //! This is safe because
 //! 1. a cell's work is written by the pager before QUEUED is stored, and read by the one worker that exchanges QUEUED
@@ -53,11 +52,13 @@ const DONE: u32 = 3;
 pub const WORKERS_MAX: usize = 4;
 
 /// For each worker one more than it works on, so that it goes on while the pager takes objects in.
-const PARCELS: usize = parcels(WORKERS_MAX, BATCH_MAX);
+const PARCELS: usize = WORKERS_MAX * (BATCH_MAX + 1);
 
-/// As many where there are so many workers, and they take so many jobs at a time; these are the first of them.
+/// How many of them, from the first on, there are for so many workers that take so many jobs at a time: as many as they
+/// work on, and as many that the pager takes in meanwhile, as far as there are.
 const fn parcels(workers: usize, most: usize) -> usize {
-    workers * (most + 1)
+    let wanted = 2 * workers * most;
+    if wanted < PARCELS { wanted } else { PARCELS }
 }
 
 /// How long the pager waits for workers that are to give up rights, and how often it looks.
@@ -320,6 +321,11 @@ impl Board {
     /// Ends the pager's sleep.
     pub fn wake_pager(&self) {
         let _ = sys::write(&self.head.bell, &1u64.to_ne_bytes());
+    }
+
+    /// True when a worker has something to do, and no parcel: the pager has them all.
+    pub fn is_starving(&self) -> bool {
+        self.head.starving.load(SeqCst) != 0
     }
 
     /// Waits until so many workers are ready, at most `timeout_ns`; true when they are.

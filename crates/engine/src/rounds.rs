@@ -362,8 +362,9 @@ impl Rounds {
         // For what nobody has been asked for it would wait in vain, and never sleep.
         let wants = pager.wants_results().min(pager.store().given());
         head.pager_wants.store(wants as u32, SeqCst);
-        // What was done before this is not counted.
-        let time = if pager.store().under_way() < wants || pager.kernel().has_early() { 0 } else { time };
+        // What was done before this is not counted, and workers may wait for the parcels that it is in.
+        let is_short = pager.store().under_way() < wants || wants > 0 && board.is_starving();
+        let time = if is_short || pager.kernel().has_early() { 0 } else { time };
         let due = pager.store().area_due_ns();
         let time = due.map_or(time, |due| time.min(due.saturating_sub(sys::now_ns())));
         let woken = sys::poll([pager.kernel().fd(), board.bell(), &watch.program], time);

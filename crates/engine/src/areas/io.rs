@@ -21,8 +21,8 @@ use zswap::objects::{BATCH_BYTES, BATCHES, Read};
 /// How many requests read at a time; more wait for a buffer.
 const READS: usize = 32;
 
-/// So many bytes of a buffer stay when its request has ended: what single pages take. The rest goes back to the kernel,
-/// since the program lacks it until the next batch is written, or the next window read.
+/// So many bytes of a read's buffer stay when it has ended: what single pages take. The rest goes back to the kernel,
+/// as a batch's buffer does, since the program lacks it until the next window is read, or the next batch written.
 const KEPT_BYTES: usize = 2 * SLOT;
 
 /// Writes in a row that an area may refuse until no more is written there.
@@ -208,6 +208,7 @@ impl AreaIo {
         }
         self.submit();
         if let Some(number) = self.refused.pop_front() {
+            self.give_back_batch(number);
             return Some(Ended::Written(number, Err(Errno::ENXIO)));
         }
         let (token, result) = self.ended()?;
@@ -222,9 +223,7 @@ impl AreaIo {
             Ok(()) => one.refusals = 0,
             Err(errno) => (one.refusals, one.errno) = (one.refusals.saturating_add(1), errno),
         }
-        // Before anybody hears of it, who would have it written to.
-        let buffer = self.outgoing + number * BATCH_BYTES;
-        self.give_back(buffer..buffer + BATCH_BYTES);
+        self.give_back_batch(number);
         Some(Ended::Written(number, result))
     }
 
@@ -248,6 +247,12 @@ impl AreaIo {
         if let Some(spent) = self.spent.take() {
             self.give_back(spent);
         }
+    }
+
+    /// Gives back a batch's buffer, before anybody hears that the batch has ended, who would have it written to.
+    fn give_back_batch(&self, number: usize) {
+        let buffer = self.outgoing + number * BATCH_BYTES;
+        self.give_back(buffer..buffer + BATCH_BYTES);
     }
 
     /// Gives memory of a buffer that no request has back to the kernel.

@@ -2,7 +2,7 @@
 
 use super::*;
 use std::collections::BTreeMap;
-use zswap::{Packed, PageMask, Priors};
+use zswap::{New, Packed, PageMask, Priors};
 
 fn board(slots: usize) -> Board {
     Board::map(slots, sys::eventfd().unwrap()).unwrap()
@@ -24,12 +24,18 @@ fn act(tasks: &mut [Option<Task<'_>>]) {
     for task in tasks.iter_mut().flatten() {
         task.reply = match *task.work {
             Work::Pack { at, .. } => {
-                task.parcel[..8].copy_from_slice(&at.to_le_bytes());
-                Reply::Packed(Packed::default())
+                task.parcel.fill(at as u8);
+                Reply::Packed(packed(at))
             }
             Work::Unpack { object, .. } => Reply::Unpacked(object.is_multiple_of(3)),
         };
     }
+}
+
+/// What is said of that.
+fn packed(number: usize) -> Packed {
+    let blob = New::Blob { fingerprint: number as u32, bytes: 1, data_pages: 16, compressed: true };
+    Packed { objects: [Some(blob); 16], failed: number as u8, ..Packed::default() }
 }
 
 fn one() -> Hand {
@@ -38,7 +44,10 @@ fn one() -> Hand {
 
 fn is_answer(number: usize, reply: &Reply, parcel: &[u8]) -> bool {
     match reply {
-        Reply::Packed(_) => number.is_multiple_of(2) && parcel[..8] == number.to_le_bytes(),
+        Reply::Packed(said) => {
+            let is_its = parcel.len() >= PARCEL_MAX_BYTES && parcel.iter().all(|byte| *byte == number as u8);
+            number.is_multiple_of(2) && *said == packed(number) && is_its
+        }
         Reply::Unpacked(sound) => number % 2 == 1 && *sound == number.is_multiple_of(3),
     }
 }
@@ -73,6 +82,35 @@ fn without_a_parcel_no_job_is_begun() {
     board.post(parcels as u32, work(2 * parcels));
     assert!(board.answer(0, |answer, parcel| is_answer(0, answer, parcel)));
     assert!(board.serve(&mut one(), act));
+}
+
+/// Whoever waits for more results than there are parcels for would wait for ever.
+#[test]
+fn a_worker_that_has_no_parcel_wakes_the_pager() {
+    let board = board(8);
+    (0..8).for_each(|slot| board.post(slot, work(2 * slot as usize)));
+    board.head().pager_wants.store(4, SeqCst);
+    let mut hand = one();
+    let has_rung = || sys::poll([board.bell()], 0).unwrap()[0];
+    while board.serve(&mut hand, act) {}
+    assert!((0..2).all(|slot| board.is_done(slot)) && !board.is_done(2) && !has_rung());
+    board.wait(0, &hand, 1);
+    assert!(has_rung() && !board.is_starving());
+    // Who does not want to be woken is not.
+    sys::read(board.bell(), &mut [0; 8]).unwrap();
+    board.wait(0, &hand, 1);
+    assert!(!has_rung());
+}
+
+#[test]
+fn each_worker_that_is_ready_has_parcels() {
+    let board = board(64);
+    let count = |most| board.parcels_mask(most).count_ones() as usize;
+    assert_eq!([1, BATCH_MAX].map(count), [2, 16]);
+    for workers in 1..=WORKERS_MAX {
+        board.report_ready();
+        assert_eq!([1, BATCH_MAX].map(count), [2 * workers, (16 * workers).min(PARCELS)]);
+    }
 }
 
 /// How many jobs a worker takes of those in these slots.

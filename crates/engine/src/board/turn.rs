@@ -119,7 +119,12 @@ impl Board {
             self.head.starving.fetch_or(own, SeqCst);
         }
         let has_none = || self.head.free.load(SeqCst) & self.parcels_mask(hand.most) == 0;
-        let nothing_to_do = (idle || starves && has_none()) && !self.is_to_follow(number);
+        let lacks_all = starves && has_none();
+        if lacks_all && self.head.pager_wants.swap(0, SeqCst) > 0 {
+            // It waits for more results than there are parcels for. Where it is about to, it sees who starves.
+            self.wake_pager();
+        }
+        let nothing_to_do = (idle || lacks_all) && !self.is_to_follow(number);
         if nothing_to_do && self.head.stop.load(SeqCst) == 0 {
             let _ = sys::futex_wait(calls.as_ptr(), seen, Some(timeout_ns), true);
         }
