@@ -1,4 +1,4 @@
-//! Builds libzfolio.so from the crate `libzfolio`, for `rundir.rs` to embed, and nbdkit's plugin from the crate
+//! Builds libzfolio.so from the crate `libzfolio`, for `library.rs` to embed, and nbdkit's plugin from the crate
 //! `zram-nbdkit`, for `zram/nbdkit.rs`.
 //!
 //! The library goes into foreign processes: it is built by a profile of its own (no unwinding), and linked without

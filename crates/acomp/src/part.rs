@@ -43,7 +43,8 @@ impl Part {
             Part::Lz4hc => LZ4_setCompressionLevel as *const c_void,
             Part::Deflate => libdeflate_deflate_compress_bound as *const c_void,
         };
-        // SAFETY: code is mapped, and can be read. It is written once, and whole pages at a time.
+        // SAFETY: code is mapped, and can be read. Whoever asks has a choice that the run's page says, before which the
+        // part was written whole (zfolio/library.rs).
         let first = unsafe { function.cast::<u64>().read_unaligned() };
         first != 0
     }

@@ -127,6 +127,25 @@ fn a_slot_without_room_is_nobodys() {
     assert!((roomy..SLOTS).all(|_| m.claim(1).is_some()) && m.claim(1).is_none());
 }
 
+/// So are the counters of a CPU.
+#[test]
+fn a_cpu_without_room_is_counted_nowhere() {
+    let bytes = size_of::<Memcg>();
+    let at = sys::mmap(bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, None).unwrap();
+    // SAFETY: mapped, zeroed, never unmapped; and all zeros is a value of every field.
+    let m = unsafe { &*(at as *const Memcg) };
+    let out_of_reach = at + ROOMS[1].end.next_multiple_of(PAGE)..at + bytes;
+    // SAFETY: nothing is executed, and what is not there is touched by the kernel alone, which says so.
+    let protect = |flags| unsafe { sys::mprotect(out_of_reach.start, out_of_reach.len(), flags) }.unwrap();
+    protect(PROT_NONE);
+    let add = || m.accelerator.add_cpu(5000, [1; accelerator::CPU_COUNTERS]);
+    add();
+    assert_eq!(m.accelerator.cpus().count(), 0);
+    protect(PROT_READ | PROT_WRITE);
+    add();
+    assert!(m.accelerator.cpus().eq([(5000, [1; accelerator::CPU_COUNTERS])]));
+}
+
 #[test]
 fn last_words_are_kept_until_they_are_read() {
     let m = memcg();

@@ -4,7 +4,7 @@ use crate::library;
 use acomp::Kind;
 use memcg::Memcg;
 use std::fmt;
-use std::path::Path;
+use std::fs::File;
 use std::sync::atomic::Ordering::*;
 use zswap::Choice;
 
@@ -13,10 +13,10 @@ pub fn now(memcg: &Memcg) -> Option<Choice> {
     Choice::now(memcg.settings.compressor.as_str(), memcg.tunables.compressor.load(Acquire))
 }
 
-/// Has the library of the run in this directory have what runs where this word is [set](set). The error is one line.
-pub fn prepare(memcg: &Memcg, dir: &Path, word: u64) -> Result<(), String> {
+/// Has the run's library have what runs where this word is [set]. The error is one line.
+pub fn prepare(memcg: &Memcg, library: &File, word: u64) -> Result<(), String> {
     let choice = Choice::now(memcg.settings.compressor.as_str(), word);
-    let prepared = choice.map_or(Ok(()), |choice| library::complete(dir, choice));
+    let prepared = choice.map_or(Ok(()), |choice| library::complete(library, choice));
     prepared.map_err(|e| format!("compressor: its code cannot be written: {e}"))
 }
 

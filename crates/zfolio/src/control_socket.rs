@@ -9,8 +9,9 @@
 //! - [`tunables`]: what can be set; [`shrink`]: memory that is reclaimed
 //! - the crate `ask`: the socket, and the thread behind it
 //!
-//! The thread writes nothing but atomics of the run page: coordinator and engines read them at their next look, and
-//! none of them waits for it. It takes no lock, and blocks all signals, as it inherits them.
+//! The thread writes atomics of the run page, which coordinator and engines read at their next look, and before that
+//! the code of a compressor that is set (library.rs). Nobody waits for it. It takes no lock, and blocks all signals, as
+//! it inherits them.
 //!
 //! Nobody but the owner and root changes what is the run's. This is safe because
 //! 1. nobody else is served (crate `ask`);
@@ -23,6 +24,7 @@ pub mod subject;
 pub mod tunables;
 
 use crate::cgroup::Memory;
+use crate::library;
 use crate::lines::printable;
 use crate::size::Bytes;
 use crate::sys;
@@ -30,7 +32,7 @@ use ask::{Answer, Server};
 use memcg::{CONTROL_FILE, Memcg};
 use request::{Request, Task};
 use shrink::Shrink;
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
@@ -74,9 +76,9 @@ impl ControlSocket {
     /// Serves from now on, in a thread of its own, until the process ends.
     pub fn serve(&mut self, memcg: &'static Memcg, memory: Memory) -> io::Result<()> {
         let Some(listener) = self.waiting.take() else { return Ok(()) };
-        let dir = self.path.parent().map(PathBuf::from).unwrap_or_default();
+        let library = library::open(self.path.parent().unwrap_or(Path::new("")))?;
         let serve = move || {
-            Server::new(listener, sys::effective_user(), |line| act(memcg, &memory, &dir, line)).serve()
+            Server::new(listener, sys::effective_user(), |line| act(memcg, &memory, &library, line)).serve()
         };
         thread::Builder::new().name("zfolio-control".into()).stack_size(STACK).spawn(serve).map(drop)
     }
@@ -88,14 +90,14 @@ impl Drop for ControlSocket {
     }
 }
 
-/// Does what a line asks for, of the run in this directory.
-fn act(memcg: &'static Memcg, memory: &Memory, dir: &Path, line: &[u8]) -> Act {
+/// Does what a line asks for, of the run whose processes load this library.
+fn act(memcg: &'static Memcg, memory: &Memory, library: &File, line: &[u8]) -> Act {
     let Request { task, pid, start } = match Request::parse(line) {
         Ok(request) => request,
         Err(why) => return Act::Done(Answer::error(WRONG, why)),
     };
     let subject = Subject::find(memcg, pid, start);
-    let run = Run { memcg, memory, dir, subject };
+    let run = Run { memcg, memory, library, subject };
     match task {
         Task::List => Act::Done(list(&run)),
         Task::Set(values) => Act::Done(set(&run, &values)),
@@ -165,7 +167,7 @@ mod tests {
     fn answer(memcg: &'static Memcg, task: Task, pid: u32) -> Answer {
         let memory = Memory { ram_bytes: 8 << 30, cgroup: None, may_swap: false };
         let line = Request { task, pid, start: 1 }.line();
-        match act(memcg, &memory, Path::new("/nowhere"), line.as_bytes()) {
+        match act(memcg, &memory, &File::open("/dev/null").unwrap(), line.as_bytes()) {
             Act::Done(answer) => answer,
             Act::Begun(_) => panic!("{line}"),
         }

@@ -60,12 +60,21 @@ pub fn write(dir: &Path, library: &[u8], parts: Vec<Part>) -> io::Result<()> {
     others.iter().try_for_each(|name| symlink(first, dir.join(name)))
 }
 
-/// Writes what a run needs beside what it has, in whose directory it is, before it has this choice. Processes that have
+/// Opens the library of the run in this directory, to be [completed](complete).
+pub fn open(dir: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).open(dir.join(memcg::LIBRARY_FILE))
+}
+
+/// Writes what a run needs beside what it has, whose library this is, before it has this choice. Processes that have
 /// mapped the library have it at once.
-pub fn complete(dir: &Path, choice: Choice) -> io::Result<()> {
-    let path = dir.join(memcg::LIBRARY_FILE);
-    let written = |part| write_pages(&OpenOptions::new().write(true).open(&path)?, LIBRARY, pages_of(part));
-    parts_of(Some(choice)).into_iter().try_for_each(written)
+pub fn complete(library: &File, choice: Choice) -> io::Result<()> {
+    // Code begins with an instruction, which is not zeros.
+    let is_hole = |pages: &Range<usize>| {
+        let mut begin = [0; 8];
+        library.read_exact_at(&mut begin, pages.start as u64).is_err() || begin == [0; 8]
+    };
+    let missing = parts_of(Some(choice)).into_iter().map(pages_of).filter(is_hole);
+    missing.into_iter().try_for_each(|pages| write_pages(library, LIBRARY, pages))
 }
 
 /// Makes a new file with this mode, whatever the umask, to be read and written.
@@ -147,7 +156,7 @@ mod tests {
         for (text, left) in
             [("lz4,zstd:-7", &Part::ALL[..]), ("lz4hc,zstd:3", &[Part::Deflate]), ("deflate-iaa", &[])]
         {
-            complete(&dir, choice(text)).unwrap();
+            complete(&open(&dir).unwrap(), choice(text)).unwrap();
             assert_eq!(missing(), left, "{text}");
         }
         let parts = Part::ALL.map(|part| pages_of(part).len()).iter().sum::<usize>();

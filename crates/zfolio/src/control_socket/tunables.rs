@@ -7,9 +7,8 @@ use super::subject::{Subject, has_engine};
 use crate::cgroup::Memory;
 use crate::compressor::{self, Compressors};
 use crate::size::{BadSize, LEAST_BYTES, Size};
-use memcg::Memcg;
-use memcg::tunables::NO_MAX;
-use std::path::Path;
+use memcg::{Memcg, tunables::NO_MAX};
+use std::fs::File;
 use std::sync::atomic::{AtomicU32, Ordering::*};
 use zswap::Choice;
 
@@ -169,8 +168,8 @@ pub struct Run<'a> {
     pub memcg: &'a Memcg,
     /// The machine's memory, and what the control group leaves of it.
     pub memory: &'a Memory,
-    /// The directory of the run.
-    pub dir: &'a Path,
+    /// The library that its processes load.
+    pub library: &'a File,
     /// Whose value it is.
     pub subject: Subject<'a>,
 }
@@ -281,7 +280,7 @@ impl Run<'_> {
     /// What it takes to do it is made ready. The error is one line.
     pub fn prepare(&self, change: &Change) -> Result<(), String> {
         match change.tunable.kind {
-            Kind::Compressor => compressor::prepare(self.memcg, self.dir, change.value),
+            Kind::Compressor => compressor::prepare(self.memcg, self.library, change.value),
             _ => Ok(()),
         }
     }
@@ -356,7 +355,8 @@ mod tests {
     const MEMORY: Memory = Memory { ram_bytes: 8 << 30, cgroup: None, may_swap: false };
 
     fn run_of<'a>(memcg: &'a Memcg, subject: Subject<'a>) -> Run<'a> {
-        Run { memcg, memory: &MEMORY, dir: Path::new("/nowhere"), subject }
+        let library = Box::leak(Box::new(File::open("/dev/null").unwrap()));
+        Run { memcg, memory: &MEMORY, library, subject }
     }
 
     #[test]
