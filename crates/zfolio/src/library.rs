@@ -73,8 +73,13 @@ pub fn complete(library: &File, choice: Choice) -> io::Result<()> {
         let mut begin = [0; 8];
         library.read_exact_at(&mut begin, pages.start as u64).is_err() || begin == [0; 8]
     };
-    let missing = parts_of(Some(choice)).into_iter().map(pages_of).filter(is_hole);
-    missing.into_iter().try_for_each(|pages| write_pages(library, LIBRARY, pages))
+    let mut missing = parts_of(Some(choice)).into_iter().map(pages_of).filter(is_hole);
+    missing.try_for_each(|Range { start, end }| {
+        // Its beginning last: where that is, all of it is.
+        let second = start + PAGE;
+        write_pages(library, LIBRARY, second..end)?;
+        write_pages(library, LIBRARY, start..second)
+    })
 }
 
 /// Makes a new file with this mode, whatever the umask, to be read and written.
