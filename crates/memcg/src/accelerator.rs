@@ -1,7 +1,6 @@
 //! What the devices of deflate-iaa have done for a run: counters that all workers of all processes add to.
 
-use base::PAGE;
-use base::sys::{self, consts::MADV_POPULATE_WRITE};
+use crate::find_room;
 use core::array::from_fn;
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
@@ -101,16 +100,13 @@ impl Accelerator {
         }
     }
 
-    /// True where a CPU's counters can be touched: the kernel has pages for all up to them, or has found some now. To
-    /// touch one without room in a full file system would end the process by SIGBUS.
+    /// True where a CPU's counters can be touched, and those before them.
     fn has_room(&self, cpu: usize) -> bool {
         let from = (self.cpus_end.load(Acquire) as usize).min(CPUS);
         if cpu < from {
             return true;
         }
-        let new = self.cpus[from..=cpu].as_ptr_range();
-        let pages = new.start as usize / PAGE * PAGE..(new.end as usize).next_multiple_of(PAGE);
-        let is_there = sys::madvise_keep(pages.start, pages.len(), MADV_POPULATE_WRITE).is_ok();
+        let is_there = find_room(&self.cpus[from..=cpu]);
         if is_there {
             self.cpus_end.fetch_max(cpu as u32 + 1, Release);
         }

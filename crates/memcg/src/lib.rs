@@ -115,6 +115,14 @@ pub const FIXED_FILE: &str = "settings";
 /// The socket's name there by which the user changes the run (`zfolio set`, `zfolio reclaim`).
 pub const CONTROL_FILE: &str = "control";
 
+/// True where a part of the mapped file can be touched: the kernel has pages for all of it, or has found some now. To
+/// touch one without room in a full file system would end the process by SIGBUS.
+pub(crate) fn find_room<T>(part: &[T]) -> bool {
+    let bytes = part.as_ptr_range();
+    let pages = bytes.start as usize / PAGE * PAGE..(bytes.end as usize).next_multiple_of(PAGE);
+    sys::madvise_keep(pages.start, pages.len(), MADV_POPULATE_WRITE).is_ok()
+}
+
 /// How much of [`Memcg`] that is.
 pub const FIXED_BYTES: usize = offset_of!(Memcg, written);
 
@@ -351,14 +359,10 @@ impl Memcg {
         Some(index)
     }
 
-    /// True where a slot can be touched: the kernel has a page for all of it, or has found one now. To touch one
-    /// without room in a full file system would end the process by SIGBUS.
+    /// True where a slot can be touched.
     fn has_room(&self, index: usize) -> bool {
-        let bytes = size_of::<Slot>();
-        let begin = self.slots[index..].as_ptr() as usize;
-        let pages = begin / PAGE * PAGE..(begin + bytes).next_multiple_of(PAGE);
         index < SLOTS_AT_ONCE.max(self.slots_end.load(Acquire) as usize)
-            || sys::madvise_keep(pages.start, pages.len(), MADV_POPULATE_WRITE).is_ok()
+            || find_room(&self.slots[index..=index])
     }
 
     /// Hands a slot's figures in: its gauges and its share become 0, and `zfolio run` reads the rest. For the slot's

@@ -85,17 +85,23 @@ pub fn symbol(file: &[u8], name: &str) -> Option<Symbol> {
     Some(Symbol { at, size, bytes: bytes.unwrap_or_default().to_vec() })
 }
 
-/// A library as loaders need it: without the table of sections and what only that names, which lie behind all that is
-/// loaded. `None` for what is no such file.
-pub fn as_loaded(file: &[u8]) -> Option<Vec<u8>> {
+/// A library as loaders need it.
+pub struct Loaded<'a> {
+    /// The file without the table of sections and what only that names, which lie behind all that is loaded.
+    pub file: &'a [u8],
+    /// The header that stands at its beginning then: of a file without sections.
+    pub header: FileHeader64<LittleEndian>,
+}
+
+/// Reads a library; `None` for what is none.
+pub fn loaded(file: &[u8]) -> Option<Loaded<'_>> {
     let elf = ElfFile64::<LittleEndian>::parse(file).ok()?;
     let end = elf.segments().map(|segment| segment.file_range()).map(|(at, bytes)| at + bytes).max()?;
-    let mut loaded = file.get(..end as usize)?.to_vec();
-    let (header, _) = object::pod::from_bytes_mut::<FileHeader64<LittleEndian>>(&mut loaded).ok()?;
+    let mut header = *elf.elf_header();
     header.e_shoff.set(LittleEndian, 0);
     header.e_shnum.set(LittleEndian, 0);
     header.e_shstrndx.set(LittleEndian, elf::SHN_UNDEF);
-    Some(loaded)
+    Some(Loaded { file: file.get(..end as usize)?, header })
 }
 
 #[cfg(test)]
@@ -161,13 +167,13 @@ mod tests {
 
     #[test]
     fn a_library_is_loaded_without_its_sections() {
-        let loaded = as_loaded(LIBRARY).unwrap();
-        assert!(loaded.len() < LIBRARY.len());
-        let header = size_of::<FileHeader64<LittleEndian>>();
-        assert_eq!(loaded[header..], LIBRARY[header..loaded.len()]);
-        let elf = ElfFile64::<LittleEndian>::parse(&*loaded).unwrap();
+        let Loaded { file, header } = loaded(LIBRARY).unwrap();
+        assert!(file.len() < LIBRARY.len() && LIBRARY.starts_with(file));
+        let header = object::pod::bytes_of(&header);
+        let whole = [header, &file[header.len()..]].concat();
+        let elf = ElfFile64::<LittleEndian>::parse(&*whole).unwrap();
         assert_eq!(elf.sections().count(), 0);
         assert!(elf.segments().all(|segment| segment.data().is_ok()));
-        assert_eq!(as_loaded(b"no library"), None);
+        assert!(loaded(b"no library").is_none());
     }
 }

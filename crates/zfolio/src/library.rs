@@ -39,16 +39,19 @@ pub fn parts_of(choice: Option<Choice>) -> Vec<Part> {
 
 /// Writes the library with these parts into the directory of a run, the empty one for 32-bit processes, and the names
 /// by which loaders find them. `library` is [`LIBRARY`], or the same with other symbols.
-pub fn write(dir: &Path, library: &[u8], parts: Vec<Part>) -> io::Result<()> {
+pub fn write(dir: &Path, library: &[u8], parts: &[Part]) -> io::Result<()> {
     let file = new_file(&dir.join(memcg::LIBRARY_FILE), 0o755)?;
-    let loaded = elf::as_loaded(library);
-    let bytes = loaded.as_deref().unwrap_or(library);
+    let loaded = elf::loaded(library);
+    let bytes = loaded.as_ref().map_or(library, |loaded| loaded.file);
     let mut at = 0;
-    for hole in holes(&parts) {
+    for hole in holes(parts) {
         write_pages(&file, bytes, at..hole.start)?;
         at = hole.end;
     }
     write_pages(&file, bytes, at..bytes.len())?;
+    if let Some(loaded) = &loaded {
+        file.write_all_at(object::pod::bytes_of(&loaded.header), 0)?;
+    }
     for name in PLATFORMS {
         symlink(".", dir.join(name))?;
     }
@@ -142,7 +145,10 @@ mod tests {
         let dir = std::env::temp_dir().join(format!("zfolio-library-{}", std::process::id()));
         fs::create_dir(&dir).unwrap();
         let path = dir.join(memcg::LIBRARY_FILE);
-        let whole = elf::as_loaded(LIBRARY).unwrap();
+        write(&dir, LIBRARY, &Part::ALL).unwrap();
+        let whole = fs::read(&path).unwrap();
+        fs::remove_dir_all(&dir).unwrap();
+        fs::create_dir(&dir).unwrap();
         // All but these is as it is in the library.
         let missing = || -> Vec<Part> {
             let mut file = fs::read(&path).unwrap();
@@ -155,7 +161,7 @@ mod tests {
             missing
         };
         let held = || 512 * fs::metadata(&path).unwrap().blocks() as usize;
-        write(&dir, LIBRARY, parts_of(Some(choice("zstd:1")))).unwrap();
+        write(&dir, LIBRARY, &parts_of(Some(choice("zstd:1")))).unwrap();
         let first = held();
         assert_eq!(missing(), Part::ALL);
         for (text, left) in
