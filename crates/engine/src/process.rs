@@ -35,8 +35,9 @@ use uffd::{Fd, PAGE};
 use vmscan::watermark::{UNKNOWN, Watermarks};
 use vmscan::{HUGE, WINDOW};
 
-/// How many descriptors engine and workers may have: more than they ever do, with each worker's queues of a device.
-const DESCRIPTORS: u64 = 64 + (WORKERS_MAX * acomp::QUEUES_MAX) as u64;
+/// How many descriptors engine and workers may have, which share theirs: more than they ever do, with what each worker
+/// watches, and its queues of a device.
+const DESCRIPTORS: u64 = 64 + (WORKERS_MAX * (8 + acomp::QUEUES_MAX)) as u64;
 
 /// The engine's first instruction. `argument` is unused: all is in [`CONTROL`].
 pub extern "C" fn main(_argument: usize) -> ! {

@@ -5,6 +5,7 @@ use crate::maker::Maker;
 use crate::processes::{self, Kept, WorkerPlace};
 use crate::worker::{self, Lookout, WorkerStart};
 use alloc::vec::Vec;
+use core::sync::atomic::Ordering::Relaxed;
 use memcg::{Memcg, Slot};
 use uffd::sys::{self, CpuSet, Errno, consts::*};
 use uffd::{Fd, Memory};
@@ -37,18 +38,38 @@ const READY_LOOK_NS: u64 = 10_000_000;
 /// and each has half a MiB.
 const CROWD: usize = 3;
 
+/// So many there are where there are CPUs for them.
+const FEW: usize = 4;
+
+/// And one more for so many bytes of the process's part of the limit: of these a worker has about a hundredth.
+const PART_BYTES: u64 = 64 << 20;
+
+/// How many workers an engine has with so many CPUs, as one of so many processes that share them and a limit in bytes.
+fn workers(cpus: usize, processes: usize, limit: u64) -> usize {
+    if processes >= CROWD * cpus {
+        return 1;
+    }
+    let processes = processes.max(1);
+    let most = FEW + (limit / processes as u64 / PART_BYTES) as usize;
+    (cpus / processes).max(FEW).min(most).min(cpus).min(WORKERS_MAX)
+}
+
 impl Workers {
     /// Starts the workers: each apart, or here where that is refused. Meanwhile the caller sees to it that what is
     /// registered stays out of children, and nobody is served; `memory` is the program's.
     pub fn start(&self, memory: &Memory) -> Result<Vec<u32>, (&'static str, Errno)> {
-        let is_crowded = self.memcg.division.processes_per_cpu() >= CROWD;
-        let most = if is_crowded { 1 } else { WORKERS_MAX };
-        let count = CpuSet::of_this_thread().count().clamp(1, most);
+        let Memcg { division, max_bytes, .. } = self.memcg;
+        let of_run = division.cpus.load(Relaxed).max(1) as usize;
+        let cpus = CpuSet::of_this_thread().count().clamp(1, of_run);
+        let count = workers(cpus, division.processes.load(Relaxed) as usize, max_bytes.load(Relaxed));
         let start = |number| {
             let apart = self.start_one(memory, number, WorkerPlace::Apart);
             apart.or_else(|_| self.start_one(memory, number, WorkerPlace::Here))
         };
-        (0..count).map(start).collect()
+        let mut pids = Vec::from([start(0)?]);
+        // Where no more processes or descriptors may be had, those that there are do.
+        pids.extend((1..count).map_while(|number| start(number).ok()));
+        Ok(pids)
     }
 
     /// Starts one, and waits until it is ready.
@@ -124,4 +145,29 @@ const ANY: u32 = u32::MAX;
 pub fn await_end() {
     let mut status = 0;
     while sys::wait4(ANY, &mut status, __WALL) != Err(Errno::ECHILD) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn there_are_as_many_as_cpus_limit_and_other_processes_leave() {
+        for (cpus, processes, limit, expected) in [
+            (1, 1, 512 * MIB, 1),
+            (2, 0, 512 * MIB, 2),
+            (4, 1, 16 * MIB, 4),
+            (16, 1, 16 * MIB, FEW),
+            (16, 1, 128 * MIB, 6),
+            (64, 1, 8192 * MIB, WORKERS_MAX),
+            (16, 3, 8192 * MIB, 5),
+            (64, 4, 256 * MIB, FEW + 1),
+            (16, 30, 8192 * MIB, FEW),
+            (16, CROWD * 16, 8192 * MIB, 1),
+        ] {
+            assert_eq!(workers(cpus, processes, limit), expected, "{cpus} CPUs, {processes} processes");
+        }
+    }
 }

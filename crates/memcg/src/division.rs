@@ -41,6 +41,8 @@ pub struct Division {
     pub takers: AtomicU64,
     /// How many processes divide the limit. A gauge.
     pub processes: AtomicU64,
+    /// How many CPUs the run may keep busy, by its affinity and its control group's quota.
+    pub cpus: AtomicU64,
     /// What processes without an engine hold, and `zfolio run` itself with its files, in bytes. A gauge.
     pub unmanaged_bytes: AtomicU64,
     /// The coordinator's process id, as it sees it itself, and the start of that process as /proc/PID/stat has it.

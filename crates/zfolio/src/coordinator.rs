@@ -146,6 +146,7 @@ impl Coordinator {
         division.pid.store(own.into(), Release);
         let max_bytes = memcg.max_bytes.load(Relaxed);
         let cpus = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
+        division.cpus.store(cpus, Release);
         let mut coordinator = Coordinator {
             memcg,
             dir: library.parent().map(PathBuf::from).unwrap_or_default(),

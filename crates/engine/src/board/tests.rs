@@ -2,7 +2,7 @@
 
 use super::*;
 use std::collections::BTreeMap;
-use zswap::{New, Packed, PageMask, Priors};
+use zswap::{BATCH_MAX, New, Packed, PageMask, Priors};
 
 fn board(slots: usize) -> Board {
     Board::map(slots, sys::eventfd().unwrap()).unwrap()
@@ -153,21 +153,26 @@ fn several_jobs_are_taken_at_a_time_and_others_find_some() {
 
 #[test]
 fn every_job_is_done_once_by_whoever_takes_it() {
-    do_every_job_once(1);
+    do_every_job_once(2, 1);
+}
+
+#[test]
+fn every_job_is_done_once_by_as_many_as_there_may_be() {
+    do_every_job_once(WORKERS_MAX, 1);
 }
 
 #[test]
 fn every_job_is_done_once_where_several_are_taken_at_a_time() {
-    do_every_job_once(BATCH_MAX);
+    do_every_job_once(2, BATCH_MAX);
 }
 
-fn do_every_job_once(most: usize) {
+fn do_every_job_once(workers: usize, most: usize) {
     const SLOTS: usize = 12;
     // One that is not called would hold the test up.
     const NEVER_NS: u64 = 3_600_000_000_000;
     let board = board(SLOTS);
     std::thread::scope(|scope| {
-        for number in 0..2 {
+        for number in 0..workers {
             scope.spawn(move || {
                 let mut hand = Hand::new(most);
                 board.report_ready();

@@ -1,7 +1,7 @@
 //! A worker's turn at the board, and its sleep between turns.
 
 use super::job::{Answer, Hand, Reply, Task, Work};
-use super::{BUSY, Board, DONE, QUEUED};
+use super::{BUSY, Board, DONE, PARCELS, QUEUED};
 use core::sync::atomic::Ordering::*;
 use uffd::sys;
 use zswap::BATCH_MAX;
@@ -32,9 +32,9 @@ impl Board {
         tasks[0] = Some(task);
         let others = if is_store { &self.stores } else { &self.fetches };
         if hand.most > 1 {
-            // Others are to have something to do too.
+            // Others are to have something to do too, and a load that comes meanwhile a parcel.
             let workers = (self.head.ready.load(Relaxed) as usize).max(1);
-            want = (1 + others.len()).div_ceil(workers).min(hand.most);
+            want = (1 + others.len()).div_ceil(workers).min(hand.most).min(PARCELS / workers - 1);
         }
         while count < want
             && let Some(own) = hand.parcel.take().or_else(|| self.take_parcel(hand.most))

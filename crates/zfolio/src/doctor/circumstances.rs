@@ -78,7 +78,13 @@ pub(super) fn processes() -> Check {
         None => {
             Check { name: "processes", found: "no limit".into(), verdict: Verdict::Ok, remedies: PROCESSES }
         }
-        Some(count) => at_least("processes", count, 128, "each managed process takes one more", PROCESSES),
+        Some(count) => at_least(
+            "processes",
+            count,
+            128,
+            "each managed process takes two more, and up to eight",
+            PROCESSES,
+        ),
     }
 }
 
