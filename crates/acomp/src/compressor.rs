@@ -241,7 +241,7 @@ mod tests {
         let unknown = "no such compressor: accepted are lz4[:ACCELERATION] (ACCELERATION 1 to 65537, default 1), \
                        lz4hc[:LEVEL] (LEVEL 3 to 12, default 9), zstd[:LEVEL][,dict=FILE] (LEVEL -7 to 22, default 1), \
                        deflate[:LEVEL] (LEVEL 1 to 12, default 1), \
-                       deflate-iaa[:MODE][,g_comp_wqs_per_iaa=0-8][,distribute_comps=0|1][,distribute_decomps=0|1][,verify_compress=0|1][,timeout_ms=1-60000] (MODE dynamic, fixed or canned, default dynamic), \
+                       deflate-iaa[:MODE][,g_comp_wqs_per_iaa=0-8][,distribute_comps=0|1][,distribute_decomps=0|1][,verify_compress=0|1][,sync_mode=0|1][,timeout_ms=1-60000] (MODE dynamic, fixed or canned, default dynamic), \
                        lzo, lzo-rle, 842";
         for text in ["", ":", ":1", "gzip", "ZSTD", "zstd ", " lz4", "lz4h", "lzo-", "rle", "84", "zstd-1"] {
             assert_eq!(Compressor::parse(text).unwrap_err().to_string(), unknown, "{text:?}");
@@ -267,7 +267,7 @@ mod tests {
                 "lzo takes no number: accepted is lzo"
             );
         }
-        let form = "deflate-iaa[:MODE][,g_comp_wqs_per_iaa=0-8][,distribute_comps=0|1][,distribute_decomps=0|1][,verify_compress=0|1][,timeout_ms=1-60000] (MODE dynamic, fixed or canned, default dynamic)";
+        let form = "deflate-iaa[:MODE][,g_comp_wqs_per_iaa=0-8][,distribute_comps=0|1][,distribute_decomps=0|1][,verify_compress=0|1][,sync_mode=0|1][,timeout_ms=1-60000] (MODE dynamic, fixed or canned, default dynamic)";
         let mode = format!("no such MODE of deflate-iaa: accepted is {form}");
         for text in
             ["deflate-iaa:", "deflate-iaa:0", "deflate-iaa:1", "deflate-iaa:Fixed", "deflate-iaa:fixed:1"]

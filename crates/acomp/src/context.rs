@@ -75,7 +75,7 @@ impl Context {
     /// child of fork.
     pub fn attach(&mut self, mut open: impl FnMut(iaa::Config) -> Option<Arc<iaa::Driver>>) -> bool {
         let device = self.compressor.device();
-        self.stream.attach(&mut |mode| open(device.config(mode)))
+        self.stream.attach(&mut |mode| open(device.config(mode)), device.descriptors())
     }
 
     /// For who has nothing urgent to do: lets go of a device's queue that has stopped answering, which may take as long

@@ -42,9 +42,6 @@ const FIXED: i32 = 1;
 /// of each object.
 const CANNED: i32 = 2;
 
-/// Descriptors of a context: as many as a device has engines.
-const DESCRIPTORS: usize = 8;
-
 /// Opens the machine's devices for the calling process and its threads: a child of fork must open them anew. None where
 /// there is no queue that may be opened. `root` is what the paths begin with: nothing, but in tests.
 pub fn open_device(root: &str, config: iaa::Config) -> Option<Arc<iaa::Driver>> {
@@ -136,7 +133,11 @@ impl Stream for DeflateIaa {
         }
     }
 
-    fn attach(&mut self, open: &mut dyn FnMut(iaa::Mode) -> Option<Arc<iaa::Driver>>) -> bool {
+    fn attach(
+        &mut self,
+        open: &mut dyn FnMut(iaa::Mode) -> Option<Arc<iaa::Driver>>,
+        descriptors: usize,
+    ) -> bool {
         let mode = self.cpu.1;
         let codes = match mode {
             FIXED => iaa::Mode::Fixed,
@@ -146,7 +147,7 @@ impl Stream for DeflateIaa {
         let Some(driver) = open(codes) else { return false };
         let context = Inflate::open(self.unit_max).and_then(|inflate| {
             let cpu = Box::new(Cpu(inflate, mode));
-            iaa::Context::new(driver, cpu, DESCRIPTORS, self.unit_max).map_err(Error::from)
+            iaa::Context::new(driver, cpu, descriptors, self.unit_max).map_err(Error::from)
         });
         let Ok(device) = context else { return false };
         self.device = Some(device);

@@ -20,6 +20,8 @@ pub struct Device {
     pub distribute_decomps: bool,
     /// The device reads back what it has compressed, and compares: a pass more.
     pub verify_compress: bool,
+    /// One unit after the other instead of as many at a time as a device has engines: for comparison.
+    pub sync_mode: bool,
     /// How long a unit may take the device before the CPU does its work.
     pub timeout_ms: u16,
 }
@@ -39,7 +41,7 @@ struct Parameter {
 }
 
 /// A device has eight queues.
-const PARAMETERS: [Parameter; 5] = [
+const PARAMETERS: [Parameter; 6] = [
     Parameter {
         name: "g_comp_wqs_per_iaa",
         accepted: 0..=8,
@@ -65,6 +67,12 @@ const PARAMETERS: [Parameter; 5] = [
         set: |device, value| device.verify_compress = value != 0,
     },
     Parameter {
+        name: "sync_mode",
+        accepted: 0..=1,
+        get: |device| device.sync_mode.into(),
+        set: |device, value| device.sync_mode = value != 0,
+    },
+    Parameter {
         name: "timeout_ms",
         accepted: 1..=60_000,
         get: |device| device.timeout_ms,
@@ -80,6 +88,7 @@ impl Device {
         distribute_comps: iaa::Policy::DEFAULT.distribute_comps,
         distribute_decomps: iaa::Policy::DEFAULT.distribute_decomps,
         verify_compress: false,
+        sync_mode: false,
         timeout_ms: (iaa::Config::DEFAULT.timeout_ns / NS_PER_MS) as u16,
     };
 
@@ -98,6 +107,11 @@ impl Device {
             }
         }
         Some(device)
+    }
+
+    /// How many units of a context are under way at a time: as many as a device has engines.
+    pub fn descriptors(&self) -> usize {
+        if self.sync_mode { 1 } else { 8 }
     }
 
     /// The driver's settings, to compress by such codes.
@@ -153,7 +167,7 @@ mod tests {
     #[test]
     fn every_policy_prints_and_parses_back() {
         for queues in 0..=8 {
-            for bits in 0..16 {
+            for bits in 0..32 {
                 let bit = |bit: u32| bits >> bit & 1 == 1;
                 let device = Device {
                     g_comp_wqs_per_iaa: queues,
@@ -161,6 +175,7 @@ mod tests {
                     distribute_decomps: bit(1),
                     verify_compress: bit(2),
                     timeout_ms: if bit(3) { 60_000 } else { 100 },
+                    sync_mode: bit(4),
                 };
                 let text = device.to_string();
                 match text.strip_prefix(',') {
@@ -177,6 +192,7 @@ mod tests {
                     (bit(1), bit(2), QUEUES_MAX)
                 );
                 assert_eq!(config.timeout_ns, if bit(3) { 60_000_000_000 } else { 100_000_000 });
+                assert_eq!(device.descriptors(), if bit(4) { 1 } else { 8 });
             }
         }
     }

@@ -71,9 +71,13 @@ pub(crate) trait Stream: Send {
     /// A batch is over, and the next one not begun.
     fn look(&mut self) {}
 
-    /// Works with the device from now on that `open` knows, to compress by such codes; false if there is none, or this
-    /// is no algorithm for it.
-    fn attach(&mut self, _open: &mut dyn FnMut(iaa::Mode) -> Option<Arc<iaa::Driver>>) -> bool {
+    /// Works with the device from now on that `open` knows, to compress by such codes, on so many units at a time;
+    /// false if there is none, or this is no algorithm for it.
+    fn attach(
+        &mut self,
+        _open: &mut dyn FnMut(iaa::Mode) -> Option<Arc<iaa::Driver>>,
+        _descriptors: usize,
+    ) -> bool {
         false
     }
 }

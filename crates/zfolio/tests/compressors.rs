@@ -358,6 +358,31 @@ fn a_run_on_the_model_of_the_device() {
     assert!(figures["accelerator"].is_null());
 }
 
+/// As the kernel's series on batches compares them. Of each worker, four at most with so little memory, one unit is on
+/// the device where they come one after the other.
+#[test]
+fn units_are_on_the_device_one_at_a_time_or_many() {
+    let program = PROGRAM.replace("range(32)", "range(8)");
+    let expected = succeed(Command::new("python3").args(["-c", &program])).stdout;
+    let cpus = std::thread::available_parallelism().unwrap().get();
+    let at_once = |parameter: &str| {
+        let model = Model::new([DeviceConfig::default()]);
+        let tree = Tree::new("batches");
+        tree.package(0, 0..cpus, &[0]);
+        let files = Files::new(&model, &tree).ok()?;
+        let compressor = format!("deflate-iaa:fixed,timeout_ms=60000{parameter}");
+        let options = ["--memory", "24M", "--quiet", "--iaa-root", tree.root()];
+        let (output, _) = run_python(&program, &compressor, &options);
+        assert!(output.stdout == expected, "{compressor}: {output:?}");
+        drop(files);
+        Some(model.in_flight_max(1))
+    };
+    let Some((one, many)) = at_once(",sync_mode=1").zip(at_once("")) else {
+        return println!("skipped: no file system in user space");
+    };
+    assert!((1..=cpus.min(4)).contains(&one) && many > one, "{one} and {many} at a time, {cpus} CPUs");
+}
+
 /// Workers that are under way, and may open nothing else any more, open a queue that is enabled now.
 #[test]
 fn a_queue_that_is_enabled_during_a_run_is_used() {

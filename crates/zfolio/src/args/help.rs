@@ -25,7 +25,7 @@ pub fn compressors(long: bool) -> String {
         );
         text += "\n\ng_comp_wqs_per_iaa=N: the last N queues of each accelerator compress, its others decompress; 0: all do both. distribute_comps=0, \
                  distribute_decomps=0: a CPU's own accelerator instead of all of its package in turn. verify_compress=1: what an accelerator has written it \
-                 reads back, and what is wrong is done again. timeout_ms=N: what takes an accelerator longer the CPU does (100).";
+                 reads back, and what is wrong is done again. sync_mode=1: one unit after the other, for comparison. timeout_ms=N: what takes an accelerator longer the CPU does (100).";
     }
     text
 }
