@@ -145,6 +145,7 @@ counters! {
     pgdeactivate: Pages, "moved to the inactive list";
     pgactivate: Pages, "touched on the inactive list, and moved back";
     readahead: Pages, "brought back before they were asked for";
+    prefetched: Pages, "brought back, or about to be, since much around them was asked for, and there was room";
     advised_out: Pages, "moved to the inactive list since the program has advised it (MADV_PAGEOUT)";
     advised_cold: Pages, "moved to the inactive list before others since the program has advised it (MADV_COLD)";
     advised_in: Pages, "brought back, or about to be, since the program has advised it (MADV_WILLNEED)";

@@ -1,4 +1,4 @@
-//! What the program has advised of its memory and the pager has not done yet.
+//! What the program has advised of its memory, or its faults let expect, and the pager has not done yet.
 //!
 //! Advice may be forgotten at any time. There are so many ranges at most, and what a range held is gone with it.
 
@@ -14,6 +14,8 @@ const RANGES: usize = 256;
 #[derive(Debug, Default)]
 pub struct Advised {
     ranges: [RangeSet; Advice::ALL.len()],
+    /// What is to come since much of it was asked for.
+    prefetch: RangeSet,
     /// So many bytes have gone to the inactive list and are to go on from there.
     due_bytes: usize,
 }
@@ -34,6 +36,37 @@ impl Advised {
         has_room
     }
 
+    /// Much of a range was asked for: all of it is to come, unless the program has advised that some of it is not
+    /// needed. Forgotten where there is too much.
+    pub fn prefetch(&mut self, range: Range<usize>) {
+        let is_unneeded =
+            [Advice::PageOut, Advice::Cold].iter().any(|&advice| self.of(advice).overlaps(&range));
+        if !is_unneeded && self.prefetch.as_slice().len() < RANGES {
+            self.prefetch.insert(range);
+        }
+    }
+
+    /// There is no room for what was advised to come, or else for what was not.
+    pub fn forget_in(&mut self, is_advised: bool) {
+        if is_advised {
+            self.of(Advice::WillNeed).clear();
+        } else {
+            self.prefetch.clear();
+        }
+    }
+
+    /// The first range that is to come, and whether that was advised.
+    pub fn first_in(&self) -> Option<(Range<usize>, bool)> {
+        let advised = self.first(Advice::WillNeed).map(|range| (range, true));
+        advised.or_else(|| self.prefetch.first().map(|range| (range, false)))
+    }
+
+    /// It has come, or will not.
+    pub fn done_in(&mut self, range: &Range<usize>) {
+        self.done(Advice::WillNeed, range);
+        self.prefetch.remove(range);
+    }
+
     /// The first range of this advice.
     pub fn first(&self, advice: Advice) -> Option<Range<usize>> {
         self.ranges[advice as usize - 1].first()
@@ -46,7 +79,7 @@ impl Advised {
 
     /// What was there is gone.
     pub fn forget(&mut self, range: &Range<usize>) {
-        self.ranges.iter_mut().for_each(|ranges| ranges.remove(range));
+        self.ranges.iter_mut().chain([&mut self.prefetch]).for_each(|ranges| ranges.remove(range));
     }
 
     /// So many bytes have gone to the inactive list by advice.
@@ -66,7 +99,7 @@ impl Advised {
 
     /// What does not hold, in words.
     pub fn check(&self) -> Result<(), String> {
-        for ranges in &self.ranges {
+        for ranges in self.ranges.iter().chain([&self.prefetch]) {
             ranges.check()?;
             // To take a part out of one makes two.
             if ranges.as_slice().len() > 2 * RANGES {

@@ -48,6 +48,11 @@ impl Limit {
         self.target.is_some_and(|target| self.footprint > target)
     }
 
+    /// True where so much is free that what is out may come before it is asked for, and nobody wants memory out.
+    pub fn is_roomy(&self) -> bool {
+        self.target.is_none() && self.marks.is_roomy(self.footprint)
+    }
+
     /// What to do where the process stands like that.
     pub fn decide(&self, usage: &Usage) -> Actions {
         match self.target {
@@ -118,6 +123,19 @@ mod tests {
         assert_eq!(limit.footprint(), 0, "it was measured before something went");
         limit.set(32 << 20, 1, UNKNOWN);
         assert_eq!((limit.marks().limit, limit.check()), (32 << 20, Ok(())));
+    }
+
+    #[test]
+    fn there_is_room_where_an_eighth_is_free_and_nobody_wants_it() {
+        let mut limit = Limit::new(64 << 20, false);
+        let low = limit.marks().low;
+        let mut is_roomy_at = |footprint, target| {
+            limit.measured(footprint);
+            limit.ask(target);
+            limit.is_roomy()
+        };
+        assert_eq!([low / 8 * 7, low].map(|footprint| is_roomy_at(footprint, None)), [true, false]);
+        assert!(!is_roomy_at(low / 2, Some(low / 4)));
     }
 
     #[test]

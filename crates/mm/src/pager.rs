@@ -61,6 +61,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use memcg::{Counts, Stat};
 use vmscan::PAGE;
 use vmscan::balance::Balance;
+use vmscan::prefetch::Prefetch;
 use vmscan::returns::Returns;
 use vmscan::watermark::{Usage, Watermarks};
 use vmscan::worth::Worth;
@@ -102,6 +103,8 @@ pub struct Pager<'a, K, S> {
     swapin: SwapIn,
     fresh: Fresh,
     ahead: FetchAhead,
+    /// What was asked for where there was room.
+    prefetch: Prefetch,
     recompression: Recompression,
     pool_limit: PoolLimit,
     /// How large it is to be where there are areas.
@@ -148,6 +151,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
             swapin: SwapIn::new(config.bounce),
             fresh: Fresh::new(config.fresh),
             ahead: FetchAhead::default(),
+            prefetch: Prefetch::default(),
             recompression: Recompression::default(),
             pool_limit: PoolLimit::default(),
             balance: Balance::default(),
@@ -232,6 +236,8 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
         if is_parked != self.faults.is_parked() {
             let waited = self.faults.park(is_parked, self.kernel.now_ns());
             self.stat.parked_ns.fetch_add(waited, Relaxed);
+            // What it has is for others meanwhile.
+            self.advised.forget_in(false);
         }
     }
 
@@ -260,6 +266,8 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
     pub fn ask(&mut self, target: Option<usize>) {
         if target.is_some() {
             self.reclaim.end_rest();
+            self.prefetch = Prefetch::default();
+            self.advised.forget_in(false);
         }
         self.limit.ask(target);
     }

@@ -9,6 +9,7 @@
 //!   page met by the clock hand ──> heat::Heat ──> spare it once more, or take it
 //!   round of the hand in vain ──> rest::Rest ──> how long it rests
 //!   fault ──> readahead::Readahead ──> this page, its window, or the windows after it too
+//!   fault on what is out, where there is room ──> prefetch::Prefetch ──> whether the region around it comes too
 //!   what each process of a run needs ──> share::divide ──> what each may use
 //!   more processes than CPUs refault ──> load::Load ──> who waits for its turn
 //!   threads that wait for room ──> hunger::Hunger ──> whether the process gets nowhere
@@ -40,6 +41,7 @@ pub mod hazard;
 pub mod heat;
 pub mod hunger;
 pub mod load;
+pub mod prefetch;
 pub mod price;
 pub mod readahead;
 pub mod rest;

@@ -87,6 +87,10 @@ const SLACK: usize = 512 << 10;
 /// and where others want the CPUs too a look can be as late again.
 const AHEAD: usize = 32 << 20;
 
+/// There is room where one part in so many is free of what may be used: a program at its limit, of which a part was
+/// given back a moment ago, has none.
+const ROOMY_PART: usize = 8;
+
 /// How much stock relieves those who wait for it.
 const RELIEF: usize = 8 * WINDOW;
 
@@ -155,6 +159,11 @@ impl Watermarks {
     /// there is no room for it.
     pub fn clean_at(&self, pool: usize) -> usize {
         if pool > self.dense { self.clean / 8 } else { self.clean }
+    }
+
+    /// True where so much is free that what is out may come before it is asked for.
+    pub fn is_roomy(&self, footprint: usize) -> bool {
+        footprint.saturating_add(self.low / ROOMY_PART) <= self.low
     }
 
     /// True when fresh memory must wait: no stock to give, and no room to make any.

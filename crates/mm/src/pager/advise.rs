@@ -103,39 +103,50 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         got
     }
 
-    /// Brings a step of what is needed in. What there is no room for below the low mark is forgotten. True when there
-    /// may be more to do at once.
+    /// Brings a step of what is needed in. What was advised is forgotten where there is no room below the low mark, and
+    /// what only seems to be wanted where there is not much room. True when there may be more to do at once.
     fn bring_advised(&mut self) -> bool {
         let (mut came, mut looks) = (0, LOOKS_IN);
         while came < STEP_BYTES
             && looks > 0
             && !self.ahead.is_full()
-            && let Some(range) = self.advised.first(Advice::WillNeed)
+            && let Some((range, is_advised)) = self.advised.first_in()
         {
             looks -= 1;
-            if self.limit.footprint() + WINDOW > self.marks().low {
-                self.advised.done(Advice::WillNeed, &(0..usize::MAX));
-                break;
+            let has_room = self.limit.footprint() + WINDOW <= self.marks().low;
+            if !has_room || !is_advised && !self.limit.is_roomy() {
+                self.advised.forget_in(is_advised);
+                continue;
             }
             let first = self.map.next_used(range.start, range.end).map_or(range.end, |(page, _)| page);
             let end = range.end.min(first + HUGE);
             let window = self.first_away(&(first..end)).map(|page| page & !(WINDOW - 1));
             let upto = window.map_or(end, |window| window + WINDOW);
-            self.advised.done(Advice::WillNeed, &(range.start..upto));
-            came += window.map_or(0, |window| self.bring_window(window));
+            self.advised.done_in(&(range.start..upto));
+            let bytes = window.map_or(0, |window| self.bring_window(window, is_advised));
+            came += bytes;
+            match is_advised {
+                true => self.stat.advised_in.fetch_add((bytes / PAGE) as u64, Relaxed),
+                false => self.stat.prefetched.fetch_add((bytes / PAGE) as u64, Relaxed),
+            };
         }
         if came > 0 {
-            self.stat.advised_in.fetch_add((came / PAGE) as u64, Relaxed);
             self.reclaim.end_rest();
         }
         looks < LOOKS_IN
     }
 
     /// Brings a window in, or has it loaded ahead where it is whole; how many bytes it is. What is in an area is read
-    /// into the pool.
-    fn bring_window(&mut self, window: usize) -> usize {
+    /// into the pool, or left there.
+    fn bring_window(&mut self, window: usize, reads_areas: bool) -> usize {
         let under_way = self.ahead.under_way().len();
-        self.fetch_ahead(window, WINDOW);
+        let is_swapped = |pager: &Self, at: usize| {
+            let entry = pager.map.get(at);
+            entry.kind() == Kind::Stored && pager.objects.get(entry.id()).is_swapped()
+        };
+        if reads_areas || !is_swapped(self, window) {
+            self.fetch_ahead(window, WINDOW);
+        }
         if self.ahead.under_way().len() > under_way {
             return WINDOW;
         }
@@ -150,8 +161,9 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             match entry.kind() {
                 Kind::Inactive => drop(self.activate(at, entry, Extent::Window)),
                 Kind::Stored if self.ahead.slot_of(at).is_some() => {}
-                Kind::Stored if self.objects.get(entry.id()).is_swapped() => self.read_ahead(at..at + PAGE),
-                Kind::Stored => drop(self.load(at, entry, Extent::Window, false)),
+                Kind::Stored if is_swapped(self, at) && reads_areas => self.read_ahead(at..at + PAGE),
+                Kind::Stored if is_swapped(self, at) => {}
+                Kind::Stored => self.load_unasked(at),
                 // Zeros take no memory before they are touched.
                 Kind::Zero | Kind::None | Kind::Clean => {}
             }

@@ -15,6 +15,7 @@ use crate::swap_map::Kind;
 use base::PageMask;
 use core::sync::atomic::Ordering::Relaxed;
 use vmscan::heat::Heat;
+use vmscan::readahead::Extent;
 use vmscan::{PAGE, WINDOW};
 use zswap::objects::Body;
 
@@ -25,6 +26,20 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             let e = self.map.get(page);
             e.kind() == Kind::Stored && e.id() == object && e.offset() == offset
         })
+    }
+
+    /// How much is wanted with a page that is asked for. Where there is room the region around it may be about to
+    /// follow, unless a stream brings it.
+    pub(super) fn extent_of(&mut self, at: usize, kind: Kind) -> Extent {
+        let extent = self.ahead.fault(at);
+        if kind == Kind::Stored
+            && !matches!(extent, Extent::Stream { ahead: 1.. })
+            && self.limit.is_roomy()
+            && let Some(region) = self.prefetch.asked(at)
+        {
+            self.advised.prefetch(region);
+        }
+        extent
     }
 
     /// Has the windows after a stream's position loaded by the workers, as long as there is stock to load them into.

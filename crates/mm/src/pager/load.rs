@@ -113,6 +113,22 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         self.landed(at, to, pages, moved, covered)
     }
 
+    /// Loads what is stored around a page for which no thread waits. What is damaged is told at the fault that needs
+    /// it.
+    pub(super) fn load_unasked(&mut self, at: usize) {
+        let (to, pages) = self.stored_around(at, Extent::Window);
+        let buffer = self.buffer(pages);
+        if self.load_run(to, pages, self.buffer_at(buffer)).is_err() {
+            if let Buffer::Slot(slot) = buffer {
+                self.put_back(slot);
+            }
+            return;
+        }
+        let (to, pages, moved) = self.move_in(at, to, pages, buffer);
+        self.loaded(to, moved.bytes, None);
+        self.landed(at, to, pages, moved, (to..to + moved.bytes).contains(&at));
+    }
+
     /// How much of a page's window is to come, where it may.
     fn returns_of(&mut self, at: usize, extent: Extent) -> Return {
         // What relatives have too is put nowhere else.

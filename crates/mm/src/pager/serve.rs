@@ -55,7 +55,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         if is_weighed && fault.extent.is_none() {
             self.weigh(fault.at);
         }
-        let extent = *fault.extent.get_or_insert_with(|| self.ahead.fault(fault.at));
+        let extent = fault.extent.unwrap_or_else(|| self.extent_of(fault.at, began));
+        fault.extent = Some(extent);
         if self.cow.is_shared() && began == Kind::Stored && !fault.write && self.is_common(fault.at) {
             self.stat.common_read.fetch_add(1, Relaxed);
         }
@@ -132,11 +133,11 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     }
 
     /// How hot a page is that comes back from the pool. It and those that come with it, `pages` in all, are counted
-    /// where more memory would have kept them in.
+    /// where more memory would have kept them in, and there is none to be had.
     pub(super) fn refault(&self, entry: Entry, pages: usize) -> Heat {
         let distance = self.map.distance(entry);
         let heat = Heat::refault(distance, self.resident_pages());
-        if heat > Heat::COLD {
+        if heat > Heat::COLD && !self.limit.is_roomy() {
             self.stat.near_refaults.fetch_add(pages as u64, Relaxed);
             self.stat.near_distance.fetch_add((pages * distance) as u64, Relaxed);
         }

@@ -23,8 +23,8 @@ pub fn advise(world: &Shared, pager: &mut Simulated, turn: usize) {
 }
 
 /// Memory of which nothing goes out for want of room: so many pages are written.
-fn roomy(written: usize) -> Scene {
-    let mut scene = Scene::new();
+pub(super) fn roomy(written: usize) -> Scene {
+    let mut scene = Scene::of(written.max(128));
     scene.pager.limit.evict_by_marks();
     scene.pager.set_limit(1 << 30, 1, UNKNOWN);
     scene.write(pages(0..written));
@@ -34,11 +34,11 @@ fn roomy(written: usize) -> Scene {
 }
 
 /// True when all of them are so.
-fn are(scene: &Scene, range: Range<usize>, kind: Kind) -> bool {
+pub(super) fn are(scene: &Scene, range: Range<usize>, kind: Kind) -> bool {
     pages(range).step_by(PAGE).all(|at| scene.kind(at) == kind)
 }
 
-fn counted(scene: &Scene) -> memcg::Counts {
+pub(super) fn counted(scene: &Scene) -> memcg::Counts {
     memcg::Counts::from(scene.pager.stat)
 }
 

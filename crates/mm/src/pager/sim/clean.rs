@@ -44,6 +44,22 @@ fn watermarks_hold_the_program_and_nothing_is_lost() {
     all_pass(|seed| Plan { evict_all: false, ..Plan::any(seed) });
 }
 
+#[test]
+fn what_comes_back_before_it_is_asked_for_is_what_went_out() {
+    let sum = all_pass(|seed| Plan {
+        roomy: true,
+        evict_all: false,
+        huge: seed % 3 == 0,
+        advice: seed % 4 == 0,
+        damage: if seed % 5 == 0 { 30 } else { 0 },
+        park: if seed % 7 == 0 { 50 } else { 0 },
+        fork: if seed % 2 == 0 { 70 } else { 0 },
+        pages: 256 + seed as usize % 256,
+        ..if seed % 6 == 0 { with_area(seed, 0) } else { Plan::any(seed) }
+    });
+    assert!(sum.prefetched > 1000 && sum.children > 0, "{sum:?}");
+}
+
 /// A plan with a swap area, and a pool that may be of no size, small, or as large as it likes.
 fn with_area(seed: u64, faulty: usize) -> Plan {
     let plan = Plan::any(seed);

@@ -34,6 +34,7 @@ mod memory;
 mod moves;
 mod outgoing;
 mod own;
+mod prefetch;
 mod program;
 mod run;
 mod scan;

@@ -54,6 +54,8 @@ pub struct Plan {
     pub inactive_windows: usize,
     /// Everything goes out all the time; otherwise watermarks decide.
     pub evict_all: bool,
+    /// Where watermarks decide, there is room for all of it; now and then somebody has most of it go out.
+    pub roomy: bool,
     /// Windows that stay on the inactive list as second chance, where everything goes out all the time.
     pub inactive: usize,
     /// Everything is brought home once in so many turns; 0: never.
@@ -91,6 +93,7 @@ impl Plan {
             signals: random.one_in(2),
             inactive_windows: 8 + random.below(48),
             evict_all: random.one_in(2),
+            roomy: false,
             inactive: random.below(4),
             retire: 0,
             fork: 0,
@@ -117,6 +120,7 @@ pub struct Tally {
     pub loaded: u64,
     pub reused: u64,
     pub ahead: u64,
+    pub prefetched: u64,
     pub recompressed: u64,
     /// Huge pages that were filled, that went out whole, and that were taken apart on their way.
     pub filled: u64,
@@ -143,6 +147,7 @@ impl std::ops::AddAssign for Tally {
         self.loaded += other.loaded;
         self.reused += other.reused;
         self.ahead += other.ahead;
+        self.prefetched += other.prefetched;
         self.recompressed += other.recompressed;
         self.filled += other.filled;
         self.huge += other.huge;
@@ -262,6 +267,7 @@ pub fn set_up(pager: &mut Simulated, world: &Shared, plan: &Plan) {
             let dense = plan.pages * PAGE / 12;
             Watermarks { inactive: plan.inactive * WINDOW, dense, ..*pager.marks() }
         }
+        false if plan.roomy => Watermarks { low: 4 * plan.pages * PAGE, ..marks(4 * plan.pages) },
         false if plan.huge => Watermarks { inactive: 2 * HUGE, ..marks(plan.pages) },
         false => marks(plan.pages),
     };
@@ -322,7 +328,8 @@ pub fn live(world: Shared, plan: &Plan, pager: &mut Simulated) -> Tally {
         turns += 1;
         pager.park(plan.park > 0 && turns % plan.park < plan.park / 3);
         // Somebody asks for memory now and then, and says at times that none is to go to areas.
-        pager.ask((turns % 50 < 10).then_some(plan.pages * PAGE / 4));
+        let (often, long, part) = if plan.roomy { (200, 40, 16) } else { (50, 10, 4) };
+        pager.ask((turns % often < long).then_some(plan.pages * PAGE / part));
         pager.set_writeback(turns % 40 >= 10);
         pager.close_pool(plan.pool == 0 && turns % 60 < 40);
         if plan.advice {
@@ -384,6 +391,7 @@ pub fn live(world: Shared, plan: &Plan, pager: &mut Simulated) -> Tally {
         loaded: counts.zswpin,
         reused: counts.clean_reused,
         ahead: counts.readahead,
+        prefetched: counts.prefetched,
         recompressed: counts.packed,
         filled: counts.thp_fault_alloc,
         huge: counts.thp_swpout,

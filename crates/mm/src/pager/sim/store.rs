@@ -93,6 +93,11 @@ impl Shelves {
         Shelves { damage, tight, area, ..Shelves::default() }
     }
 
+    /// From now on no object is what it was.
+    pub fn damage_all(&mut self) {
+        self.objects.iter_mut().flatten().for_each(|object| object.damaged = true);
+    }
+
     fn object(&self, handle: u32) -> &Object {
         self.objects[handle as usize].as_ref().expect("an object that was freed is used")
     }

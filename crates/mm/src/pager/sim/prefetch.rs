@@ -1,0 +1,98 @@
+//! Scenes of what comes back since much around it was asked for.
+
+use super::advice::{are, counted, roomy};
+use super::scene::{Scene, pages};
+use crate::kernel::{Message, WINDOW_PAGES};
+use crate::swap_map::Kind;
+use base::Advice;
+use vmscan::PAGE;
+
+/// Memory of which ten windows are out, with room for all of it; of eight of them a page was asked for.
+fn asked() -> Scene {
+    let mut scene = roomy(400);
+    scene.pager.advise(Advice::PageOut, pages(0..160));
+    scene.go_on();
+    assert!(are(&scene, 0..160, Kind::Stored));
+    for page in (0..8).map(|window| window * WINDOW_PAGES) {
+        scene.turn();
+        assert!(are(&scene, page..160, Kind::Stored), "each comes alone");
+        scene.reads_back(pages(page..page + 1), 0);
+    }
+    scene
+}
+
+#[test]
+fn a_region_comes_of_which_some_windows_were_asked_for() {
+    let mut scene = asked();
+    assert!(are(&scene, 113..160, Kind::Stored));
+    scene.go_on();
+    assert!(are(&scene, 0..160, Kind::Clean));
+    assert_eq!((counted(&scene).prefetched, counted(&scene).faults), (152, 8));
+    scene.reads_back(pages(0..160), 0);
+    assert_eq!(counted(&scene).faults, 8);
+}
+
+#[test]
+fn it_stays_out_where_the_room_is_gone() {
+    let mut scene = asked();
+    scene.pager.limit.marks_mut().low = 0;
+    scene.go_on();
+    assert_eq!((are(&scene, 113..160, Kind::Stored), counted(&scene).prefetched), (true, 0));
+    scene.reads_back(pages(0..160), 0);
+    assert_eq!(counted(&scene).prefetched, 0);
+}
+
+/// What it has is for others then.
+#[test]
+fn it_stays_out_where_somebody_wants_memory_out_or_the_process_waits_for_its_turn() {
+    let asks: [fn(&mut Scene); 2] = [|scene| scene.pager.ask(Some(1 << 20)), |scene| scene.pager.park(true)];
+    for ask in asks {
+        let mut scene = asked();
+        ask(&mut scene);
+        scene.go_on();
+        assert_eq!((are(&scene, 113..160, Kind::Stored), counted(&scene).prefetched), (true, 0));
+        scene.pager.ask(None);
+        scene.pager.park(false);
+        scene.reads_back(pages(0..160), 0);
+    }
+}
+
+/// The program's own advice is followed up to the low mark.
+#[test]
+fn it_stays_out_where_there_is_not_much_room_and_what_was_advised_comes() {
+    let mut scene = asked();
+    let footprint = scene.world.borrow().footprint();
+    scene.pager.limit.marks_mut().low = footprint + 20 * PAGE;
+    scene.pager.advise(Advice::WillNeed, pages(144..160));
+    scene.go_on();
+    assert!(are(&scene, 113..144, Kind::Stored) && are(&scene, 144..160, Kind::Clean));
+    assert_eq!(counted(&scene).prefetched, 0);
+}
+
+#[test]
+fn what_the_program_gives_up_meanwhile_does_not_come() {
+    let mut scene = asked();
+    scene.pager.advise(Advice::Cold, pages(144..160));
+    for page in (0..8).map(|window| window * WINDOW_PAGES + 3) {
+        scene.reads_back(pages(page..page + 1), 0);
+    }
+    scene.go_on();
+    assert!(are(&scene, 144..160, Kind::Stored));
+}
+
+#[test]
+fn what_is_damaged_and_not_asked_for_is_nobodys_loss() {
+    let mut scene = asked();
+    scene.world.borrow_mut().shelves.damage_all();
+    scene.go_on();
+    assert_eq!((are(&scene, 113..160, Kind::Stored), counted(&scene).decompress_fail), (true, 0));
+}
+
+#[test]
+fn what_is_unmapped_meanwhile_does_not_come() {
+    let mut scene = asked();
+    scene.raise(Message::Unmap(pages(128..144)));
+    scene.go_on();
+    assert!(are(&scene, 128..144, Kind::None) && are(&scene, 144..160, Kind::Clean));
+    assert_eq!(counted(&scene).prefetched, 136);
+}
