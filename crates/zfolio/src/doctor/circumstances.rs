@@ -82,7 +82,7 @@ pub(super) fn processes() -> Check {
             "processes",
             count,
             128,
-            "each managed process takes two more, and up to eight",
+            "each managed process takes two more, and up to nine",
             PROCESSES,
         ),
     }
