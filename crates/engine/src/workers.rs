@@ -54,6 +54,14 @@ fn workers(cpus: usize, processes: usize, limit: u64) -> usize {
     (cpus / processes).max(FEW).min(most).min(cpus).min(WORKERS_MAX)
 }
 
+/// Starts so many by `start`, of which the first one must be had. Where no more processes or descriptors may be, those
+/// that there are do.
+fn start_all<E>(count: usize, mut start: impl FnMut(usize) -> Result<u32, E>) -> Result<Vec<u32>, E> {
+    let mut pids = Vec::from([start(0)?]);
+    pids.extend((1..count).map_while(|number| start(number).ok()));
+    Ok(pids)
+}
+
 impl Workers {
     /// Starts the workers: each apart, or here where that is refused. Meanwhile the caller sees to it that what is
     /// registered stays out of children, and nobody is served; `memory` is the program's.
@@ -66,10 +74,7 @@ impl Workers {
             let apart = self.start_one(memory, number, WorkerPlace::Apart);
             apart.or_else(|_| self.start_one(memory, number, WorkerPlace::Here))
         };
-        let mut pids = Vec::from([start(0)?]);
-        // Where no more processes or descriptors may be had, those that there are do.
-        pids.extend((1..count).map_while(|number| start(number).ok()));
-        Ok(pids)
+        start_all(count, start)
     }
 
     /// Starts one, and waits until it is ready.
@@ -169,5 +174,15 @@ mod tests {
         ] {
             assert_eq!(workers(cpus, processes, limit), expected, "{cpus} CPUs, {processes} processes");
         }
+    }
+
+    #[test]
+    fn an_engine_has_the_workers_that_can_be_had_and_one_at_least() {
+        let start_up_to = |most: usize| {
+            start_all(4, |number| if number < most { Ok(number as u32) } else { Err(Errno::EAGAIN) })
+        };
+        assert_eq!(start_up_to(9), Ok(vec![0, 1, 2, 3]));
+        assert_eq!(start_up_to(2), Ok(vec![0, 1]));
+        assert_eq!(start_up_to(0), Err(Errno::EAGAIN));
     }
 }

@@ -46,13 +46,14 @@ impl Advised {
         }
     }
 
-    /// There is no room for what was advised to come, or else for what was not.
-    pub fn forget_in(&mut self, is_advised: bool) {
-        if is_advised {
-            self.of(Advice::WillNeed).clear();
-        } else {
-            self.prefetch.clear();
-        }
+    /// What is to come though nobody has advised it stays away.
+    pub fn forget_prefetch(&mut self) {
+        self.prefetch.clear();
+    }
+
+    /// What was advised to come stays away.
+    pub fn forget_needed(&mut self) {
+        self.of(Advice::WillNeed).clear();
     }
 
     /// The first range that is to come, and whether that was advised.

@@ -237,7 +237,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
             let waited = self.faults.park(is_parked, self.kernel.now_ns());
             self.stat.parked_ns.fetch_add(waited, Relaxed);
             // What it has is for others meanwhile.
-            self.advised.forget_in(false);
+            self.advised.forget_prefetch();
         }
     }
 
@@ -267,7 +267,7 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
         if target.is_some() {
             self.reclaim.end_rest();
             self.prefetch = Prefetch::default();
-            self.advised.forget_in(false);
+            self.advised.forget_prefetch();
         }
         self.limit.ask(target);
     }

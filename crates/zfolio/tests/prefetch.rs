@@ -53,7 +53,7 @@ fn all_of_it_comes_back_with_few_faults_in_whatever_order_it_is_touched() {
 
 /// Three pages of a region, in the mean. What the interpreter itself has is some 10 MiB.
 #[test]
-fn what_is_touched_here_and_there_comes_with_its_window() {
+fn what_is_touched_here_and_there_comes_alone() {
     let mut run = keeper();
     reclaim(&run);
     run.tell("150");

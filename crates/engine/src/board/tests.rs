@@ -113,6 +113,20 @@ fn each_worker_that_is_ready_has_parcels() {
     }
 }
 
+/// However many workers a device has, and however many jobs each of them puts there.
+#[test]
+fn a_load_finds_a_parcel_while_all_workers_have_batches() {
+    let board = board(128);
+    (0..WORKERS_MAX).for_each(|_| board.report_ready());
+    (0..100).for_each(|slot| board.post(slot, work(2 * slot as usize)));
+    for _ in 0..WORKERS_MAX {
+        let taken = taken(&board, &mut Hand::new(BATCH_MAX)).len();
+        assert!(taken >= BATCH_MAX - 1, "{taken}");
+    }
+    board.post(110, work(1));
+    assert!(board.serve_load(BATCH_MAX, act) && board.is_done(110));
+}
+
 /// How many jobs a worker takes of those in these slots.
 fn taken(board: &Board, hand: &mut Hand) -> Vec<u32> {
     let mut slots = Vec::new();

@@ -113,9 +113,12 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             && let Some((range, is_advised)) = self.advised.first_in()
         {
             looks -= 1;
-            let has_room = self.limit.footprint() + WINDOW <= self.marks().low;
-            if !has_room || !is_advised && !self.limit.is_roomy() {
-                self.advised.forget_in(is_advised);
+            if is_advised && self.limit.footprint() + WINDOW > self.marks().low {
+                self.advised.forget_needed();
+                continue;
+            }
+            if !is_advised && !self.limit.is_roomy() {
+                self.advised.forget_prefetch();
                 continue;
             }
             let first = self.map.next_used(range.start, range.end).map_or(range.end, |(page, _)| page);

@@ -28,6 +28,7 @@ fn a_region_comes_of_which_some_windows_were_asked_for() {
     scene.go_on();
     assert!(are(&scene, 0..160, Kind::Clean));
     assert_eq!((counted(&scene).prefetched, counted(&scene).faults), (152, 8));
+    assert_eq!(counted(&scene).near_refaults, 0, "with so much room no memory is lacking");
     scene.reads_back(pages(0..160), 0);
     assert_eq!(counted(&scene).faults, 8);
 }

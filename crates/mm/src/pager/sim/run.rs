@@ -267,7 +267,7 @@ pub fn set_up(pager: &mut Simulated, world: &Shared, plan: &Plan) {
             let dense = plan.pages * PAGE / 12;
             Watermarks { inactive: plan.inactive * WINDOW, dense, ..*pager.marks() }
         }
-        false if plan.roomy => Watermarks { low: 4 * plan.pages * PAGE, ..marks(4 * plan.pages) },
+        false if plan.roomy => marks(12 * plan.pages),
         false if plan.huge => Watermarks { inactive: 2 * HUGE, ..marks(plan.pages) },
         false => marks(plan.pages),
     };
