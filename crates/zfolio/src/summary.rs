@@ -313,6 +313,13 @@ zfolio: ran in 255 MiB instead of 1.21 GiB (21 %)
     }
 
     #[test]
+    fn that_nothing_had_to_go_out_is_not_said_of_what_had_no_engine() {
+        let one = Figures { max_bytes: 1 << 30, peak_bytes: 40 << 20, unmanaged: 1, ..Figures::default() };
+        let text = one.text();
+        assert!(text.starts_with("zfolio: nothing went out; peak 40 MiB, limit 1 GiB\n"), "{text}");
+    }
+
+    #[test]
     fn figures_of_ended_and_living_processes_are_added() {
         // SAFETY: every field is an integer or an atomic, for which all zeros is a value.
         let mut memcg: Box<Memcg> = unsafe { Box::new_zeroed().assume_init() };

@@ -6,7 +6,7 @@ mod skip;
 use serde_json::Value;
 use skip::skip;
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -78,17 +78,24 @@ fn as_nobody(test: &str, memory: &str, before: &str, program: &str) -> (Output, 
 
 /// The same as this test's user, unless the program or `way` changes that.
 fn run(test: &str, memory: &str, before: &str, way: &[&str], program: &str) -> (Output, Value) {
+    let (mut command, json) = command(test, memory, before, way, program);
+    (command.output().unwrap(), figures(&json))
+}
+
+/// What runs it, and where its figures will be.
+fn command(test: &str, memory: &str, before: &str, way: &[&str], program: &str) -> (Command, PathBuf) {
     let json: PathBuf = std::env::temp_dir().join(format!("zfolio-users-{test}-{}", std::process::id()));
     let script = format!("{before} {ZFOLIO} run --memory {memory} --json {} -- \"$@\"", json.display());
-    let output = Command::new("timeout")
-        .args(["-k", "5", "120", "unshare", "-m", "sh", "-c", &script, "sh"])
-        .args(way)
-        .args([PYTHON, "-c", program])
-        .output()
-        .unwrap();
-    let figures = serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
+    let mut command = Command::new("timeout");
+    command.args(["-k", "5", "120", "unshare", "-m", "sh", "-c", &script, "sh"]);
+    command.args(way).args([PYTHON, "-c", program]);
+    (command, json)
+}
+
+fn figures(json: &Path) -> Value {
+    let figures = serde_json::from_str(&fs::read_to_string(json).unwrap()).unwrap();
     fs::remove_file(json).unwrap();
-    (output, figures)
+    figures
 }
 
 /// The program has more than its limit, forks with much of it out, and parent and children read and write.
@@ -177,11 +184,22 @@ fn where_nothing_can_be_handed_over_the_user_is_told_what_helps() {
     if !can_be_tried() {
         return;
     }
-    let (output, figures) =
-        as_nobody("remedy", "48M", "mount --bind /dev/null /dev/userfaultfd; exec", FORKS);
-    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let before = "mount --bind /dev/null /dev/userfaultfd; exec";
+    let (mut command, json) = command("remedy", "48M", before, &SETPRIV, &format!("{FORKS}input()"));
+    let all = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut run = all.spawn().unwrap();
+    let (mut out, mut err, mut line) = (String::new(), String::new(), String::new());
+    let mut stderr = BufReader::new(run.stderr.take().unwrap());
+    while !err.contains("cannot go out") && stderr.read_line(&mut line).unwrap() > 0 {
+        err += &std::mem::take(&mut line);
+    }
+    // The program has been told of, and ends.
+    run.stdin.take().unwrap().write_all(b"\n").unwrap();
+    stderr.read_to_string(&mut err).unwrap();
+    run.stdout.take().unwrap().read_to_string(&mut out).unwrap();
+    assert!(run.wait().unwrap().success(), "{err}");
     assert_eq!(out, "65534 [0, 0, 0] True\n", "{err}");
-    let said = err.split_whitespace().collect::<Vec<_>>().join(" ");
+    let (said, figures) = (err.split_whitespace().collect::<Vec<_>>().join(" "), figures(&json));
     for part in [
         "cannot go out: userfaultfd says EPERM",
         "setfacl -m u:USER:rw /dev/userfaultfd",

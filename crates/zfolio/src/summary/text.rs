@@ -51,13 +51,15 @@ impl Figures {
 
     fn write_nothing_out(&self, out: &mut String) -> fmt::Result {
         let (peak, max, too_much) = (Bytes(self.peak_bytes), Bytes(self.max_bytes), self.too_much_bytes());
+        // Whether one without an engine had to is not known: it may have ended before the first look at it.
+        let nothing = if self.unmanaged > 0 { "nothing went out" } else { "nothing had to go out" };
         match self.peak_bytes {
-            0 => writeln!(out, "zfolio: nothing had to go out; the limit was {max}"),
+            0 => writeln!(out, "zfolio: {nothing}; the limit was {max}"),
             _ if too_much > 0 => {
                 let above = Bytes(too_much);
                 writeln!(out, "zfolio: nothing could go out; peak {peak}, {above} above the limit of {max}")
             }
-            _ => writeln!(out, "zfolio: nothing had to go out; peak {peak}, limit {max}"),
+            _ => writeln!(out, "zfolio: {nothing}; peak {peak}, limit {max}"),
         }
     }
 
