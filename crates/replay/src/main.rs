@@ -9,12 +9,18 @@
 //! - [`mod@record`]: how one is made
 //! - [`mod@memory`]: where pages are, and what touches of them have cost
 //! - [`mod@policies`]: who decides which page goes where
+//! - [`mod@price`], [`mod@hazard`] and [`mod@beside`]: the rule of one of them, which the pager goes without
+//!   (docs/decisions/082-the-price-stays-a-measure.md)
 
+mod beside;
+mod hazard;
 mod memory;
 mod policies;
+mod price;
 mod record;
 mod trace;
 
+use crate::price::{Costs, TIERS, Tier};
 use anyhow::{Context as _, Result, ensure};
 use clap::{Parser, Subcommand};
 use memory::Figures;
@@ -24,7 +30,6 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use trace::{Event, Trace};
-use vmscan::price::{Costs, TIERS, Tier};
 
 /// Record which pages a program touches, and play policies on that
 #[derive(Parser)]

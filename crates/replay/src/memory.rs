@@ -1,7 +1,7 @@
 //! The memory that a policy decides about: where each page of the trace is, what it takes, and what touches have cost.
 
+use crate::price::{Costs, TIERS, Tier};
 use crate::trace::{Page, PageId, Trace};
-use vmscan::price::{Costs, TIERS, Tier};
 use vmscan::{PAGE, WINDOW};
 
 /// Pages of a window.

@@ -10,13 +10,13 @@ mod pager;
 mod pool;
 mod price;
 
+use crate::hazard::Us;
 use crate::memory::{Figures, Memory};
+use crate::price::{Costs, Tier};
 use crate::trace::{Event, PageId, Trace};
 use anyhow::{Result, bail};
 use pool::Pool;
 use vmscan::PAGE;
-use vmscan::hazard::Us;
-use vmscan::price::{Costs, Tier};
 
 /// Decides which page goes where.
 pub trait Policy {

@@ -17,13 +17,8 @@
 //!   fault for which a window may come ──> returns::Returns ──> whether it comes whole
 //!   page asked for that was out ──> balance::Balance ──> how much the pool takes where there are areas
 //!   fate of what was read ahead ──> worth::Worth ──> whether to read beside a page from an area
-//!   miss, and what misses beside it ──> beside::Beside ──> how likely the rest of a window is to be wanted
-//!   page that is out, asked for or not ──> hazard::Hazard ──> how likely it is to be asked for
-//!   oldest page of each tier ──> price::cheapest ──> which goes on, and where to
 //!   page out of an object of many ──> split::Splitting ──> whether each is to have an object of its own
 //! ```
-//!
-//! Three of them no pager asks yet, but `replay` alone, on traces: hazard, price and beside.
 
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
@@ -32,17 +27,14 @@ extern crate alloc;
 
 pub mod asked;
 pub mod balance;
-pub mod beside;
 pub mod by_region;
 pub mod crawl;
 pub mod fates;
 pub mod growth;
-pub mod hazard;
 pub mod heat;
 pub mod hunger;
 pub mod load;
 pub mod prefetch;
-pub mod price;
 pub mod readahead;
 pub mod rest;
 pub mod returns;

@@ -4,9 +4,9 @@
 use super::Policy;
 use super::ordered::Ordered;
 use crate::memory::Memory;
+use crate::price::Tier;
 use crate::trace::{Event, PageId, Trace};
 use std::cmp::Reverse;
-use vmscan::price::Tier;
 
 /// When each page is used again.
 pub struct Belady {

@@ -3,9 +3,9 @@
 use super::Policy;
 use super::ordered::Ordered;
 use crate::memory::Memory;
+use crate::price::Tier;
 use crate::trace::PageId;
 use std::collections::HashSet;
-use vmscan::price::Tier;
 
 /// The ring, as a queue with the hand at its first page.
 #[derive(Default)]

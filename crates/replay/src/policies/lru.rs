@@ -3,8 +3,8 @@
 use super::Policy;
 use super::ordered::Ordered;
 use crate::memory::Memory;
+use crate::price::Tier;
 use crate::trace::PageId;
-use vmscan::price::Tier;
 
 /// The lists, by the last touch and by when a page went out.
 pub struct Lru {

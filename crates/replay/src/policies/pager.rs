@@ -5,11 +5,11 @@
 use super::Policy;
 use super::pool::Pool;
 use crate::memory::Memory;
+use crate::price::Tier;
 use crate::trace::{PageId, Trace};
 use std::collections::VecDeque;
 use vmscan::PAGE;
 use vmscan::heat::Heat;
-use vmscan::price::Tier;
 
 /// One part of the limit in so many is the inactive list.
 const INACTIVE_PART: usize = 32;

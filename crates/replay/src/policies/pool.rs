@@ -1,10 +1,10 @@
 //! The pool of a pager that has an area beside it: what is older than fits goes there.
 
 use crate::memory::Memory;
+use crate::price::Tier;
 use crate::trace::{PageId, Trace};
 use std::collections::VecDeque;
 use vmscan::balance::{Balance, Miss};
-use vmscan::price::Tier;
 
 /// Compressed pages by age.
 pub struct Pool {

@@ -1,13 +1,13 @@
-//! zfolio's own: one price of memory, as [`vmscan::price`] has it. It sees faults alone.
+//! zfolio's own: one price of memory, as [`crate::price`] has it. It sees faults alone.
 
 use super::Policy;
+use crate::beside::Beside;
+use crate::hazard::{CLASSES, FRESH, Hazard, Us};
 use crate::memory::Memory;
+use crate::price::{self, Head, Neighbour, Probing, Step, TIERS, Tier};
 use crate::trace::{PageId, Trace};
 use std::collections::VecDeque;
 use vmscan::PAGE;
-use vmscan::beside::Beside;
-use vmscan::hazard::{CLASSES, FRESH, Hazard, Us};
-use vmscan::price::{self, Head, Neighbour, Probing, Step, TIERS, Tier};
 
 /// What is known of a page.
 #[derive(Clone, Copy, Default)]

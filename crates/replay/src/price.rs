@@ -15,8 +15,8 @@
 //! Pages that are in the program are touched unseen. To see whether one is wanted it is unmapped: it waits on the
 //! inactive list, where a touch is a soft fault. [`Probing`] says which pages are unmapped, and how many.
 
-use crate::fates::Fates;
 use crate::hazard::{CLASSES, Hazard, Us};
+use vmscan::fates::Fates;
 
 /// Where a page is, the dearest in bytes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -14,7 +14,7 @@
 //! This is a survival curve's hazard rate (occurrence over exposure). It needs no model of the program: one that goes
 //! round a loop has a peak at the age of its round, and one that touches at random has a flat rate.
 
-use alloc::collections::VecDeque;
+use std::collections::VecDeque;
 
 /// Microseconds.
 pub type Us = u64;

@@ -11,11 +11,11 @@
 //! What is out and is touched is a miss, which the pager sees anyway. So nothing has to come on trial: where windows
 //! come whole, now and then one does not, and is watched.
 
-use crate::by_region::ByRegion;
-use crate::fates::Fates;
 use crate::hazard::Us;
-use crate::{PAGE, WINDOW};
-use alloc::collections::VecDeque;
+use std::collections::VecDeque;
+use vmscan::by_region::ByRegion;
+use vmscan::fates::Fates;
+use vmscan::{PAGE, WINDOW};
 
 /// So many windows are watched at a time.
 const WATCHED: usize = 256;
@@ -122,7 +122,7 @@ fn bit(at: usize) -> u16 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::HUGE;
+    use vmscan::HUGE;
     use base::Random;
 
     /// Windows miss one after the other, and so many pages beside each miss soon after, if they are not brought; the
