@@ -1,4 +1,4 @@
-//! zfolio's own: one price of memory, as [`crate::price`] has it. It sees faults alone.
+//! zfolio's own: one price of memory. It sees faults alone.
 
 use super::Policy;
 use crate::beside::Beside;
