@@ -153,6 +153,7 @@ counters! {
     thp_fault_alloc: Folios, "huge pages of fresh memory, made as the kernel itself would";
     thp_swpout: Folios, "huge pages, moved to the inactive list whole";
     thp_swpin: Folios, "huge pages, come back whole from the pool";
+    thp_collapse_alloc: Folios, "huge pages, made again of what had come back in parts";
     thp_swpout_fallback: Folios, "huge pages, taken apart on their way there";
     busy: Pages, "not moved, since they were pinned or shared";
     packed: Pages, "that were out already, and became part of a larger object";

@@ -24,6 +24,9 @@ use vmscan::readahead::Extent;
 /// here and there comes back at once.
 const BREAK_NS: u64 = 20_000;
 
+/// How long after a fault was served something is done for which the next one might have to wait.
+const LONG_NS: u64 = 1_000_000;
+
 /// A thread that waits for a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
@@ -231,6 +234,11 @@ impl FaultQueue {
     /// One was served so lately that the next may come at once.
     pub fn is_soon(&self, now_ns: u64) -> bool {
         self.served_ns != 0 && now_ns < self.served_ns + BREAK_NS
+    }
+
+    /// None was served for so long that the next may have to wait for something.
+    pub fn is_long_ago(&self, now_ns: u64) -> bool {
+        self.served_ns == 0 || now_ns >= self.served_ns + LONG_NS
     }
 
     /// Those that are not ready.

@@ -191,7 +191,11 @@ impl<'a, K: Kernel, S: Store> Pager<'a, K, S> {
             if !is_paused && (!is_soon || self.limit.footprint() >= self.marks().high) {
                 busy |= self.reclaim(usize::MAX);
             }
-            return busy | (!is_paused && self.follow_advice());
+            let is_advised = !is_paused && self.follow_advice();
+            if !is_paused && !is_advised && self.faults.is_long_ago(self.kernel.now_ns()) {
+                self.collapse_due();
+            }
+            return busy | is_advised;
         }
         // Whoever waits pays with a step: while a thread sleeps in its fault its CPU need not be interrupted for
         // what goes out.

@@ -122,8 +122,8 @@ fn bit(at: usize) -> u16 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vmscan::HUGE;
     use base::Random;
+    use vmscan::HUGE;
 
     /// Windows miss one after the other, and so many pages beside each miss soon after, if they are not brought; the
     /// chance in the end, and how many came whole.

@@ -84,7 +84,7 @@ pub unsafe fn madvise(at: usize, bytes: usize, advice: u32) -> Result<()> {
 }
 
 /// Advice after which memory holds what it held, for the process that gives it.
-const KEEPS: [u32; 14] = [
+const KEEPS: [u32; 15] = [
     g::MADV_NORMAL,
     g::MADV_RANDOM,
     g::MADV_SEQUENTIAL,
@@ -96,6 +96,7 @@ const KEEPS: [u32; 14] = [
     g::MADV_DONTDUMP,
     g::MADV_DODUMP,
     g::MADV_COLD,
+    g::MADV_COLLAPSE,
     g::MADV_PAGEOUT,
     g::MADV_POPULATE_READ,
     g::MADV_POPULATE_WRITE,

@@ -254,6 +254,11 @@ impl Kernel for Live {
             && self.is_huge(at..at + bytes)
     }
 
+    fn collapse(&mut self, range: Range<usize>) -> bool {
+        // Linux 6.1 and later.
+        sys::madvise_keep(range.start, range.len(), MADV_COLLAPSE).is_ok()
+    }
+
     fn copy(&mut self, dst: usize, src: usize, bytes: usize) -> Moved {
         // A thread that a signal interrupts in a fault sends its message again, and the second may be served when a
         // guard is there already.

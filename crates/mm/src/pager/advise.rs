@@ -126,6 +126,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             let window = self.first_away(&(first..end)).map(|page| page & !(WINDOW - 1));
             let upto = window.map_or(end, |window| window + WINDOW);
             self.advised.done_in(&(range.start..upto));
+            self.huge.may_be_there(&(self.huge_at(range.start).start..upto));
             let bytes = window.map_or(0, |window| self.bring_window(window, is_advised));
             came += bytes;
             match is_advised {

@@ -54,14 +54,14 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 self.forget(range.clone());
                 self.ahead.forget(&range);
                 self.advised.forget(&range);
-                self.huge.touched(&range);
+                self.huge.forget(&range);
                 self.regions.quarantine_mut().insert(range);
             }
             Message::Unmap(range) => {
                 self.stat.events.fetch_add(1, Relaxed);
                 self.reclaim.forget_areas_in(&range);
                 self.advised.forget(&range);
-                self.huge.touched(&range);
+                self.huge.forget(&range);
                 self.kernel.has_unmapped(&range);
                 self.unmap(range);
             }
@@ -70,8 +70,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 self.reclaim.forget_areas_in(&from);
                 self.reclaim.forget_areas_in(&(to..to + from.len()));
                 self.advised.forget(&from);
-                self.huge.touched(&from);
-                self.huge.touched(&(to..to + from.len()));
+                self.huge.forget(&from);
+                self.huge.forget(&(to..to + from.len()));
                 self.kernel.has_remapped(&from, to);
                 self.remap(from, to);
             }

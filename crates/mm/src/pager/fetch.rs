@@ -113,7 +113,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         while sound && self.is_whole(ahead.to, ahead.object, ahead.first) {
             let moved = self.kernel.move_pages(ahead.to, self.inactive.at(slot), WINDOW);
             self.inactive.left(slot, PageMask::first(moved.bytes / PAGE));
-            self.huge.touched(&(ahead.to..ahead.to + moved.bytes));
+            self.huge.came_to(&(ahead.to..ahead.to + moved.bytes));
             let heat = self.refault(self.map.get(ahead.to), moved.bytes / PAGE).max(Heat::WARM);
             self.loaded(ahead.to, moved.bytes, Some(heat));
             self.stat.readahead.fetch_add((moved.bytes / PAGE) as u64, Relaxed);

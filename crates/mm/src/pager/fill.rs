@@ -119,7 +119,13 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
 
     /// Moved, or filled with the zero page (the write makes it a page of its own): both stop at guards and at lost
     /// pages, where a copy would take their place.
-    fn bring_zeros(&mut self, at: usize, bytes: usize, stock: Option<u32>, is_first: bool) -> Moved {
+    pub(super) fn bring_zeros(
+        &mut self,
+        at: usize,
+        bytes: usize,
+        stock: Option<u32>,
+        is_first: bool,
+    ) -> Moved {
         let zeros = self.fresh.zeros().0;
         let moved = match stock {
             Some(slot) => {
@@ -143,7 +149,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         moved
     }
 
-    fn filled(&mut self, at: usize, moved: Moved, new_bytes: usize) -> Outcome {
+    /// So much was filled at `at`, for which so many bytes are new.
+    pub(super) fn filled(&mut self, at: usize, moved: Moved, new_bytes: usize) -> Outcome {
         self.limit.charge(new_bytes);
         for page in (at..at + moved.bytes).step_by(PAGE) {
             let entry = self.map.get(page);

@@ -139,7 +139,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         if refused(&moved) {
             return None;
         }
-        self.huge.touched(&(to..to + bytes));
+        self.huge.came_to(&(to..to + moved.bytes));
         let mut left = moved.bytes / PAGE;
         for slot in (first..).take(bytes / PAGE / WINDOW_PAGES) {
             let pages = left.min(WINDOW_PAGES);
@@ -239,7 +239,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         self.inactive.left_stock(first, bytes / PAGE);
         let is_whole = bytes == to.len() && self.kernel.is_huge(to.clone());
         self.huge.came(is_whole);
-        self.huge.touched(to);
+        self.huge.came_to(&(to.start..to.start + bytes));
         if bytes == to.len() {
             self.inactive.block_ended(first, is_whole);
         } else {

@@ -1,5 +1,6 @@
 //! In, as huge pages: what went out whole comes back whole where a stream asks for it. The workers load its windows to
-//! a block of stock, and the engine those that none of them has begun; one move brings all.
+//! a block of stock, and the engine those that none of them has begun; one move brings all. What has come back in parts
+//! since nobody knew that all of it is wanted becomes one again once all of it is there (MADV_COLLAPSE).
 //!
 //! This is safe because
 //! 1. each window that a worker loads is a fetch as any other (fetch.rs): its object stays until it ends, and a thread
@@ -7,7 +8,9 @@
 //! 2. what a worker has loaded goes in only where its pages are still out, in the same place of the same object. What
 //!    the engine has loaded is loaded again if an event was applied since: nothing else changes what is known of a page
 //!    that is out, as long as no fault is served;
-//! 3. between that look and the move no message is read, and what has been moved is entered before one is.
+//! 3. between that look and the move no message is read, and what has been moved is entered before one is;
+//! 4. to collapse pages changes nothing that is known of them, and fills no hole: the kernel refuses it where a page of
+//!    registered memory is missing.
 
 use crate::fault_queue::Fault;
 use crate::kernel::{Errno, Kernel, Moved, Store};
@@ -23,6 +26,9 @@ use zswap::objects::Body;
 
 /// How often a huge page is moved in again while events come.
 const TRIES: usize = 4;
+
+/// For so long huge pages are made of others in one turn, in nanoseconds; one takes half a millisecond.
+const COLLAPSE_NS: u64 = 1_500_000;
 
 impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// True where all of a huge page is to come with one of its pages: for a stream.
@@ -241,5 +247,53 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             }
             at += pages * PAGE;
         }
+    }
+
+    /// Makes huge pages of what was some and has come back in parts, where all of it is there. For a while only, since
+    /// threads that touch it meanwhile wait.
+    pub(super) fn collapse_due(&mut self) {
+        let began_ns = self.kernel.now_ns();
+        while let Some(range) = self.huge.first_due()
+            && range.clone().step_by(WINDOW).all(|window| self.ahead.slot_of(window).is_none())
+        {
+            let is_there = self.may_collapse(&range) && self.fill_zeros(&range);
+            if is_there && self.kernel.collapse(range.clone()) {
+                self.stat.thp_collapse_alloc.fetch_add(1, Relaxed);
+            }
+            self.huge.looked_at(&range, is_there);
+            if self.kernel.now_ns() > began_ns + COLLAPSE_NS {
+                break;
+            }
+        }
+    }
+
+    /// True where a huge page can be made of pages: no other process has any of them, and there is room for it beside
+    /// them.
+    fn may_collapse(&mut self, range: &Range<usize>) -> bool {
+        let is_out = |page| matches!(self.map.get(page).kind(), Kind::Inactive | Kind::Stored);
+        self.limit.is_roomy()
+            && self.has_room_for_huge(self.marks().low)
+            && !self.cow.is_shared()
+            && self.regions.registered().covers(range)
+            && !range.clone().step_by(PAGE).any(is_out)
+            && self.kernel.wants_huge(range)
+    }
+
+    /// Fills those pages of a range that are zeros, as they were in a huge page. False where that cannot be.
+    fn fill_zeros(&mut self, range: &Range<usize>) -> bool {
+        let mut at = range.start;
+        while at < range.end {
+            let mut bytes = self.alike(at, range.end) * PAGE;
+            if self.map.get(at).kind() == Kind::Zero {
+                bytes = bytes.min(self.fresh.zeros().1);
+                let moved = self.bring_zeros(at, bytes, None, false);
+                self.filled(at, moved, moved.bytes);
+                if moved.bytes < bytes {
+                    return false;
+                }
+            }
+            at += bytes;
+        }
+        true
     }
 }

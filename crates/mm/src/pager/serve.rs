@@ -105,7 +105,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         covered: bool,
     ) -> Outcome {
         self.cow.note_own(to..to + moved.bytes);
-        self.huge.touched(&(to..to + moved.bytes));
+        self.huge.came_to(&(to..to + moved.bytes));
         match moved.stop {
             None => Outcome::Served,
             _ if covered => Outcome::Served,

@@ -57,7 +57,7 @@ fn what_comes_back_before_it_is_asked_for_is_what_went_out() {
         pages: 256 + seed as usize % 256,
         ..if seed % 6 == 0 { with_area(seed, 0) } else { Plan::any(seed) }
     });
-    assert!(sum.prefetched > 1000 && sum.children > 0, "{sum:?}");
+    assert!(sum.prefetched > 1000 && sum.children > 0 && sum.collapsed > 0, "{sum:?}");
 }
 
 /// A plan with a swap area, and a pool that may be of no size, small, or as large as it likes.
@@ -200,7 +200,7 @@ fn huge_pages_go_out_and_come_back_and_nothing_is_lost() {
         advice: seed % 7 == 0,
         ..Plan::any(seed)
     });
-    assert!(sum.huge > 1000 && sum.split > 0 && sum.filled > 50, "{sum:?}");
+    assert!(sum.huge > 900 && sum.split > 0 && sum.filled > 50, "{sum:?}");
 }
 
 /// Little memory, to which the threads come again.

@@ -288,6 +288,13 @@ impl Kernel for SimKernel {
         !world.chance(20) && world.memory.became_huge(at)
     }
 
+    fn collapse(&mut self, range: Range<usize>) -> bool {
+        let mut world = self.0.borrow_mut();
+        world.enter();
+        world.trace("collapse", [range.start as u64, range.end as u64, 0]);
+        range.len() == HUGE && !world.chance(20) && world.memory.collapse(range.start)
+    }
+
     fn copy(&mut self, dst: usize, src: usize, bytes: usize) -> Moved {
         let mut world = self.0.borrow_mut();
         world.enter();

@@ -1,11 +1,15 @@
 //! Scenes of what comes back since much around it was asked for.
 
 use super::advice::{are, counted, roomy};
+use super::huge::HUGE;
+use super::memory::Access;
+use super::program::BASE;
 use super::scene::{Scene, pages};
 use crate::kernel::{Message, WINDOW_PAGES};
 use crate::swap_map::Kind;
 use base::Advice;
 use vmscan::PAGE;
+use vmscan::watermark::Watermarks;
 
 /// Memory of which ten windows are out, with room for all of it; of eight of them a page was asked for.
 fn asked() -> Scene {
@@ -96,4 +100,67 @@ fn what_is_unmapped_meanwhile_does_not_come() {
     scene.go_on();
     assert!(are(&scene, 128..144, Kind::None) && are(&scene, 144..160, Kind::Clean));
     assert_eq!(counted(&scene).prefetched, 136);
+}
+
+/// The same of huge pages, of which five are out whole; the first one has a page of zeros.
+fn asked_of_huge() -> Scene {
+    let mut scene = roomy(400);
+    assert!(scene.touch(BASE + 5 * PAGE, Some(0)).is_done());
+    scene.world.borrow_mut().program.huge = true;
+    assert!((0..5).all(|number| scene.world.borrow_mut().memory.collapse(BASE + number * HUGE)));
+    scene.pager.advise(Advice::PageOut, pages(0..160));
+    scene.go_on();
+    assert_eq!((counted(&scene).thp_swpout, scene.kind(BASE + 5 * PAGE)), (5, Kind::Zero));
+    for page in (0..8).map(|window| window * WINDOW_PAGES) {
+        scene.turn();
+        scene.reads_back(pages(page..page + 1), 0);
+    }
+    assert_eq!(huge(&scene), []);
+    scene
+}
+
+/// Which of the five are huge pages now.
+fn huge(scene: &Scene) -> Vec<usize> {
+    let world = scene.world.borrow();
+    (0..5).filter(|number| world.memory.huge.contains(BASE + number * HUGE)).collect()
+}
+
+#[test]
+fn what_was_huge_is_so_again_once_all_of_it_is_there() {
+    let mut scene = asked_of_huge();
+    scene.go_on();
+    assert_eq!(huge(&scene), [0, 1, 2, 3, 4]);
+    let counts = counted(&scene);
+    assert_eq!((counts.thp_collapse_alloc, counts.thp_swpin, counts.swpin_zero), (5, 0, 1));
+    scene.reads_back(pages(6..160), 0);
+    assert_eq!(scene.touch(BASE + 5 * PAGE, None), Access::Done(0));
+}
+
+#[test]
+fn what_was_huge_stays_in_parts_where_a_part_is_gone_or_the_kernel_makes_none_there() {
+    let mut scene = asked_of_huge();
+    scene.raise(Message::Remove(pages(40..41)));
+    scene.go_on();
+    assert_eq!(huge(&scene), [0, 2, 3, 4]);
+    let mut scene = asked_of_huge();
+    scene.world.borrow_mut().program.huge = false;
+    scene.go_on();
+    assert_eq!((huge(&scene), are(&scene, 6..160, Kind::Clean)), (vec![], true));
+}
+
+/// A huge page takes as much again until it is made.
+#[test]
+fn what_was_huge_stays_in_parts_where_there_is_no_room_for_another() {
+    for (room, made) in [(0, 0), (1 << 20, 5)] {
+        let mut scene = asked_of_huge();
+        scene.world.borrow_mut().program.huge = false;
+        scene.go_on();
+        scene.world.borrow_mut().program.huge = true;
+        // An eighth is free, or not quite.
+        let low = scene.world.borrow().footprint() / 7 * 8 + room;
+        *scene.pager.limit.marks_mut() = Watermarks { low, stock: 0, ..*scene.pager.marks() };
+        scene.pager.huge.may_be_there(&pages(0..160));
+        scene.go_on();
+        assert_eq!((huge(&scene).len(), are(&scene, 6..160, Kind::Clean)), (made, true));
+    }
 }

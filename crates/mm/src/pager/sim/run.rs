@@ -126,8 +126,9 @@ pub struct Tally {
     pub filled: u64,
     pub huge: u64,
     pub split: u64,
-    /// That came back whole.
+    /// That came back whole, and that were made of what came back in parts.
     pub returned: u64,
+    pub collapsed: u64,
     pub events: u64,
     pub lost: usize,
     /// Objects that were written to an area, and read from there.
@@ -153,6 +154,7 @@ impl std::ops::AddAssign for Tally {
         self.huge += other.huge;
         self.split += other.split;
         self.returned += other.returned;
+        self.collapsed += other.collapsed;
         self.events += other.events;
         self.lost += other.lost;
         self.written += other.written;
@@ -228,7 +230,7 @@ fn marks(pages: usize) -> Watermarks {
         max: low + 60 * PAGE,
         clean: pages * PAGE / 32,
         dense: pages * PAGE / 12,
-        inactive: 2 * WINDOW,
+        inactive: 0,
         stock: 2 * WINDOW,
         in_flight: 3 * WINDOW,
     }
@@ -267,9 +269,10 @@ pub fn set_up(pager: &mut Simulated, world: &Shared, plan: &Plan) {
             let dense = plan.pages * PAGE / 12;
             Watermarks { inactive: plan.inactive * WINDOW, dense, ..*pager.marks() }
         }
-        false if plan.roomy => marks(12 * plan.pages),
-        false if plan.huge => Watermarks { inactive: 2 * HUGE, ..marks(plan.pages) },
-        false => marks(plan.pages),
+        false => {
+            let inactive = if plan.huge { 2 * HUGE } else { 2 * WINDOW };
+            Watermarks { inactive, ..marks(if plan.roomy { 12 * plan.pages } else { plan.pages }) }
+        }
     };
     *pager.limit.marks_mut() = marks;
     pager.set_pool_limit(plan.pool, 90);
@@ -397,6 +400,7 @@ pub fn live(world: Shared, plan: &Plan, pager: &mut Simulated) -> Tally {
         huge: counts.thp_swpout,
         split: counts.thp_swpout_fallback,
         returned: counts.thp_swpin,
+        collapsed: counts.thp_collapse_alloc,
         events: counts.events,
         lost: world.borrow().program.lost.len(),
         written: world.borrow().shelves.area.as_ref().map_or(0, |area| area.written),
