@@ -96,6 +96,8 @@ pub struct BoardHead {
     posted: [AtomicU32; 2],
     /// How many workers are ready.
     ready: AtomicU32,
+    /// How many of them are to work, the first ones: as many as there are CPUs for.
+    wanted: AtomicU32,
     /// Above 0 while the pager sleeps in poll: after so many more results it wants `bell` rung.
     pub pager_wants: AtomicU32,
     /// Set to end the workers.
@@ -167,6 +169,7 @@ impl Board {
             touched: zero(0),
             posted: Default::default(),
             ready: zero(0),
+            wanted: zero(WORKERS_MAX as u32),
             pager_wants: zero(0),
             stop: zero(0),
             alarm: AtomicUsize::new(0),
@@ -243,7 +246,23 @@ impl Board {
             ring.push(slot);
         }
         // One that has no parcel would only look.
-        let _ = self.call(!self.head.starving.load(SeqCst)) || self.call(u32::MAX);
+        let wanted = !(u32::MAX << self.head.wanted.load(SeqCst));
+        let _ = self.call(wanted & !self.head.starving.load(SeqCst)) || self.call(wanted);
+    }
+
+    /// From now on so many of the workers take work, the first ones. All look at once, since work may be put up that
+    /// one has been called for who is to take none any more, or that one could take from now on.
+    pub fn want(&self, workers: usize) {
+        let wanted = workers.clamp(1, WORKERS_MAX) as u32;
+        if self.head.wanted.swap(wanted, SeqCst) != wanted {
+            while self.call(u32::MAX) {}
+        }
+    }
+
+    /// How many workers take work.
+    fn working(&self) -> usize {
+        let working = self.head.ready.load(Relaxed).min(self.head.wanted.load(Relaxed));
+        working.max(1) as usize
     }
 
     /// The pager takes work back; false when a worker has begun it.
@@ -295,10 +314,9 @@ impl Board {
         }
     }
 
-    /// Which parcels there are for the workers that are ready, by bit, where one takes so many jobs at a time.
+    /// Which parcels there are for the workers that take work, by bit, where one takes so many jobs at a time.
     fn parcels_mask(&self, most: usize) -> u64 {
-        let ready = self.head.ready.load(Relaxed) as usize;
-        u64::MAX >> (PARCELS - parcels(ready.clamp(1, WORKERS_MAX), most))
+        u64::MAX >> (PARCELS - parcels(self.working().min(WORKERS_MAX), most))
     }
 
     fn take_parcel(&self, most: usize) -> Option<u32> {

@@ -68,8 +68,8 @@ pub struct Faults {
 pub struct Placement {
     /// CPUs that engine and workers may use.
     all: CpuSet,
-    /// There are several of them.
-    is_choice: bool,
+    /// Those that the run could use at the last look.
+    run: CpuSet,
     workers: Vec<u32>,
     /// None may be taken: SCHED_IDLE would be for ever.
     barred: bool,
@@ -87,15 +87,14 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// Nowhere in particular yet. `may_yield`: this process may be SCHED_IDLE and leave it again.
-    pub fn new(workers: &[u32], may_yield: bool) -> Placement {
-        let all = CpuSet::of_this_thread();
-        let is_choice = all.count() > 1;
+    /// Nowhere in particular yet. `may_yield`: this process may be SCHED_IDLE and leave it again. The run may use the
+    /// CPUs of `run`.
+    pub fn new(workers: &[u32], may_yield: bool, run: CpuSet) -> Placement {
         Placement {
-            all,
-            is_choice,
+            all: CpuSet::of_this_thread(),
+            run,
             workers: workers.to_vec(),
-            barred: !may_yield || !is_choice,
+            barred: !may_yield,
             taken: None,
             since_ns: 0,
             before: Faults::default(),
@@ -108,7 +107,26 @@ impl Placement {
 
     /// True when the engine may use a CPU while the program does: it may poll for the next fault without sleeping.
     pub fn is_apart(&self) -> bool {
-        self.taken.is_none() && self.is_choice
+        self.taken.is_none() && self.is_choice()
+    }
+
+    /// There are several CPUs.
+    fn is_choice(&self) -> bool {
+        self.cpus() > 1
+    }
+
+    /// How many CPUs engine and workers may use.
+    pub fn cpus(&self) -> usize {
+        self.all.count()
+    }
+
+    /// The run may use these CPUs now. Who could use all that the run could goes with it.
+    pub fn follow_run(&mut self, run: CpuSet) {
+        let before = core::mem::replace(&mut self.run, run);
+        if before != run && before == self.all && run.count() > 0 {
+            self.all = run;
+            self.take(self.taken.filter(|&cpu| run.contains(cpu) && self.is_choice()));
+        }
     }
 
     /// Takes a placement, or gives it up, by the faults up to `now_ns`; `cpu_of` says where a thread last ran.
@@ -117,7 +135,10 @@ impl Placement {
         let count = faults.all - self.before.all;
         let is_read = count > 0 && (faults.read - self.before.read) * READS_ONE_IN >= count;
         let often_ns = if is_read { OFTEN_READS_NS } else { OFTEN_NS };
-        if self.barred || count < FAULTS && (took < often_ns || self.taken.is_none() && count > 0) {
+        if self.barred
+            || !self.is_choice()
+            || count < FAULTS && (took < often_ns || self.taken.is_none() && count > 0)
+        {
             return;
         }
         let dense = count >= FAULTS
@@ -194,8 +215,8 @@ mod tests {
     #[test]
     fn its_cpu_is_taken_while_misses_are_frequent_and_not_again_at_once() {
         let test = std::thread::spawn(|| {
-            let mut placement = Placement::new(&[], true);
-            if placement.barred {
+            let mut placement = Placement::new(&[], true, CpuSet::of_this_thread());
+            if !placement.is_choice() {
                 crate::skip::lacks("there is one CPU only");
                 return;
             }
@@ -228,8 +249,8 @@ mod tests {
     fn misses_that_read_areas_are_frequent_although_each_takes_long() {
         let test = std::thread::spawn(|| {
             let takes = |read, ms: u64| {
-                let mut placement = Placement::new(&[], true);
-                if placement.barred {
+                let mut placement = Placement::new(&[], true, CpuSet::of_this_thread());
+                if !placement.is_choice() {
                     crate::skip::lacks("there is one CPU only");
                     return None;
                 }
@@ -253,8 +274,8 @@ mod tests {
     fn its_cpu_is_left_to_who_fills_fresh_memory_and_to_threads_that_miss_by_turns() {
         let test = std::thread::spawn(|| {
             let takes = |out, switches| {
-                let mut placement = Placement::new(&[], true);
-                if placement.barred {
+                let mut placement = Placement::new(&[], true, CpuSet::of_this_thread());
+                if !placement.is_choice() {
                     crate::skip::lacks("there is one CPU only");
                     return None;
                 }
@@ -277,7 +298,7 @@ mod tests {
 
     #[test]
     fn who_may_not_leave_sched_idle_stays_where_it_is() {
-        let mut placement = Placement::new(&[], false);
+        let mut placement = Placement::new(&[], false, CpuSet::of_this_thread());
         placement.choose(
             1_000_000,
             Faults { all: FAULTS, out: FAULTS, thread: 1, ..Faults::default() },

@@ -22,7 +22,7 @@ use core::fmt::Write;
 use core::mem;
 use core::sync::atomic::Ordering::*;
 use memcg::{Memcg, Slot};
-use uffd::sys::{self, consts::*};
+use uffd::sys::{self, CpuSet, consts::*};
 use vmscan::growth::Growth;
 use vmscan::watermark::Watermarks;
 use zswap::objects::Contents;
@@ -123,6 +123,11 @@ impl Checks {
     }
 }
 
+/// Which CPUs the run may use.
+fn cpus_of_run(memcg: &Memcg) -> CpuSet {
+    CpuSet::of_words(memcg.division.affinity.iter().map(|word| word.load(Relaxed)))
+}
+
 /// The pager's loop.
 pub fn run(watch: &mut Watch, board: Board, workers: &[u32], pager: &mut Engine) {
     let mut rounds = Rounds::new(watch, board, workers);
@@ -169,7 +174,7 @@ impl Rounds {
             board,
             evict_all: memcg.settings.evict_all != 0,
             full_ns: memcg.settings.full_timeout_ms.max(1000) as u64 * 1_000_000,
-            placement: Placement::new(workers, CONTROL.may_yield.load(Relaxed) != 0),
+            placement: Placement::new(workers, CONTROL.may_yield.load(Relaxed) != 0, cpus_of_run(memcg)),
             excess: 0,
             swapped: 0,
             looked_ns: 0,
@@ -279,6 +284,8 @@ impl Rounds {
         let waiting_ms =
             pager.waiting_since_ns().map_or(0, |since| 1 + now.saturating_sub(since) / 1_000_000);
         slot.share.waiting_ms.store(waiting_ms, Relaxed);
+        self.placement.follow_run(cpus_of_run(memcg));
+        self.board.want(workers::wanted(memcg, self.placement.cpus()));
         self.tending.tend(now, memcg, slot, pager);
         self.request.tend(now, own, slot, pager);
         watch.count_cpu();

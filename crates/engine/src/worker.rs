@@ -67,6 +67,9 @@ pub struct Lookout {
 /// How long a worker sleeps before it looks whether the engine is alive.
 const LOOK_NS: u64 = 100_000_000;
 
+/// The same of one for which there is no CPU.
+const UNWANTED_LOOK_NS: u64 = 1_000_000_000;
+
 /// How often the one that looks out does so.
 const LOOK_OUT_NS: u64 = 500_000;
 
@@ -368,14 +371,20 @@ pub extern "C" fn main(start: usize) -> ! {
                 board.serve_load(most, |tasks| aside.act(watch, tasks, &mut |_| {}));
             }
         };
-        if board.serve(&mut hand, |tasks| bench.act(&mut watch, tasks, &mut serve_loads)) {
+        if !board.is_wanted(start.number) {
+            board.rest(&mut hand);
+        } else if board.serve(&mut hand, |tasks| bench.act(&mut watch, tasks, &mut serve_loads)) {
             bench.codec.look();
             hand.take_up_to(bench.codec.batch_size());
             continue;
         }
         bench.codec.rest();
         watch.look_now_and_then();
-        let look_ns = if look_out(start) { LOOK_OUT_NS } else { LOOK_NS };
+        let look_ns = match board.is_wanted(start.number) {
+            true if look_out(start) => LOOK_OUT_NS,
+            true => LOOK_NS,
+            false => UNWANTED_LOOK_NS,
+        };
         board.wait(start.number, &hand, look_ns);
     }
     watch.count();

@@ -54,6 +54,13 @@ fn workers(cpus: usize, processes: usize, limit: u64) -> usize {
     (cpus / processes).max(FEW).min(most).min(cpus).min(WORKERS_MAX)
 }
 
+/// How many are started where so many are wanted now: more may be as CPUs come, and one that does not work has a
+/// quarter of a MiB.
+fn to_start(wanted: usize, possible_cpus: usize, processes: usize, limit: u64) -> usize {
+    let parts = (limit / processes.max(1) as u64 / PART_BYTES) as usize;
+    wanted.max(workers(possible_cpus, processes, limit).min(1 + parts))
+}
+
 /// Starts so many by `start`, of which the first one must be had. Where no more processes or descriptors may be, those
 /// that there are do.
 fn start_all<E>(count: usize, mut start: impl FnMut(usize) -> Result<u32, E>) -> Result<Vec<u32>, E> {
@@ -62,19 +69,27 @@ fn start_all<E>(count: usize, mut start: impl FnMut(usize) -> Result<u32, E>) ->
     Ok(pids)
 }
 
+/// How many workers an engine is to have now that may run on so many CPUs.
+pub fn wanted(memcg: &Memcg, cpus: usize) -> usize {
+    let division = &memcg.division;
+    let [of_run, processes] = [&division.cpus, &division.processes].map(|count| count.load(Relaxed) as usize);
+    workers(cpus.clamp(1, of_run.max(1)), processes, memcg.max_bytes.load(Relaxed))
+}
+
 impl Workers {
     /// Starts the workers: each apart, or here where that is refused. Meanwhile the caller sees to it that what is
     /// registered stays out of children, and nobody is served; `memory` is the program's.
     pub fn start(&self, memory: &Memory) -> Result<Vec<u32>, (&'static str, Errno)> {
         let Memcg { division, max_bytes, .. } = self.memcg;
-        let of_run = division.cpus.load(Relaxed).max(1) as usize;
-        let cpus = CpuSet::of_this_thread().count().clamp(1, of_run);
-        let count = workers(cpus, division.processes.load(Relaxed) as usize, max_bytes.load(Relaxed));
+        let [possible, processes] =
+            [&division.possible_cpus, &division.processes].map(|count| count.load(Relaxed) as usize);
+        let wanted = wanted(self.memcg, CpuSet::of_this_thread().count());
         let start = |number| {
             let apart = self.start_one(memory, number, WorkerPlace::Apart);
             apart.or_else(|_| self.start_one(memory, number, WorkerPlace::Here))
         };
-        start_all(count, start)
+        self.board.want(wanted);
+        start_all(to_start(wanted, possible, processes, max_bytes.load(Relaxed)), start)
     }
 
     /// Starts one, and waits until it is ready.
@@ -173,6 +188,21 @@ mod tests {
             (16, CROWD * 16, 8192 * MIB, 1),
         ] {
             assert_eq!(workers(cpus, processes, limit), expected, "{cpus} CPUs, {processes} processes");
+        }
+    }
+
+    #[test]
+    fn some_are_started_for_cpus_that_may_come_where_the_limit_has_room() {
+        for (wanted, possible, processes, limit, expected) in [
+            (2, 2, 1, 4096 * MIB, 2),
+            (1, 64, 1, 63 * MIB, 1),
+            (1, 64, 1, 128 * MIB, 3),
+            (2, 64, 1, 4096 * MIB, WORKERS_MAX),
+            (4, 64, 17, 1024 * MIB, FEW),
+            (1, 64, CROWD * 64, 4096 * MIB, 1),
+            (4, 2, 1, 4096 * MIB, 4),
+        ] {
+            assert_eq!(to_start(wanted, possible, processes, limit), expected, "{wanted} of {possible}");
         }
     }
 

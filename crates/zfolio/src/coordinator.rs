@@ -14,6 +14,7 @@
 mod excess;
 mod findings;
 
+use crate::cpus;
 use crate::descendants::{self, Process, Tree};
 use crate::families::{self, Families, Kin};
 use crate::file_room::FileRoom;
@@ -35,6 +36,9 @@ use vmscan::watermark::Watermarks;
 /// How often the limit is divided while little of it is in the pot, and else.
 const PRESSED: Duration = Duration::from_millis(10);
 const RELAXED: Duration = Duration::from_millis(100);
+
+/// How often it is looked which CPUs there are.
+const CPUS: Duration = Duration::from_secs(1);
 
 /// A thread that waits for room for longer shows that its family should store what it shares.
 const PRESSED_MS: u64 = 10;
@@ -70,7 +74,8 @@ pub struct Coordinator {
     dir: PathBuf,
     /// The limit at the last tick, in bytes.
     max_bytes: u64,
-    cpus: u64,
+    /// When it is looked again which CPUs there are.
+    cpus_due: Instant,
     known: Vec<Known>,
     tree: Tree,
     families: Families,
@@ -145,17 +150,16 @@ impl Coordinator {
         division.start.store(descendants::start(own).unwrap_or(0), Relaxed);
         division.pid.store(own.into(), Release);
         let max_bytes = memcg.max_bytes.load(Relaxed);
-        let cpus = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
-        division.cpus.store(cpus, Release);
+        cpus::publish(division);
         let mut coordinator = Coordinator {
             memcg,
             dir: library.parent().map(PathBuf::from).unwrap_or_default(),
             max_bytes,
-            cpus,
+            cpus_due: now,
             known: vec![Known::default(); SLOTS],
             tree: Tree::new(own),
             families: Families::default(),
-            turns: Turns::new(memcg, cpus as usize),
+            turns: Turns::new(memcg),
             file_room,
             divided: now,
             next: now,
@@ -197,6 +201,10 @@ impl Coordinator {
             return;
         }
         self.follow_limit();
+        if now >= self.cpus_due {
+            self.cpus_due = now + CPUS;
+            cpus::publish(&self.memcg.division);
+        }
         self.memcg.division.swaps.store(sys::is_swapping().into(), Relaxed);
         if self.tree.is_due(now) {
             // Who ends while the tree is looked at is in it, and has given its slot back.
@@ -323,7 +331,7 @@ impl Coordinator {
                 let _ = slot.share.bytes.fetch_update(SeqCst, SeqCst, less);
             }
         }
-        division.takers.store(self.cpus.min(slots.len() as u64), Relaxed);
+        division.takers.store(division.cpus.load(Relaxed).min(slots.len() as u64), Relaxed);
         division.processes.store(slots.len() as u64, Relaxed);
         division.end(pot);
         // It takes some system calls, and so not while the pot is closed.

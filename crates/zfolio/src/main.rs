@@ -54,6 +54,7 @@ mod client;
 mod compressor;
 mod control_socket;
 mod coordinator;
+mod cpus;
 mod descendants;
 mod dictionary;
 mod doctor;

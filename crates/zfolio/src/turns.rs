@@ -31,17 +31,16 @@ struct Known {
 /// See the head of the file.
 pub struct Turns {
     load: Load,
-    cpus: usize,
     known: Vec<Known>,
     /// Test mode: what is chosen next.
     random: Random,
 }
 
 impl Turns {
-    /// On a machine with so many CPUs for all processes together.
-    pub fn new(memcg: &Memcg, cpus: usize) -> Turns {
+    /// Nobody waits.
+    pub fn new(memcg: &Memcg) -> Turns {
         let random = Random(memcg.settings.seed.into());
-        Turns { load: Load::default(), cpus, known: vec![Known::default(); SLOTS], random }
+        Turns { load: Load::default(), known: vec![Known::default(); SLOTS], random }
     }
 
     /// True while whoever has this slot has to wait.
@@ -93,7 +92,8 @@ impl Turns {
             }
         };
         let mut entrants: Vec<Entrant> = slots.iter().zip(members).map(entrant).collect();
-        self.load.control(ms, self.cpus, usable, !memcg.is_short(), &mut entrants);
+        let cpus = memcg.division.cpus.load(Relaxed) as usize;
+        self.load.control(ms, cpus, usable, !memcg.is_short(), &mut entrants);
         let until = now_ns() + PARKED.as_nanos() as u64;
         self.known.iter_mut().for_each(|known| known.past.is_parked = false);
         for (&(index, slot), entrant) in slots.iter().zip(&entrants) {
@@ -128,13 +128,14 @@ mod tests {
         // SAFETY: every field is an integer or an atomic, for which all zeros is a value.
         let mut memcg: Box<Memcg> = unsafe { Box::new_zeroed().assume_init() };
         memcg.init(1 << 30, settings);
+        memcg.division.cpus.store(2, Relaxed);
         let slots: Vec<(usize, &Slot)> = (0..4).map(|i| (i, memcg.claim(i as u32 + 1).unwrap())).collect();
         for &(i, slot) in &slots {
             slot.begin(i as u32 + 1, 10);
             slot.state.store(State::Awake as u32, Relaxed);
             slot.start.store(i as u64 + 1, Relaxed);
         }
-        let mut turns = Turns::new(&memcg, 2);
+        let mut turns = Turns::new(&memcg);
         for _ in 0..100 {
             let members = vec![Member { misses: 100, near: 100, ..Member::default() }; 4];
             slots.iter().for_each(|(_, slot)| _ = slot.stat.stall_ns.fetch_add(5_000_000, Relaxed));

@@ -9,7 +9,7 @@ pub fn sched_yield() {
 }
 
 /// A set of CPUs, up to 8192 of them.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct CpuSet([u64; 128]);
 
 impl CpuSet {
@@ -19,6 +19,18 @@ impl CpuSet {
         // SAFETY: the kernel writes to the mask, whose length it is told.
         let _ = unsafe { call!(__NR_sched_getaffinity, 0, size_of_val(&mask), mask.as_mut_ptr()) };
         CpuSet(mask)
+    }
+
+    /// Those whose bits are set in words, the first CPU's in the first word.
+    pub fn of_words(words: impl IntoIterator<Item = u64>) -> CpuSet {
+        let mut mask = [0u64; 128];
+        mask.iter_mut().zip(words).for_each(|(word, given)| *word = given);
+        CpuSet(mask)
+    }
+
+    /// The same words, the last ones of which may be 0.
+    pub fn words(&self) -> &[u64] {
+        &self.0
     }
 
     /// One CPU.

@@ -167,20 +167,49 @@ fn several_jobs_are_taken_at_a_time_and_others_find_some() {
 
 #[test]
 fn every_job_is_done_once_by_whoever_takes_it() {
-    do_every_job_once(2, 1);
+    do_every_job_once(2, 1, |_| None);
 }
 
 #[test]
 fn every_job_is_done_once_by_as_many_as_there_may_be() {
-    do_every_job_once(WORKERS_MAX, 1);
+    do_every_job_once(WORKERS_MAX, 1, |_| None);
 }
 
 #[test]
 fn every_job_is_done_once_where_several_are_taken_at_a_time() {
-    do_every_job_once(2, BATCH_MAX);
+    do_every_job_once(2, BATCH_MAX, |_| None);
 }
 
-fn do_every_job_once(workers: usize, most: usize) {
+#[test]
+fn every_job_is_done_once_while_more_and_fewer_workers_are_wanted() {
+    do_every_job_once(4, 1, |random| random.is_multiple_of(97).then_some(random as usize / 97 % 5));
+}
+
+/// The others rest, without a parcel.
+#[test]
+fn who_is_not_wanted_is_not_called_and_has_no_parcel() {
+    let board = board(8);
+    (0..2).for_each(|_| board.report_ready());
+    let mut hand = one();
+    board.post(0, work(1));
+    assert_eq!(taken(&board, &mut hand), [0]);
+    assert!(hand.parcel.is_some() && board.is_wanted(1));
+    board.want(1);
+    assert!(board.is_wanted(0) && !board.is_wanted(1));
+    board.rest(&mut hand);
+    assert_eq!(board.head.free.load(SeqCst), u64::MAX);
+    board.head.asleep.store(0b10, SeqCst);
+    board.post(1, work(1));
+    assert_eq!(board.head.asleep.load(SeqCst), 0b10);
+    // There is work, and none for it.
+    board.wait(1, &one(), 1);
+    board.head.asleep.store(0b10, SeqCst);
+    board.want(2);
+    assert_eq!(board.head.asleep.load(SeqCst), 0, "it looks at once");
+}
+
+/// `wants` says of a random number how many workers are wanted from then on, if that changes.
+fn do_every_job_once(workers: usize, most: usize, wants: impl Fn(u64) -> Option<usize>) {
     const SLOTS: usize = 12;
     // One that is not called would hold the test up.
     const NEVER_NS: u64 = 3_600_000_000_000;
@@ -191,9 +220,12 @@ fn do_every_job_once(workers: usize, most: usize) {
                 let mut hand = Hand::new(most);
                 board.report_ready();
                 while board.head().stop.load(SeqCst) == 0 {
-                    if !board.serve(&mut hand, act) {
-                        board.wait(number, &hand, NEVER_NS);
+                    if !board.is_wanted(number) {
+                        board.rest(&mut hand);
+                    } else if board.serve(&mut hand, act) {
+                        continue;
                     }
+                    board.wait(number, &hand, NEVER_NS);
                 }
             });
         }
@@ -202,6 +234,7 @@ fn do_every_job_once(workers: usize, most: usize) {
         while next < 100_000 || !given.is_empty() {
             random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
             let slot = (random >> 33) as usize % SLOTS;
+            wants(random >> 20).into_iter().for_each(|workers| board.want(workers));
             match given.get(&slot) {
                 None if next < 100_000 => {
                     next += 1;

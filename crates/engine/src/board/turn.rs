@@ -33,7 +33,7 @@ impl Board {
         let others = if is_store { &self.stores } else { &self.fetches };
         if hand.most > 1 {
             // Others are to have something to do too, and a load that comes meanwhile a parcel.
-            let workers = (self.head.ready.load(Relaxed) as usize).max(1);
+            let workers = self.working();
             want = (1 + others.len()).div_ceil(workers).min(hand.most).min(PARCELS / workers - 1);
         }
         while count < want
@@ -100,6 +100,18 @@ impl Board {
         }
     }
 
+    /// True where worker `number` is to take work.
+    pub fn is_wanted(&self, number: usize) -> bool {
+        number < self.head.wanted.load(SeqCst) as usize
+    }
+
+    /// A worker that is to take no work has no parcel either.
+    pub fn rest(&self, hand: &mut Hand) {
+        if let Some(parcel) = hand.parcel.take() {
+            self.free_parcel(parcel);
+        }
+    }
+
     /// A worker is ready.
     pub fn report_ready(&self) {
         self.head.ready.fetch_add(1, SeqCst);
@@ -112,8 +124,8 @@ impl Board {
         let (own, calls) = (1 << number, &self.head.calls[number]);
         let seen = calls.load(SeqCst);
         self.head.asleep.fetch_or(own, SeqCst);
-        // Whoever posts from now on finds it asleep, and what was posted before is seen here.
-        let idle = self.fetches.is_empty() && self.stores.is_empty();
+        // Whoever posts from now on finds it asleep, and what was posted before is seen here; so is who is wanted.
+        let idle = !self.is_wanted(number) || self.fetches.is_empty() && self.stores.is_empty();
         let starves = !idle && hand.parcel.is_none();
         if starves {
             self.head.starving.fetch_or(own, SeqCst);
