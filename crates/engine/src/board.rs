@@ -36,7 +36,7 @@ use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::ops::Range;
 use core::slice;
-use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*, fence};
 use job::Answer;
 pub use job::{Hand, Reply, Task, Work};
 use ring::{Ends, Ring};
@@ -245,17 +245,19 @@ impl Board {
             let ring = if matches!(work, Work::Pack { .. }) { &self.stores } else { &self.fetches };
             ring.push(slot);
         }
+        // The ring is written before it is looked who sleeps: a worker does both the other way round.
+        fence(SeqCst);
         // One that has no parcel would only look.
         let wanted = !(u32::MAX << self.head.wanted.load(SeqCst));
         let _ = self.call(wanted & !self.head.starving.load(SeqCst)) || self.call(wanted);
     }
 
-    /// From now on so many of the workers take work, the first ones. All look at once, since work may be put up that
-    /// one has been called for who is to take none any more, or that one could take from now on.
+    /// From now on so many of the workers take work, the first ones. All look at once: there may be work that one was
+    /// called for who is to take none any more, or that one more can take.
     pub fn want(&self, workers: usize) {
         let wanted = workers.clamp(1, WORKERS_MAX) as u32;
         if self.head.wanted.swap(wanted, SeqCst) != wanted {
-            while self.call(u32::MAX) {}
+            (0..WORKERS_MAX).for_each(|number| _ = self.call(1 << number));
         }
     }
 

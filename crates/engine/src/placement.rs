@@ -68,8 +68,8 @@ pub struct Faults {
 pub struct Placement {
     /// CPUs that engine and workers may use.
     all: CpuSet,
-    /// Those that the run could use at the last look.
-    run: CpuSet,
+    /// They are the run's, which may change.
+    follows: bool,
     workers: Vec<u32>,
     /// None may be taken: SCHED_IDLE would be for ever.
     barred: bool,
@@ -87,12 +87,13 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// Nowhere in particular yet. `may_yield`: this process may be SCHED_IDLE and leave it again. The run may use the
-    /// CPUs of `run`.
-    pub fn new(workers: &[u32], may_yield: bool, run: CpuSet) -> Placement {
+    /// Nowhere in particular yet. `may_yield`: this process may be SCHED_IDLE and leave it again. `first` are the CPUs
+    /// that the run could use as it began: a program that has all of them was not bound to fewer.
+    pub fn new(workers: &[u32], may_yield: bool, first: CpuSet) -> Placement {
+        let all = CpuSet::of_this_thread();
         Placement {
-            all: CpuSet::of_this_thread(),
-            run,
+            all,
+            follows: all == first,
             workers: workers.to_vec(),
             barred: !may_yield,
             taken: None,
@@ -120,12 +121,22 @@ impl Placement {
         self.all.count()
     }
 
-    /// The run may use these CPUs now. Who could use all that the run could goes with it.
+    /// The run may use these CPUs now; none where nobody says.
     pub fn follow_run(&mut self, run: CpuSet) {
-        let before = core::mem::replace(&mut self.run, run);
-        if before != run && before == self.all && run.count() > 0 {
-            self.all = run;
-            self.take(self.taken.filter(|&cpu| run.contains(cpu) && self.is_choice()));
+        if !self.follows || run == self.all || run.count() == 0 {
+            return;
+        }
+        self.all = run;
+        match self.taken {
+            Some(cpu) => self.take(Some(cpu).filter(|&cpu| run.contains(cpu) && self.is_choice())),
+            None => self.bind(),
+        }
+    }
+
+    /// Nobody has a place.
+    fn bind(&self) {
+        for &task in [0].iter().chain(&self.workers) {
+            let _ = sys::sched_setaffinity(task, &self.all);
         }
     }
 
@@ -210,6 +221,28 @@ impl Placement {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// In a thread of its own, which is bound.
+    #[test]
+    fn who_could_use_all_of_the_run_s_cpus_goes_with_it() {
+        let test = std::thread::spawn(|| {
+            let all = CpuSet::of_this_thread();
+            let Some(first) = (0..).find(|&cpu| all.contains(cpu)).filter(|_| all.count() > 1) else {
+                return crate::skip::lacks("there is one CPU only");
+            };
+            let one = CpuSet::only(first);
+            let mut placement = Placement::new(&[], false, all);
+            for (run, expected) in [(one, one), (CpuSet::of_words([]), one), (all, all)] {
+                placement.follow_run(run);
+                assert!(CpuSet::of_this_thread() == expected);
+                assert_eq!(placement.cpus(), expected.count());
+            }
+            let mut bound = Placement::new(&[], false, one);
+            bound.follow_run(one);
+            assert!(CpuSet::of_this_thread() == all && bound.cpus() == all.count());
+        });
+        test.join().unwrap();
+    }
 
     /// In a thread of its own, which is bound and SCHED_IDLE for as long as the placement is taken.
     #[test]

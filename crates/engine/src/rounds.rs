@@ -123,9 +123,13 @@ impl Checks {
     }
 }
 
-/// Which CPUs the run may use.
-fn cpus_of_run(memcg: &Memcg) -> CpuSet {
-    CpuSet::of_words(memcg.division.affinity.iter().map(|word| word.load(Relaxed)))
+/// Which CPUs the run could use as it began, and may use now.
+fn cpus_of_run(memcg: &Memcg) -> [CpuSet; 2] {
+    memcg
+        .division
+        .affinity
+        .each_ref()
+        .map(|words| CpuSet::of_words(words.iter().map(|word| word.load(Relaxed))))
 }
 
 /// The pager's loop.
@@ -174,7 +178,7 @@ impl Rounds {
             board,
             evict_all: memcg.settings.evict_all != 0,
             full_ns: memcg.settings.full_timeout_ms.max(1000) as u64 * 1_000_000,
-            placement: Placement::new(workers, CONTROL.may_yield.load(Relaxed) != 0, cpus_of_run(memcg)),
+            placement: Placement::new(workers, CONTROL.may_yield.load(Relaxed) != 0, cpus_of_run(memcg)[0]),
             excess: 0,
             swapped: 0,
             looked_ns: 0,
@@ -284,7 +288,7 @@ impl Rounds {
         let waiting_ms =
             pager.waiting_since_ns().map_or(0, |since| 1 + now.saturating_sub(since) / 1_000_000);
         slot.share.waiting_ms.store(waiting_ms, Relaxed);
-        self.placement.follow_run(cpus_of_run(memcg));
+        self.placement.follow_run(cpus_of_run(memcg)[1]);
         self.board.want(workers::wanted(memcg, self.placement.cpus()));
         self.tending.tend(now, memcg, slot, pager);
         self.request.tend(now, own, slot, pager);

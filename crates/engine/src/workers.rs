@@ -54,11 +54,11 @@ fn workers(cpus: usize, processes: usize, limit: u64) -> usize {
     (cpus / processes).max(FEW).min(most).min(cpus).min(WORKERS_MAX)
 }
 
-/// How many are started where so many are wanted now: more may be as CPUs come, and one that does not work has a
-/// quarter of a MiB.
-fn to_start(wanted: usize, possible_cpus: usize, processes: usize, limit: u64) -> usize {
+/// How many are started where so many are wanted now. The run may come to have more of the machine's CPUs, and a worker
+/// that does not work has a quarter of a MiB.
+fn to_start(wanted: usize, online_cpus: usize, processes: usize, limit: u64) -> usize {
     let parts = (limit / processes.max(1) as u64 / PART_BYTES) as usize;
-    wanted.max(workers(possible_cpus, processes, limit).min(1 + parts))
+    wanted.max(workers(online_cpus, processes, limit).min(1 + parts))
 }
 
 /// Starts so many by `start`, of which the first one must be had. Where no more processes or descriptors may be, those
@@ -81,15 +81,15 @@ impl Workers {
     /// registered stays out of children, and nobody is served; `memory` is the program's.
     pub fn start(&self, memory: &Memory) -> Result<Vec<u32>, (&'static str, Errno)> {
         let Memcg { division, max_bytes, .. } = self.memcg;
-        let [possible, processes] =
-            [&division.possible_cpus, &division.processes].map(|count| count.load(Relaxed) as usize);
+        let [online, processes] =
+            [&division.online_cpus, &division.processes].map(|count| count.load(Relaxed) as usize);
         let wanted = wanted(self.memcg, CpuSet::of_this_thread().count());
         let start = |number| {
             let apart = self.start_one(memory, number, WorkerPlace::Apart);
             apart.or_else(|_| self.start_one(memory, number, WorkerPlace::Here))
         };
         self.board.want(wanted);
-        start_all(to_start(wanted, possible, processes, max_bytes.load(Relaxed)), start)
+        start_all(to_start(wanted, online, processes, max_bytes.load(Relaxed)), start)
     }
 
     /// Starts one, and waits until it is ready.
@@ -193,7 +193,7 @@ mod tests {
 
     #[test]
     fn some_are_started_for_cpus_that_may_come_where_the_limit_has_room() {
-        for (wanted, possible, processes, limit, expected) in [
+        for (wanted, online, processes, limit, expected) in [
             (2, 2, 1, 4096 * MIB, 2),
             (1, 64, 1, 63 * MIB, 1),
             (1, 64, 1, 128 * MIB, 3),
@@ -202,7 +202,7 @@ mod tests {
             (1, 64, CROWD * 64, 4096 * MIB, 1),
             (4, 2, 1, 4096 * MIB, 4),
         ] {
-            assert_eq!(to_start(wanted, possible, processes, limit), expected, "{wanted} of {possible}");
+            assert_eq!(to_start(wanted, online, processes, limit), expected, "{wanted} of {online}");
         }
     }
 

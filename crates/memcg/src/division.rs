@@ -43,10 +43,10 @@ pub struct Division {
     pub processes: AtomicU64,
     /// How many CPUs the run may keep busy, by its affinity and its control group's quota.
     pub cpus: AtomicU64,
-    /// How many CPUs the machine may ever have.
-    pub possible_cpus: AtomicU64,
-    /// Which CPUs the coordinator may run on, a bit for each of the first 1024.
-    pub affinity: [AtomicU64; 16],
+    /// How many CPUs the machine has.
+    pub online_cpus: AtomicU64,
+    /// Which CPUs the coordinator may run on, a bit for each of the first 1024: at the run's start, and now.
+    pub affinity: [[AtomicU64; 16]; 2],
     /// What processes without an engine hold, and `zfolio run` itself with its files, in bytes. A gauge.
     pub unmanaged_bytes: AtomicU64,
     /// The coordinator's process id, as it sees it itself, and the start of that process as /proc/PID/stat has it.

@@ -23,6 +23,8 @@ pub struct Huge {
     /// Of both those of which all may be there by now, or is about to be.
     due: RangeSet,
     failures: u32,
+    /// So many in a row could not be made.
+    unmade: u32,
     /// Where the last one was refused.
     refused: Option<usize>,
     turn: bool,
@@ -33,7 +35,7 @@ impl Huge {
     pub fn new(bytes: usize) -> Huge {
         let (is_wanted, is_used, turn) = (false, false, false);
         let [away, parted, due] = core::array::from_fn(|_| RangeSet::default());
-        Huge { bytes, is_wanted, is_used, away, parted, due, failures: 0, refused: None, turn }
+        Huge { bytes, is_wanted, is_used, away, parted, due, failures: 0, unmade: 0, refused: None, turn }
     }
 
     /// A huge page has gone out whole.
@@ -46,7 +48,7 @@ impl Huge {
 
     /// Something has come back to a range.
     pub fn came_to(&mut self, range: &Range<usize>) {
-        if self.away.is_empty() && self.parted.is_empty() {
+        if range.is_empty() || self.away.is_empty() && self.parted.is_empty() {
             return;
         }
         for start in (range.start & !(self.bytes - 1)..range.end).step_by(self.bytes) {
@@ -82,6 +84,15 @@ impl Huge {
     /// A huge page of which all may be there.
     pub fn first_due(&self) -> Option<Range<usize>> {
         self.due.first().map(|due| due.start..due.start + self.bytes)
+    }
+
+    /// One was made, or could not be. After some failures in a row none of the others is tried.
+    pub fn made(&mut self, is_made: bool) {
+        self.unmade = if is_made { 0 } else { self.unmade + 1 };
+        if self.unmade == FAILURES {
+            self.unmade = 0;
+            self.due.clear();
+        }
     }
 
     /// It was looked at: it is not due any more, and was no huge page if `is_over`.
@@ -159,6 +170,8 @@ mod tests {
     fn what_has_come_in_parts_may_be_one_again_until_it_is_another() {
         let mut huge = Huge::new(8);
         (0..5).for_each(|n| huge.went(n * 8..n * 8 + 8));
+        huge.came_to(&(3..3));
+        assert!(huge.is_away(&(0..8)), "nothing has come");
         [3..4, 8..16, 17..26, 33..34].iter().for_each(|range| huge.came_to(range));
         huge.may_be_there(&(0..36));
         let mut due = || {
@@ -171,6 +184,13 @@ mod tests {
         assert_eq!((huge.first_due(), huge.check()), (Some(16..24), Ok(())), "the first is none any more");
         huge.forget(&(20..21));
         assert_eq!(huge.first_due(), Some(24..32));
+        (1..FAILURES).for_each(|_| huge.made(false));
+        huge.made(true);
+        (1..FAILURES).for_each(|_| huge.made(false));
+        assert_eq!(huge.first_due(), Some(24..32));
+        huge.made(false);
+        assert_eq!(huge.first_due(), None);
+        huge.may_be_there(&(24..40));
         huge.went(24..32);
         assert_eq!((huge.first_due(), huge.is_away(&(24..32))), (Some(32..40), true));
     }

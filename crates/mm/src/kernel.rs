@@ -143,7 +143,7 @@ pub trait Kernel {
     /// Makes a huge page of zeros where the engine has none and no page table is; false where that is not to be had,
     /// and maybe pages there.
     fn populate_huge(&mut self, at: usize, bytes: usize) -> bool;
-    /// Makes a huge page of the pages of a range of the program's, which is as long as one; false where that is not to
+    /// Makes a huge page of the pages of a range of the program's, which is as long as one. False where that is not to
     /// be had, as where a page is missing.
     fn collapse(&mut self, range: Range<usize>) -> bool;
     /// Copies engine memory into holes of the program, over guards too.

@@ -150,7 +150,7 @@ impl Coordinator {
         division.start.store(descendants::start(own).unwrap_or(0), Relaxed);
         division.pid.store(own.into(), Release);
         let max_bytes = memcg.max_bytes.load(Relaxed);
-        cpus::publish(division);
+        cpus::begin(division);
         let mut coordinator = Coordinator {
             memcg,
             dir: library.parent().map(PathBuf::from).unwrap_or_default(),

@@ -6,15 +6,21 @@ use std::fs;
 use std::sync::atomic::Ordering::*;
 use uffd::sys::CpuSet;
 
-/// Tells the engines what there is, and what there may be.
+/// Tells the engines what there is at the run's start.
+pub fn begin(division: &Division) {
+    publish(division);
+    let [first, now] = &division.affinity;
+    first.iter().zip(now).for_each(|(first, now)| first.store(now.load(Relaxed), Relaxed));
+}
+
+/// Tells the engines what there is now.
 pub fn publish(division: &Division) {
     let usable = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
-    let list = fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
-    division.possible_cpus.store(count(list.trim()).max(usable), Relaxed);
+    let list = fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
+    division.online_cpus.store(count(list.trim()).max(usable), Relaxed);
+    let [_, now] = &division.affinity;
     let affinity = CpuSet::of_this_thread();
-    for (word, now) in division.affinity.iter().zip(affinity.words()) {
-        word.store(*now, Relaxed);
-    }
+    now.iter().zip(affinity.words()).for_each(|(now, word)| now.store(*word, Relaxed));
     division.cpus.store(usable, Release);
 }
 
@@ -41,10 +47,15 @@ mod tests {
     #[test]
     fn engines_are_told_of_this_process_s_cpus() {
         let division = Division::default();
-        publish(&division);
+        begin(&division);
         let own = CpuSet::of_this_thread();
-        assert!(own == CpuSet::of_words(division.affinity.iter().map(|word| word.load(Relaxed))));
-        let [usable, possible] = [&division.cpus, &division.possible_cpus].map(|count| count.load(Relaxed));
-        assert!(usable > 0 && usable <= own.count() as u64 && possible >= usable, "{usable} of {possible}");
+        for affinity in &division.affinity {
+            assert!(
+                CpuSet::of_words(affinity.iter().map(|word| word.load(Relaxed))).words()[..16]
+                    == own.words()[..16]
+            );
+        }
+        let [usable, online] = [&division.cpus, &division.online_cpus].map(|count| count.load(Relaxed));
+        assert!(usable > 0 && usable <= own.count() as u64 && online >= usable, "{usable} of {online}");
     }
 }

@@ -56,30 +56,66 @@ fn cpus() -> Vec<String> {
     numbers.map(|cpu| cpu.to_string()).collect()
 }
 
+/// The first two, if there are as many.
+fn two_cpus() -> Option<[String; 2]> {
+    let [first, second, ..] = &cpus()[..] else {
+        skip::lacks("there is one CPU only");
+        return None;
+    };
+    Some([first.clone(), second.clone()])
+}
+
+/// A run with so little memory that one worker may be started for a CPU that comes later, on this CPU.
+fn start(cpu: &str) -> Dialogue {
+    let words = [ZFOLIO, "run", "--quiet", "--memory", "127M", "--", "python3", "-c", PROGRAM];
+    Dialogue::start(&[&["taskset", "-c", cpu], &words[..]].concat())
+}
+
+/// From now on the run, but not its program, is on these CPUs.
+fn bind(run: &Dialogue, cpus: &str) {
+    assert!(Command::new("taskset").args(["-acp", cpus, &run.pid()]).output().unwrap().status.success());
+}
+
+/// The workers of the run's one engine.
+fn workers(run: &Dialogue) -> Vec<u32> {
+    let engine = children(run.child.id(), "zfolio-engine");
+    children(engine[0], "zfolio-worker")
+}
+
 #[test]
 fn one_for_which_there_is_a_cpu_later_works_from_then_on() {
-    let [first, second, ..] = &cpus()[..] else {
-        return skip::lacks("there is one CPU only");
-    };
-    let words = [ZFOLIO, "run", "--quiet", "--memory", "128M", "--", "python3", "-c", PROGRAM];
-    let mut run = Dialogue::start(&[&["taskset", "-c", first], &words[..]].concat());
+    let Some([first, second]) = two_cpus() else { return };
+    let mut run = start(&first);
     (0..2).for_each(|_| assert_eq!(run.tell("go"), "done"));
-    let engine = children(run.child.id(), "zfolio-engine");
-    let workers = children(engine[0], "zfolio-worker");
+    let workers = workers(&run);
     assert_eq!(workers.len(), 2, "one waits for a CPU that may come");
     let worked = ticks(workers[1]);
     assert!(ticks(workers[0]) > 10 && worked < 3, "{} and {worked}", ticks(workers[0]));
-    let status = Command::new("taskset").args(["-acp", &[&first[..], second].join(","), &run.pid()]).output();
-    assert!(status.unwrap().status.success());
+    bind(&run, &[&first[..], &second].join(","));
     until("the other works too", || {
         run.tell("go");
         (ticks(workers[1]) > worked + 10).then_some(())
     });
-    assert!(Command::new("taskset").args(["-acp", first, &run.pid()]).output().unwrap().status.success());
+    bind(&run, &first);
     until("it rests again", || {
         let before = ticks(workers[1]);
         run.tell("go");
         (ticks(workers[1]) == before).then_some(())
     });
     assert_eq!(run.end(), Some(0));
+}
+
+/// Its engine begins with the program's memory.
+#[test]
+fn an_engine_that_begins_later_has_the_cpus_that_came_before() {
+    let Some([first, second]) = two_cpus() else { return };
+    let mut run = start(&first);
+    bind(&run, &[&first[..], &second].join(","));
+    run.tell("go");
+    let workers = workers(&run);
+    until("both work", || {
+        run.tell("go");
+        workers.iter().all(|&worker| ticks(worker) > 10).then_some(())
+    });
+    assert_eq!((workers.len(), run.end()), (2, Some(0)));
 }

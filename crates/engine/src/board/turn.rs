@@ -2,7 +2,7 @@
 
 use super::job::{Answer, Hand, Reply, Task, Work};
 use super::{BUSY, Board, DONE, PARCELS, QUEUED};
-use core::sync::atomic::Ordering::*;
+use core::sync::atomic::{Ordering::*, fence};
 use uffd::sys;
 use zswap::BATCH_MAX;
 
@@ -124,6 +124,7 @@ impl Board {
         let (own, calls) = (1 << number, &self.head.calls[number]);
         let seen = calls.load(SeqCst);
         self.head.asleep.fetch_or(own, SeqCst);
+        fence(SeqCst);
         // Whoever posts from now on finds it asleep, and what was posted before is seen here; so is who is wanted.
         let idle = !self.is_wanted(number) || self.fetches.is_empty() && self.stores.is_empty();
         let starves = !idle && hand.parcel.is_none();
@@ -136,7 +137,9 @@ impl Board {
             // It waits for more results than there are parcels for. Where it is about to, it sees who starves.
             self.wake_pager();
         }
-        let nothing_to_do = (idle || lacks_all) && !self.is_to_follow(number);
+        // One that is to rest from now on has a parcel that others need.
+        let is_to_rest = hand.parcel.is_some() && !self.is_wanted(number);
+        let nothing_to_do = (idle || lacks_all) && !is_to_rest && !self.is_to_follow(number);
         if nothing_to_do && self.head.stop.load(SeqCst) == 0 {
             let _ = sys::futex_wait(calls.as_ptr(), seen, Some(timeout_ns), true);
         }

@@ -255,7 +255,6 @@ impl Kernel for Live {
     }
 
     fn collapse(&mut self, range: Range<usize>) -> bool {
-        // Linux 6.1 and later.
         sys::madvise_keep(range.start, range.len(), MADV_COLLAPSE).is_ok()
     }
 

@@ -257,11 +257,14 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             && range.clone().step_by(WINDOW).all(|window| self.ahead.slot_of(window).is_none())
         {
             let is_there = self.may_collapse(&range) && self.fill_zeros(&range);
-            if is_there && self.kernel.collapse(range.clone()) {
-                self.stat.thp_collapse_alloc.fetch_add(1, Relaxed);
-            }
             self.huge.looked_at(&range, is_there);
-            if self.kernel.now_ns() > began_ns + COLLAPSE_NS {
+            let is_made = is_there && self.kernel.collapse(range.clone()) && self.kernel.is_huge(range);
+            self.stat.thp_collapse_alloc.fetch_add(is_made.into(), Relaxed);
+            if is_there {
+                // The machine may have none, and to look for one takes long.
+                self.huge.made(is_made);
+            }
+            if is_there != is_made || self.kernel.now_ns() > began_ns + COLLAPSE_NS {
                 break;
             }
         }
@@ -274,6 +277,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         self.limit.is_roomy()
             && self.has_room_for_huge(self.marks().low)
             && !self.cow.is_shared()
+            // It would read them from there first.
+            && !self.kernel.is_swapped()
             && self.regions.registered().covers(range)
             && !range.clone().step_by(PAGE).any(is_out)
             && self.kernel.wants_huge(range)
