@@ -133,7 +133,7 @@ impl Placement {
         }
     }
 
-    /// Nobody has a place.
+    /// Engine and workers may run on all of the CPUs.
     fn bind(&self) {
         for &task in [0].iter().chain(&self.workers) {
             let _ = sys::sched_setaffinity(task, &self.all);

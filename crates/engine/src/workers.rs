@@ -55,8 +55,11 @@ fn workers(cpus: usize, processes: usize, limit: u64) -> usize {
 }
 
 /// How many are started where so many are wanted now. The run may come to have more of the machine's CPUs, and a worker
-/// that does not work has a quarter of a MiB.
+/// that does not work has a quarter of a MiB. In a crowd, or of several processes on one CPU, each has one.
 fn to_start(wanted: usize, online_cpus: usize, processes: usize, limit: u64) -> usize {
+    if wanted == 1 && processes > 1 {
+        return 1;
+    }
     let parts = (limit / processes.max(1) as u64 / PART_BYTES) as usize;
     wanted.max(workers(online_cpus, processes, limit).min(1 + parts))
 }
@@ -200,6 +203,7 @@ mod tests {
             (2, 64, 1, 4096 * MIB, WORKERS_MAX),
             (4, 64, 17, 1024 * MIB, FEW),
             (1, 64, CROWD * 64, 4096 * MIB, 1),
+            (1, 64, 30, 4096 * MIB, 1),
             (4, 2, 1, 4096 * MIB, 4),
         ] {
             assert_eq!(to_start(wanted, online, processes, limit), expected, "{wanted} of {online}");

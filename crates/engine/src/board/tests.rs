@@ -203,6 +203,9 @@ fn who_is_not_wanted_is_not_called_and_has_no_parcel() {
     assert_eq!(board.head.asleep.load(SeqCst), 0b10);
     // There is work, and none for it.
     board.wait(1, &one(), 1);
+    // One that still has a parcel looks again at once, and gives it back.
+    let parcel = Some(0);
+    board.wait(1, &Hand { parcel, ..one() }, 3_600_000_000_000);
     board.head.asleep.store(0b10, SeqCst);
     board.want(2);
     assert_eq!(board.head.asleep.load(SeqCst), 0, "it looks at once");
