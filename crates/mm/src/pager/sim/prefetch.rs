@@ -148,6 +148,24 @@ fn what_was_huge_stays_in_parts_where_a_part_is_gone_or_the_kernel_makes_none_th
     assert_eq!((huge(&scene), are(&scene, 6..160, Kind::Clean)), (vec![], true));
 }
 
+/// To make one would copy pages that are shared, and read those that the machine's swap has.
+#[test]
+fn what_was_huge_stays_in_parts_where_relatives_share_it_or_the_machine_swaps() {
+    let reasons: [fn(&mut Scene); 2] = [
+        |scene| scene.pager.cow.share(true),
+        |scene| {
+            let mut world = scene.world.borrow_mut();
+            world.memory.page_mut(BASE + 399 * PAGE).expect("it was written").swapped = true;
+        },
+    ];
+    for (number, reason) in reasons.into_iter().enumerate() {
+        let mut scene = asked_of_huge();
+        reason(&mut scene);
+        scene.go_on();
+        assert_eq!((huge(&scene), are(&scene, 6..160, Kind::Clean)), (vec![], true), "{number}");
+    }
+}
+
 /// A huge page takes as much again until it is made.
 #[test]
 fn what_was_huge_stays_in_parts_where_there_is_no_room_for_another() {
