@@ -2,11 +2,12 @@
 //! tests need the right to userfaultfd, as `zfolio doctor` does.
 
 mod compile;
+mod right;
 
 use compile::compile;
+use right::count;
 use serde_json::Value;
 use std::path::PathBuf;
-use std::process::Command;
 use std::sync::OnceLock;
 
 /// The test program, compiled once.
@@ -17,24 +18,7 @@ fn advice() -> &'static PathBuf {
 
 /// Runs `tests/c/advice.c` in the manner `way`; the counters of the run.
 fn counters(way: &str, memory: &str) -> Value {
-    let json = std::env::temp_dir().join(format!("zfolio-advice-{way}-{}.json", std::process::id()));
-    let output = Command::new("timeout")
-        .args(["-k", "5", "60", env!("CARGO_BIN_EXE_zfolio"), "run", "--quiet", "--memory", memory, "--json"])
-        .arg(&json)
-        .arg("--")
-        .arg(advice())
-        .arg(way)
-        .output()
-        .expect("timeout is needed");
-    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert_eq!((output.status.code(), &*out), (Some(0), "right\n"), "{way}: {err}");
-    let told = serde_json::from_slice::<Value>(&std::fs::read(&json).unwrap()).unwrap();
-    std::fs::remove_file(&json).unwrap();
-    told["counters"].clone()
-}
-
-fn count(counters: &Value, name: &str) -> u64 {
-    counters[name].as_u64().unwrap_or_else(|| panic!("{name}: {counters:#}"))
+    right::counters(advice(), way, memory)
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 mod compile;
 mod skip;
+mod until;
 
 use compile::compile;
 use skip::skip;
@@ -12,7 +13,8 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use until::until;
 
 const ZFOLIO: &str = env!("CARGO_BIN_EXE_zfolio");
 const MIB: u64 = 1 << 20;
@@ -313,14 +315,6 @@ fn kill(pid: &str) {
 fn engine_of(zfolio: u32) -> Option<String> {
     let children = Command::new("pgrep").args(["-P", &zfolio.to_string(), "zfolio-engine"]).output().unwrap();
     text(&children.stdout).lines().next().map(str::to_string)
-}
-
-fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !condition() {
-        assert!(Instant::now() < deadline, "waited in vain until {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
 }
 
 fn endless(area: &Scratch) -> (Child, String) {

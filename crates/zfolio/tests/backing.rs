@@ -1,12 +1,14 @@
 //! Swap areas as a user gives them: what is refused, what is left of them, and what processes are handed.
 
+mod until;
+
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use until::until;
 
 const ZFOLIO: &str = env!("CARGO_BIN_EXE_zfolio");
 const MIB: u64 = 1 << 20;
@@ -60,14 +62,6 @@ fn start(backing: &str, script: &str) -> (Child, String) {
 
 fn kill(process: &str) {
     assert!(Command::new("kill").args(["-KILL", "--", process]).status().unwrap().success());
-}
-
-fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while !condition() {
-        assert!(Instant::now() < deadline, "waited in vain until {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 /// How many descriptors of files in the directory processes have, with a name or without.

@@ -1,10 +1,13 @@
 //! What the summary and the JSON say of each process of a run. No memory goes out here: the engines sleep.
 
+mod until;
+
 use serde_json::Value;
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use until::until;
 
 const ZFOLIO: &str = env!("CARGO_BIN_EXE_zfolio");
 
@@ -38,17 +41,6 @@ fn of_name<'a>(json: &'a Value, name: &str) -> Vec<&'a Value> {
     json["processes"].as_array().unwrap().iter().filter(|process| process["name"] == name).collect()
 }
 
-fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + Duration::from_secs(20);
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(Instant::now() < deadline, "waited in vain until {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
 /// The processes of this parent: number and name.
 fn children(parent: u32) -> Vec<(u32, String)> {
     let numbers =
@@ -71,7 +63,7 @@ fn kill(all: [u32; 2]) {
     for pid in all {
         until("it is gone", || {
             let stat = fs::read_to_string(format!("/proc/{pid}/stat"));
-            stat.map_or(true, |stat| stat.contains(") Z")).then_some(())
+            stat.map_or(true, |stat| stat.contains(") Z"))
         });
     }
 }

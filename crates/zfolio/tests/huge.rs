@@ -2,11 +2,12 @@
 //! machine that makes transparent huge pages where a program asks for them.
 
 mod compile;
+mod right;
 mod skip;
 
 use compile::compile;
+use right::count;
 use serde_json::Value;
-use std::process::Command;
 
 /// Huge pages of the program.
 const HUGES: u64 = 160;
@@ -19,22 +20,7 @@ fn counters(way: &str) -> Option<Value> {
         skip::skip("no transparent huge pages: echo madvise > /sys/kernel/mm/transparent_hugepage/enabled");
         return None;
     }
-    let json = std::env::temp_dir().join(format!("zfolio-huge-{way}-{}.json", std::process::id()));
-    let output = Command::new("timeout")
-        .args(["-k", "5", "60", env!("CARGO_BIN_EXE_zfolio"), "run", "--quiet", "--memory", "160M", "--json"])
-        .arg(&json)
-        .args(["--".as_ref(), compile("huge").as_os_str(), way.as_ref()])
-        .output()
-        .expect("timeout is needed");
-    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert_eq!((output.status.code(), &*out), (Some(0), "right\n"), "{way}: {err}");
-    let told = serde_json::from_slice::<Value>(&std::fs::read(&json).unwrap()).unwrap();
-    std::fs::remove_file(&json).unwrap();
-    Some(told["counters"].clone())
-}
-
-fn count(counters: &Value, name: &str) -> u64 {
-    counters[name].as_u64().unwrap_or_else(|| panic!("{name}: {counters:#}"))
+    Some(right::counters(&compile("huge"), way, "160M"))
 }
 
 /// Half of them are out at the end of each pass. How many are filled and come back whole follows from how fast others

@@ -1,11 +1,14 @@
 //! A program's life under `zfolio run` is as without it: streams, descriptors, signals, job control, the end.
 
+mod until;
+
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+use until::until;
 
 const ZFOLIO: &str = env!("CARGO_BIN_EXE_zfolio");
 
@@ -32,14 +35,6 @@ fn start(script: &str) -> (Child, String) {
 
 fn kill(signal: &str, pid: u32) {
     assert!(Command::new("kill").args([&format!("-{signal}"), &pid.to_string()]).status().unwrap().success());
-}
-
-fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while !condition() {
-        assert!(Instant::now() < deadline, "waited in vain until {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 /// The state letter of a process; none when it is gone.

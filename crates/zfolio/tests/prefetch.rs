@@ -28,7 +28,7 @@ const PAGES: u64 = 25600;
 fn keeper(arguments: &[&str]) -> Dialogue {
     let run = [ZFOLIO, "run", "--quiet", "--memory", "1G", "--", "python3", "-c", KEEPER];
     let run = Dialogue::start(&[&run, arguments].concat());
-    until("its engine has seen all of it", || (run.memory("footprint_bytes") > 100 * MIB).then_some(()));
+    until("its engine has seen all of it", || run.memory("footprint_bytes") > 100 * MIB);
     run
 }
 
@@ -87,7 +87,7 @@ fn what_was_huge_pages_is_so_again_in_whatever_order_it_is_touched() {
     reclaim(&run);
     assert!(run.counter("thp_swpout") > 40, "{}", run.figures());
     run.tell("25600");
-    until("nine of ten are huge again", || (huge_bytes(&run) > before / 10 * 9).then_some(()));
+    until("nine of ten are huge again", || huge_bytes(&run) > before / 10 * 9);
     assert!(run.counter("thp_collapse_alloc") > 40, "{}", run.figures());
     assert_eq!(run.tell(""), sum);
     assert_eq!(run.end(), Some(0));

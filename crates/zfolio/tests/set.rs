@@ -50,7 +50,7 @@ impl Run {
 
     /// Waits until its engine has seen all that it has.
     fn settle(&self) {
-        until("its engine has seen all of it", || (self.memory("footprint_bytes") > 90 * MIB).then_some(()));
+        until("its engine has seen all of it", || self.memory("footprint_bytes") > 90 * MIB);
     }
 
     /// The number of python's process, which has an engine.
@@ -97,7 +97,7 @@ fn a_lower_limit_shrinks_a_program_that_runs_and_a_higher_one_lets_it_grow() {
     let before = run.memory("footprint_bytes");
     assert!(before > 90 * MIB, "{before}");
     assert_eq!(run.set(&["memory=60M"]), "memory=60M\n");
-    until("it is within its limit", || (run.memory("footprint_bytes") <= 60 * MIB).then_some(()));
+    until("it is within its limit", || run.memory("footprint_bytes") <= 60 * MIB);
     assert_eq!(run.memory("max_bytes"), 60 * MIB);
     let sum = run.sum();
     let held = run.memory("footprint_bytes");
@@ -238,7 +238,7 @@ for line in sys.stdin:
     let backing = scratch.backing();
     let words = [ZFOLIO, "run", "--quiet", "--memory", "2G", "--backing", &backing, "--"];
     let mut run = Run(Dialogue::start(&[&words[..], &["python3", "-c", noise]].concat()));
-    until("its engine has seen all of it", || (run.memory("footprint_bytes") > 60 * MIB).then_some(()));
+    until("its engine has seen all of it", || run.memory("footprint_bytes") > 60 * MIB);
     let sum = run.sum();
     let held = run.memory("footprint_bytes");
     let output = zfolio(&["reclaim", &run.pid(), "30M"]);
@@ -255,7 +255,7 @@ fn who_gives_up_withdraws_what_he_has_asked_for() {
     let run = Run::start(&["--memory", "1G"]);
     let pid = run.pid();
     let mut asks = Command::new(ZFOLIO).args(["reclaim", &pid, "10G"]).spawn().unwrap();
-    until("it goes out", || (run.counter("zswpout") > 0).then_some(()));
+    until("it goes out", || run.counter("zswpout") > 0);
     asks.kill().unwrap();
     asks.wait().unwrap();
     let output = until("the next one may ask", || {
@@ -282,7 +282,7 @@ fn without_writeback_nothing_goes_to_areas_and_a_smaller_pool_sends_it_there() {
     assert_eq!(run.counter("pswpout"), still, "nothing is written");
     let values = ["max_pool_percent=2", "accept_threshold_percent=50", "writeback=Y"];
     assert_eq!(run.set(&values), "max_pool_percent=2\naccept_threshold_percent=50\nwriteback=Y\n");
-    until("the pool has gone to the area", || (run.counter("pswpout") > still).then_some(()));
+    until("the pool has gone to the area", || run.counter("pswpout") > still);
     let pool =
         until("it is within its limit", || Some(run.memory("pool_bytes")).filter(|pool| *pool < 4 * MIB));
     let sum = run.sum();
@@ -305,7 +305,7 @@ fn a_pool_that_takes_nothing_new_lets_a_program_pass_its_limit() {
     let said = refusal(&zfolio(&["reclaim", &run.pid(), "1M"]), 1);
     assert!(said.contains("enabled=N"), "{said}");
     run.set(&["enabled=Y"]);
-    until("it is within its limit", || (run.memory("footprint_bytes") <= 64 * MIB).then_some(()));
+    until("it is within its limit", || run.memory("footprint_bytes") <= 64 * MIB);
     assert!(run.counter("zswpout") > out);
     assert_eq!(run.sum(), expected());
     assert_eq!(run.end(), Some(0));

@@ -4,6 +4,7 @@
 //! They run `tests/c/neighbour.c`, and need the right to userfaultfd, as `zfolio doctor` does.
 
 mod compile;
+mod until;
 
 use compile::compile;
 use std::fs;
@@ -12,7 +13,8 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use until::until;
 
 const MIB: u64 = 1 << 20;
 
@@ -115,14 +117,6 @@ impl Drop for Run {
         unsafe { libc::kill(-(self.zfolio.id() as i32), libc::SIGKILL) };
         let _ = self.zfolio.wait();
         let _ = fs::remove_dir_all(&self.directory);
-    }
-}
-
-fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + HANG;
-    while !condition() {
-        assert!(Instant::now() < deadline, "waited in vain: {what}");
-        std::thread::sleep(Duration::from_millis(10));
     }
 }
 

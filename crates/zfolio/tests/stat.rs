@@ -28,7 +28,7 @@ fn stop(pids: &[u32]) {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('T'))
     };
-    until("all of them are stopped", || pids.iter().all(is_stopped).then_some(()));
+    until("all of them are stopped", || pids.iter().all(is_stopped));
 }
 
 /// The lines of `zfolio ps` that begin with this number.

@@ -3,12 +3,17 @@
 
 #![allow(dead_code, reason = "each test uses a part of it")]
 
+#[path = "../until/mod.rs"]
+mod until;
+
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
 use std::time::{Duration, Instant};
+
+pub use until::until;
 
 pub const ZFOLIO: &str = env!("CARGO_BIN_EXE_zfolio");
 pub const MIB: u64 = 1 << 20;
@@ -120,15 +125,4 @@ impl Drop for Scratch {
 
 pub fn zfolio(arguments: &[&str]) -> Output {
     Command::new(ZFOLIO).args(arguments).output().unwrap()
-}
-
-pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + Duration::from_secs(120);
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(Instant::now() < deadline, "waited in vain until {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }

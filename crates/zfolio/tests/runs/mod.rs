@@ -2,6 +2,9 @@
 
 #![allow(dead_code, reason = "not every test looks at all of it")]
 
+#[path = "../until/mod.rs"]
+mod until;
+
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,6 +13,8 @@ use std::net::SocketAddr;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+pub use until::until;
 
 /// The command.
 pub const ZFOLIO: &str = env!("CARGO_BIN_EXE_zfolio");
@@ -62,9 +67,7 @@ impl Run {
     /// One whose memory is half out.
     pub fn squeezed(options: &[&str]) -> Run {
         let run = Run::start(&[options, &["--memory", "24M"]].concat(), &["python3", "-c", SQUEEZED]);
-        until("something has been missed", || {
-            (run.stat(&[])["counters"]["faults"].as_u64().unwrap() > 10).then_some(())
-        });
+        until("something has been missed", || run.stat(&[])["counters"]["faults"].as_u64().unwrap() > 10);
         run
     }
 
@@ -145,18 +148,6 @@ pub fn signal(pids: &[u32], number: i32) {
     for pid in pids {
         // SAFETY: touches no memory.
         unsafe { libc::kill(*pid as i32, number) };
-    }
-}
-
-/// Looks again and again until there is something.
-pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(Instant::now() < deadline, "waited in vain until {what}");
-        std::thread::sleep(Duration::from_millis(20));
     }
 }
 

@@ -1,7 +1,8 @@
 //! Programs that read and write, and clients that do what they should not.
 
 use super::nbd::{Client, READ, TRIM, WRITE, WRITE_ZEROES};
-use super::served::{Directory, Served, contents, has, run, success, until};
+use super::served::{Directory, Served, contents, has, run, success};
+use super::until::until;
 use std::fs;
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
@@ -187,7 +188,7 @@ fn a_client_that_vanishes_in_the_middle_of_a_write_changes_nothing() {
         client.send(&vec![6; sent]);
         drop(client);
     }
-    until("all of them are gone", || (served.figure("clients") == 1).then_some(()));
+    until("all of them are gone", || served.figure("clients") == 1);
     other.begin(READ, 0, 65536);
     assert_eq!((other.answer(), other.take(65536)), (0, vec![5; 65536]));
 }
@@ -201,11 +202,11 @@ fn killed_clients_leave_a_device_that_others_use() {
     for _ in 0..5 {
         let options = ["--rw=randwrite", "--bsrange=4k-1m", "--size=64m", "--time_based", "--runtime=60"];
         let mut job = fio(&served, &options).stdout(Stdio::null()).spawn().unwrap();
-        until("it has the device open", || (served.figure("clients") > 0).then_some(()));
+        until("it has the device open", || served.figure("clients") > 0);
         std::thread::sleep(std::time::Duration::from_millis(300));
         job.kill().unwrap();
         job.wait().unwrap();
-        until("all of them are gone", || (served.figure("clients") == 0).then_some(()));
+        until("all of them are gone", || served.figure("clients") == 0);
         assert_eq!(run("nbdinfo", &["--size", &served.uri()]).trim(), "67108864");
     }
 }
@@ -227,5 +228,5 @@ fn ten_thousand_connects_keep_nobody_out() {
     client.send(&[1; 4096]);
     assert_eq!(client.answer(), 0);
     let descriptors = || fs::read_dir(format!("/proc/{}/fd", served.child.id())).unwrap().count();
-    until("their descriptors are closed", || (descriptors() < 64).then_some(()));
+    until("their descriptors are closed", || descriptors() < 64);
 }

@@ -2,7 +2,8 @@
 
 use super::nbd::{Client, READ, WRITE};
 use super::pty::Terminal;
-use super::served::{Served, ZFOLIO, refusal, success, until};
+use super::served::{Served, ZFOLIO, refusal, success};
+use super::until::until;
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -104,7 +105,7 @@ fn a_device_is_reset_and_removed_only_while_nobody_has_it_open() {
     let Some(mut served) = Served::start("reset", &["--disksize", "16M"]) else { return };
     write(&served, 0, &[3; 4096]);
     let (mut client, _) = Client::connect(&served.socket);
-    until("it is open", || (served.figure("clients") == 1).then_some(()));
+    until("it is open", || served.figure("clients") == 1);
     for act in ["reset", "hot_remove"] {
         let (status, said) = refusal(&served.zram(act, &[]));
         assert_eq!((status, said.contains("a client has it open")), (Some(1), true), "{said}");
@@ -114,7 +115,7 @@ fn a_device_is_reset_and_removed_only_while_nobody_has_it_open() {
     client.begin(READ, 0, 4096);
     assert_eq!((client.answer(), client.take(4096)), (0, vec![3; 4096]));
     drop(client);
-    until("it is closed", || (served.figure("clients") == 0).then_some(()));
+    until("it is closed", || served.figure("clients") == 0);
     served.said("reset", &[]);
     assert_eq!((served.figure("disksize_bytes"), served.figure("orig_data_bytes")), (0, 0));
     served.said("set", &["comp_algorithm=lz4", "disksize=32M"]);
@@ -122,7 +123,7 @@ fn a_device_is_reset_and_removed_only_while_nobody_has_it_open() {
     client.begin(READ, 0, 4096);
     assert_eq!((size, client.answer(), client.take(4096)), (32 << 20, 0, vec![0; 4096]));
     drop(client);
-    until("it is closed", || (served.figure("clients") == 0).then_some(()));
+    until("it is closed", || served.figure("clients") == 0);
     served.said("hot_remove", &[]);
     assert_eq!(served.child.wait().unwrap().code(), Some(0));
     assert!(!served.socket.exists());

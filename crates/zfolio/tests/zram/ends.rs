@@ -3,6 +3,7 @@
 use super::nbd::{Client, READ, WRITE};
 use super::served::{Served, ZFOLIO, contents, has, refusal, run};
 use super::skip::lacks;
+use super::until::until;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -229,7 +230,7 @@ fn a_device_that_cannot_be_saved_is_served_on_and_one_without_a_size_saves_nothi
     assert_eq!((client.answer(), client.take(4096)), (0, vec![0; 4096]));
     drop(client);
     fs::remove_dir(&file).unwrap();
-    super::served::until("it is closed", || (served.figure("clients") == 0).then_some(()));
+    until("it is closed", || served.figure("clients") == 0);
     served.said("reset", &[]);
     assert_eq!(served.end(libc::SIGTERM).0, Some(0));
     assert!(!file.exists());
@@ -285,7 +286,7 @@ fn a_file_that_blocks_go_to_is_refused_with_data_and_left_empty() {
     let mut served = Served::again(directory, &["--load", &saved, "--backing-dev", name]);
     assert_eq!(served.figure("orig_data_bytes"), 65536);
     write_back(&served);
-    super::served::until("it is closed", || (served.figure("clients") == 0).then_some(()));
+    until("it is closed", || served.figure("clients") == 0);
     served.said("hot_remove", &[]);
     let (status, directory) = served.wait();
     assert_eq!((status, is_empty()), (Some(0), true));

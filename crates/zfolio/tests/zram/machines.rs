@@ -1,7 +1,8 @@
 //! What a machine's socket takes from whoever connects. A machine itself boots in tools/zram-guest.
 
 use super::nbd::{Client, READ};
-use super::served::{Served, until};
+use super::served::Served;
+use super::until::until;
 use std::fs;
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -18,7 +19,7 @@ fn nonsense_at_a_machines_socket_harms_nothing() {
     let mut word = 7u64;
     for round in 0..200 {
         if round == 20 {
-            until("all of them are gone", || (served.figure("clients") == 0).then_some(()));
+            until("all of them are gone", || served.figure("clients") == 0);
             before = descriptors();
         }
         let mut socket = UnixStream::connect(&path).unwrap();
@@ -33,9 +34,9 @@ fn nonsense_at_a_machines_socket_harms_nothing() {
             assert_eq!((client.answer(), client.take(4096)), (0, vec![0; 4096]));
         }
     }
-    until("all of them are gone", || (served.figure("clients") == 0).then_some(()));
+    until("all of them are gone", || served.figure("clients") == 0);
     // 180 machines later. What waits for the next one has up to 16 threads, with a few descriptors each.
-    until("their descriptors are closed", || (descriptors() < before + 150).then_some(()));
+    until("their descriptors are closed", || descriptors() < before + 150);
     assert_eq!(served.end(libc::SIGTERM).0, Some(0));
     assert!(!path.exists());
 }

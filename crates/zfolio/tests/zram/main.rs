@@ -10,3 +10,5 @@ mod pty;
 mod served;
 #[path = "../skip/mod.rs"]
 mod skip;
+#[path = "../until/mod.rs"]
+mod until;

@@ -6,7 +6,6 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
 
 pub const ZFOLIO: &str = env!("CARGO_BIN_EXE_zfolio");
 
@@ -166,17 +165,6 @@ pub fn refusal(output: &Output) -> (Option<i32>, String) {
     let said = String::from_utf8(output.stderr.clone()).unwrap();
     assert_eq!(said.lines().count(), 1, "{said}");
     (output.status.code(), said)
-}
-
-pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(Instant::now() < deadline, "waited in vain until {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }
 
 /// Bytes of a file that shrink to about a third, from a seed.
