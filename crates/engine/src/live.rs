@@ -125,6 +125,23 @@ impl Live {
         self.huge = HugePages::new();
     }
 
+    /// From now on memory is registered so that it is told which pages are touched, where the kernel does that; writes
+    /// to what a fork has left to several are not told then. To be called before anything of the program's is.
+    pub fn tell_touches(&mut self) {
+        if !self.uffd.has_touches() {
+            return;
+        }
+        let Some(at) = arena::map_apart(2 * PAGE, PAGE) else { return };
+        let scratch = at..at + 2 * PAGE;
+        for page in scratch.clone().step_by(PAGE) {
+            // SAFETY: the mapping was made above, and nobody else has it.
+            unsafe { (page as *mut u8).write_volatile(1) };
+        }
+        self.uffd.tell_touches(&self.pagemap, &self.memory, scratch);
+        // SAFETY: as above, and it is registered no more.
+        unsafe { arena::unmap(at, 2 * PAGE) };
+    }
+
     /// The descriptor that tells of faults and events.
     pub fn fd(&self) -> &Fd {
         self.uffd.fd()
@@ -237,7 +254,8 @@ fn is_registered(uffd: &Userfault, other: &Userfault, range: Range<usize>) -> bo
         let _ = other.unregister(range);
         return false;
     }
-    uffd.register(range).is_ok()
+    // EAGAIN: it is one that was registered so that touches are told, and an event is under way.
+    matches!(uffd.register(range), Ok(()) | Err(Errno::EAGAIN))
 }
 
 #[cfg(test)]

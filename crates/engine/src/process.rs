@@ -257,7 +257,11 @@ fn awake(watch: &mut Watch) -> Result<(), (&'static str, Errno)> {
     let (memcg, slot) = (watch.order.memcg, watch.order.slot);
     let seed = CONTROL.seed.load(Relaxed);
     shared_store::read_anew();
-    let Parts { live, config, mover, board, workers, limit, areas } = Parts::open(watch, seed)?;
+    let Parts { mut live, config, mover, board, workers, limit, areas } = Parts::open(watch, seed)?;
+    // Writes to what relatives have too are to be told instead.
+    if !memcg.has_family(slot) {
+        live.tell_touches();
+    }
     let areas = areas.map(|handed| SwapAreas::open(handed, &memcg.settings, board.bell())).transpose()?;
     let (slots, row) = areas.as_ref().map(|areas| (areas.slots(&memcg.settings), areas.row())).unzip();
     slot.row.store(row.unwrap_or(0), Release);

@@ -65,7 +65,7 @@ use division::Division;
 use tunables::Tunables;
 
 /// "zfolio" and the version of this layout; both sides refuse any other.
-pub const MAGIC: u64 = 0x7a66_6f6c_696f_0010;
+pub const MAGIC: u64 = 0x7a66_6f6c_696f_0011;
 
 /// How many processes of a run can be managed at the same time.
 pub const SLOTS: usize = 512;

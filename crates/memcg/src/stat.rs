@@ -144,6 +144,7 @@ counters! {
     area_lost: Objects, "that a swap area did not give back as they were";
     pgdeactivate: Pages, "moved to the inactive list";
     pgactivate: Pages, "touched on the inactive list, and moved back";
+    referenced: Pages, "left in, since they were touched after they were looked at last (where the kernel tells that)";
     readahead: Pages, "brought back before they were asked for";
     prefetched: Pages, "brought back, or about to be, since much around them was asked for, and there was room";
     advised_out: Pages, "moved to the inactive list since the program has advised it (MADV_PAGEOUT)";

@@ -108,7 +108,8 @@ pub trait Kernel {
         let _ = (from, to);
     }
     /// The same as `present` from `at` to the end of the address space, in whatever mapping is not the engine's;
-    /// `None` when there are none. With pages that the kernel's own swap has, if they are wanted too.
+    /// `None` when there are none. With pages that the kernel's own swap has, if they are wanted too; and with whether
+    /// they were touched since they were watched, where that is told.
     fn occupied(
         &mut self,
         at: usize,
@@ -132,7 +133,7 @@ pub trait Kernel {
     fn is_huge(&mut self, range: Range<usize>) -> bool {
         let mut runs = [Run::default(); 1];
         self.present(range.clone(), usize::MAX, &mut runs);
-        runs[0] == Run { start: range.start, end: range.end, huge: true }
+        runs[0] == Run { start: range.start, end: range.end, huge: true, touched: false }
     }
     /// True where the kernel itself would make a huge page of a range of the program's, which is as long as one, for
     /// the first touch of it.
@@ -150,14 +151,25 @@ pub trait Kernel {
     fn copy(&mut self, dst: usize, src: usize, bytes: usize) -> Moved;
     /// Fills holes with the shared zero page.
     fn zero(&mut self, dst: usize, bytes: usize) -> Moved;
+    /// True where it is told which pages of registered memory are touched.
+    fn tells_touches(&self) -> bool {
+        false
+    }
+    /// From now on it is told whether somebody touches a page that is in registered memory now. EAGAIN: an event is
+    /// under way.
+    fn watch(&mut self, range: Range<usize>) -> Result<(), Errno> {
+        let _ = range;
+        Ok(())
+    }
     /// Has each write to a page that is in registered memory now, and that others have too since a fork, told
-    /// before it is made: it takes memory for a copy. EAGAIN: an event is under way.
+    /// before it is made: it takes memory for a copy. EAGAIN: an event is under way. Where touches are told it does
+    /// nothing, since page tables have one bit for both: what is copied then is counted late.
     fn protect(&mut self, range: Range<usize>) -> Result<(), Errno>;
     /// Undoes `protect` for pages that are about to be written to, and wakes those who wait. Returns how many of
     /// them others have too: so many copies will be made. EAGAIN: an event is under way.
     fn unprotect(&mut self, range: Range<usize>) -> Result<usize, Errno>;
-    /// Undoes `protect` for pages that are about to be moved to the engine's memory, and wakes those who wait. Of those
-    /// that others have too none counts as a copy. EAGAIN: an event is under way.
+    /// Undoes `protect`, or `watch`, for pages that are about to be moved to the engine's memory, and wakes those who
+    /// wait. Of those that others have too none counts as a copy. EAGAIN: an event is under way.
     fn lift_protection(&mut self, range: Range<usize>) -> Result<(), Errno>;
     /// Which pages of a range, [`LOOK_PAGES`] at most, another process has too, since a fork: a bit for each.
     fn shared(&mut self, range: Range<usize>) -> u128;

@@ -10,6 +10,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::ops::Range;
 use vmscan::rest::Rest;
+use vmscan::touches::Lenience;
 
 /// How many pages are looked at between two looks for faults.
 const EVICT_PAGES: usize = 128;
@@ -27,6 +28,10 @@ pub struct Reclaim {
     areas: Areas,
     /// Pages that the kernel writes without a fault, as they were listed last; sorted.
     pins: Vec<usize>,
+    /// How many touched pages are spared.
+    pub lenience: Lenience,
+    /// This search has spared some.
+    has_spared_touched: bool,
     /// Nothing goes out: a fork is under way, or the test mode lets the program run.
     is_paused: bool,
 }
@@ -54,7 +59,19 @@ impl Reclaim {
 
     /// A search for pages begins: so many mappings may be asked about again.
     pub fn begin_search(&mut self) {
+        self.has_spared_touched = false;
         self.areas.begin_search();
+    }
+
+    /// Pages are spared since they were touched: the next round may find them.
+    pub fn spared_touched(&mut self) {
+        self.has_spared_touched = true;
+        self.found();
+    }
+
+    /// True where this search has spared such pages: there is more to look at.
+    pub fn has_spared_touched(&self) -> bool {
+        self.has_spared_touched
     }
 
     /// What there is from the hand on: how many runs, and up to where it was looked. What the kernel has swapped is

@@ -5,6 +5,7 @@
 //!
 //! ```text
 //!   Userfault  register, move, copy, zeropage, wake, poison, next message     (userfault.rs)
+//!   touches    which pages are touched, where the kernel tells that           (touches.rs)
 //!   Pagemap    which pages of a range are present                             (pagemap.rs)
 //!   Maps       the mapping at or after an address                             (maps.rs)
 //!   smaps      the text of maps and smaps, piece by piece                     (smaps.rs)
@@ -28,6 +29,7 @@ pub mod pagemap;
 pub mod sites;
 pub mod smaps;
 pub mod socket;
+pub mod touches;
 mod userfault;
 pub mod vdso;
 

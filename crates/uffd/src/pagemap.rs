@@ -25,6 +25,8 @@ const SWAPPED: u64 = g::PAGE_IS_SWAPPED as u64;
 const ZERO: u64 = g::PAGE_IS_PFNZERO as u64;
 const FILE: u64 = g::PAGE_IS_FILE as u64;
 const HUGE: u64 = g::PAGE_IS_HUGE as u64;
+/// PAGE_IS_ACCESSED, of Linux 7.3 (touches.rs).
+const ACCESSED: u64 = 1 << 9;
 
 /// An open /proc/PID/pagemap.
 pub struct Pagemap(Fd);
@@ -38,6 +40,18 @@ pub struct Run {
     pub end: usize,
     /// Mapped by huge page-table entries.
     pub huge: bool,
+    /// Somebody has touched all of it since it was watched, or has brought it and it is not watched; false where that
+    /// was not asked, or is not told.
+    pub touched: bool,
+}
+
+/// What is looked for beside pages that are present.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Wanted {
+    /// Pages that the kernel's own swap has. Markers (of guards, or poisoned) are among them.
+    pub swapped: bool,
+    /// Whether pages were touched (touches.rs), which kernels that do not tell it refuse.
+    pub touches: bool,
 }
 
 /// False for a descriptor of another file than page tables, as its mode and size say: they are a regular file without a
@@ -71,26 +85,19 @@ impl Pagemap {
     /// `max_pages` of them at most. Returns how many runs there are and the address up to which the range was looked
     /// at.
     pub fn present(&self, range: Range<usize>, max_pages: usize, runs: &mut [Run]) -> Result<(usize, usize)> {
-        self.scan(range, max_pages, runs, PRESENT)
+        self.look(range, max_pages, Wanted::default(), runs)
     }
 
-    /// The same with pages that the kernel's own swap has. Markers (of guards, or poisoned) are among them.
-    pub fn present_or_swapped(
+    /// The same with more of it.
+    pub fn look(
         &self,
         range: Range<usize>,
         max_pages: usize,
+        wanted: Wanted,
         runs: &mut [Run],
     ) -> Result<(usize, usize)> {
-        self.scan(range, max_pages, runs, PRESENT | SWAPPED)
-    }
-
-    fn scan(
-        &self,
-        range: Range<usize>,
-        max_pages: usize,
-        runs: &mut [Run],
-        wanted: u64,
-    ) -> Result<(usize, usize)> {
+        let there = if wanted.swapped { PRESENT | SWAPPED } else { PRESENT };
+        let told = if wanted.touches { HUGE | ACCESSED } else { HUGE };
         let mut regions = [g::page_region { start: 0, end: 0, categories: 0 }; 64];
         let take = runs.len().min(regions.len());
         let mut arg = g::pm_scan_arg {
@@ -104,8 +111,8 @@ impl Pagemap {
             max_pages: max_pages as u64,
             category_inverted: FILE | ZERO,
             category_mask: FILE | ZERO,
-            category_anyof_mask: wanted,
-            return_mask: wanted | HUGE,
+            category_anyof_mask: there,
+            return_mask: there | told,
         };
         // SAFETY: the kernel writes `vec_len` regions at most, and the structure.
         let found = unsafe { sys::ioctl(&self.0, SCAN, &mut arg) }?;
@@ -114,6 +121,7 @@ impl Pagemap {
                 start: region.start as usize,
                 end: region.end as usize,
                 huge: region.categories & HUGE != 0,
+                touched: region.categories & ACCESSED != 0,
             };
         }
         Ok((found, arg.walk_end as usize))

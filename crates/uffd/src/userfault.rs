@@ -9,6 +9,11 @@ use linux_raw_sys::{general as g, ioctl as n};
 const UFFDIO_MOVE: u32 = 0xc000_aa05 | (size_of::<g::uffdio_move>() as u32) << 16;
 const UFFDIO_POISON: u32 = 0xc000_aa08 | (size_of::<g::uffdio_poison>() as u32) << 16;
 const WRITEPROTECT_MODE_WP: u32 = 1;
+/// UFFD_FEATURE_RWP, and UFFD_FEATURE_RWP_ASYNC (there is no message); UFFDIO_REGISTER_MODE_RWP, which excludes
+/// UFFDIO_REGISTER_MODE_WP. See touches.rs.
+const TOUCHES: u64 = 1 << 17 | 1 << 18;
+/// See [`TOUCHES`].
+const REGISTER_MODE_RWP: u32 = 1 << 3;
 /// `_IO(0xAA, 0)` on /dev/userfaultfd.
 const USERFAULTFD_IOC_NEW: u32 = 0xaa00;
 const FLAGS: u32 = g::O_CLOEXEC | g::O_NONBLOCK;
@@ -74,6 +79,9 @@ impl Moved {
 /// An open userfaultfd of this process.
 pub struct Userfault {
     fd: Fd,
+    /// The kernel says that it can tell which pages are touched; and what is registered is so that it does.
+    pub(crate) has_touches: bool,
+    pub(crate) tells_touches: bool,
 }
 
 impl Userfault {
@@ -104,10 +112,17 @@ impl Userfault {
             }
             Features::Quiet => 0,
         };
-        let mut api = g::uffdio_api { api: 0xaa, features: wanted as u64, ioctls: 0 };
-        // SAFETY: the handshake writes the structure only.
-        unsafe { sys::ioctl(&fd, n::UFFDIO_API, &mut api) }?;
-        Ok(Userfault { fd })
+        // Refused, because the kernel does not know a feature, it can be tried again.
+        let shake = |features| {
+            let mut api = g::uffdio_api { api: 0xaa, features, ioctls: 0 };
+            // SAFETY: the handshake writes the structure only.
+            unsafe { sys::ioctl(&fd, n::UFFDIO_API, &mut api) }
+        };
+        let has_touches = features == Features::Events && shake(wanted as u64 | TOUCHES).is_ok();
+        if !has_touches {
+            shake(wanted as u64)?;
+        }
+        Ok(Userfault { fd, has_touches, tells_touches: false })
     }
 
     fn from_device(device: &Fd) -> Result<Fd> {
@@ -161,10 +176,32 @@ impl Userfault {
         })
     }
 
-    /// Registers a range for faults on missing pages and on protected ones. EBUSY: another descriptor has it; EINVAL:
-    /// it cannot be registered; ENOMEM: a hole.
+    /// True where the kernel says that it can tell which pages are touched.
+    pub fn has_touches(&self) -> bool {
+        self.has_touches
+    }
+
+    /// True where what is registered is so that it is told which pages are touched ([`Userfault::tell_touches`]).
+    pub fn tells_touches(&self) -> bool {
+        self.tells_touches
+    }
+
+    /// Registers a range for faults on missing pages and on protected ones; or for touches in the place of the latter,
+    /// where these are told. EBUSY: another descriptor has it; EINVAL: it cannot be registered; ENOMEM: a hole.
     pub fn register(&self, range: Range<usize>) -> Result<()> {
-        self.register_as(range, g::UFFDIO_REGISTER_MODE_MISSING | g::UFFDIO_REGISTER_MODE_WP)
+        let missing = g::UFFDIO_REGISTER_MODE_MISSING;
+        if !self.tells_touches {
+            return self.register_as(range, missing | g::UFFDIO_REGISTER_MODE_WP);
+        }
+        match self.register_as(range.clone(), missing | REGISTER_MODE_RWP) {
+            // What may not be accessed at all (PROT_NONE) is refused; what was registered before it became that is so
+            // still. (EAGAIN: an event is under way.)
+            Err(Errno::EINVAL) => self.unprotect(range).map_err(|errno| match errno {
+                Errno::EAGAIN => errno,
+                _ => Errno::EINVAL,
+            }),
+            registered => registered,
+        }
     }
 
     /// Registers a range so that pages can be moved there, and faults are served by the kernel as ever: a mode is
@@ -179,9 +216,9 @@ impl Userfault {
         self.write_protect(range, WRITEPROTECT_MODE_WP)
     }
 
-    /// Undoes `protect`, and wakes those who wait.
+    /// Undoes `protect`, or `watch`, and wakes those who wait.
     pub fn unprotect(&self, range: Range<usize>) -> Result<()> {
-        self.write_protect(range, 0)
+        if self.tells_touches { self.protect_from_all(range, 0) } else { self.write_protect(range, 0) }
     }
 
     fn write_protect(&self, range: Range<usize>, mode: u32) -> Result<()> {
@@ -269,7 +306,7 @@ impl Userfault {
     }
 }
 
-fn uffdio_range(range: &Range<usize>) -> g::uffdio_range {
+pub(crate) fn uffdio_range(range: &Range<usize>) -> g::uffdio_range {
     g::uffdio_range { start: range.start as u64, len: (range.end - range.start) as u64 }
 }
 

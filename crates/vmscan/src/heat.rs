@@ -1,10 +1,10 @@
 //! Heat: how often the clock hand spares a page.
 //!
 //! The hand goes round the program's memory in order of address and takes what it meets; there is no accessed bit to
-//! ask. What a page did is known only from its last way out and back, and that is kept in two bits beside it, as
-//! S3-FIFO keeps it: each touch on the inactive list makes a page hotter, one that came back soon after it went is
-//! warm, and a later one is cold. Soon is counted in pages that went out in between, as the kernel's workingset.c
-//! counts it.
+//! ask before Linux 7.3 (touches.rs). What a page did is known only from its last way out and back, and that is kept in
+//! two bits beside it, as S3-FIFO keeps it: each touch on the inactive list makes a page hotter, one that came back
+//! soon after it went is warm, and a later one is cold. Soon is counted in pages that went out in between, as the
+//! kernel's workingset.c counts it.
 
 /// Two bits: how many more visits of the hand a page survives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]

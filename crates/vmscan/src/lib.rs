@@ -7,6 +7,7 @@
 //!   a user who wants memory out now ──> asked::Asked ──> what the footprint is to come down to, and until when
 //!   look at the footprint ──> growth::Growth ──> how much comes that no fault tells of
 //!   page met by the clock hand ──> heat::Heat ──> spare it once more, or take it
+//!   page that was touched, where that is told ──> touches::Lenience ──> spare it, or take it all the same
 //!   round of the hand in vain ──> rest::Rest ──> how long it rests
 //!   fault ──> readahead::Readahead ──> this page, its window, or the windows after it too
 //!   fault on what is out, where there is room ──> prefetch::Prefetch ──> whether the region around it comes too
@@ -41,6 +42,7 @@ pub mod returns;
 pub mod share;
 pub mod shrinker;
 pub mod split;
+pub mod touches;
 pub mod watermark;
 pub mod worth;
 

@@ -49,6 +49,7 @@ fn essentials() -> Vec<Check> {
 fn circumstances(libc: Option<PathBuf>) -> Vec<Check> {
     let (own, machines) = (Memory::of_this_process(), Swap::of_this_machine());
     vec![
+        touches(),
         library(),
         hooks(libc),
         huge_pages(),
@@ -242,6 +243,16 @@ fn pagemap_scan() -> Check {
 
 fn procmap_query() -> Check {
     tried("PROCMAP_QUERY", "since Linux 6.11", probe::queries_mappings(), PROC)
+}
+
+/// Whether the kernel tells which pages are touched. Without it pages are sampled.
+fn touches() -> Check {
+    let (found, verdict) = match probe::tells_touches() {
+        Ok(true) => ("told by the kernel".to_string(), Verdict::Ok),
+        Ok(false) => ("sampled; Linux 7.3 and later tell them".to_string(), Verdict::Ok),
+        Err(errno) => (format!("cannot be tried: {errno}"), Verdict::Note),
+    };
+    Check { name: "touched pages", found, verdict, remedies: &[] }
 }
 
 /// The directory that libzfolio.so is loaded from, created for a trial.

@@ -86,6 +86,16 @@ pub fn moves_pages() -> Result<(), Errno> {
     }
 }
 
+/// True where it is told which pages are touched (UFFDIO_REGISTER_MODE_RWP, Linux 7.3).
+pub fn tells_touches() -> Result<bool, Errno> {
+    let scratch = Scratch::map()?;
+    let pages = scratch.0..scratch.0 + 2 * PAGE;
+    // SAFETY: inside the mapping.
+    unsafe { ((pages.start + PAGE) as *mut u64).write_volatile(1) };
+    let (pagemap, memory) = (uffd::pagemap::Pagemap::open()?, uffd::Memory::own()?);
+    Ok(Userfault::open(Features::Events)?.tell_touches(&pagemap, &memory, pages))
+}
+
 /// Finds a written page with PAGEMAP_SCAN (Linux 6.7).
 pub fn scans_pagemap() -> Result<(), Errno> {
     let scratch = Scratch::map()?;

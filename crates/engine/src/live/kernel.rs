@@ -13,6 +13,7 @@ use core::fmt;
 use core::ops::Range;
 use core::sync::atomic::Ordering::{Release, SeqCst};
 use mm::kernel::{Birthmarks, Filled, Kernel, Message, Moved, Run, WINDOW_PAGES};
+use uffd::pagemap::Wanted;
 use uffd::sys::{self, consts::*};
 use uffd::{Errno, PAGE};
 use vmscan::HUGE;
@@ -210,11 +211,8 @@ impl Kernel for Live {
                 return None;
             }
             at = part.end;
-            let told = match wants_swapped {
-                true => self.pagemap.present_or_swapped(part, max_pages, runs),
-                false => self.pagemap.present(part, max_pages, runs),
-            };
-            let (found, upto) = told.unwrap_or((0, at));
+            let wanted = Wanted { swapped: wants_swapped, touches: self.uffd.tells_touches() };
+            let (found, upto) = self.pagemap.look(part, max_pages, wanted, runs).unwrap_or((0, at));
             if found > 0 {
                 return Some((found, upto));
             }
@@ -272,7 +270,18 @@ impl Kernel for Live {
         self.uffd.zeropage(dst, bytes)
     }
 
+    fn tells_touches(&self) -> bool {
+        self.uffd.tells_touches()
+    }
+
+    fn watch(&mut self, range: Range<usize>) -> Result<(), Errno> {
+        self.uffd.watch(range)
+    }
+
     fn protect(&mut self, range: Range<usize>) -> Result<(), Errno> {
+        if self.uffd.tells_touches() {
+            return Ok(());
+        }
         // Mapping by mapping, since each has a tail that is left alone: where it is a stack, the kernel writes there as
         // its thread ends.
         let (mut at, mut parts) = (range.start, Vec::new());
@@ -307,7 +316,8 @@ impl Kernel for Live {
     }
 
     fn lift_protection(&mut self, range: Range<usize>) -> Result<(), Errno> {
-        if self.has_protected { self.uffd.unprotect(range) } else { Ok(()) }
+        let may_be = self.has_protected || self.uffd.tells_touches();
+        if may_be { self.uffd.unprotect(range) } else { Ok(()) }
     }
 
     fn shared(&mut self, range: Range<usize>) -> u128 {

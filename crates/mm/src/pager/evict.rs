@@ -61,6 +61,9 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             && self.faults.is_empty()
             && (is_above || is_asked)
         {
+            if self.reclaim.has_spared_touched() {
+                return true;
+            }
             // Nothing left to take: clean copies are memory too, and so is what an object holds of pages that are
             // elsewhere, and the pool where there are areas.
             return self.drop_clean()
@@ -158,12 +161,20 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// have gone: how many it was, and whether an event is to be read first.
     fn evict_found(&mut self, runs: &[Run], upto: usize, want: usize, patience: &mut usize) -> (usize, bool) {
         let (mut got, mut is_due, began) = (0, false, self.kernel.now_ns());
+        let mut has_touched = false;
         self.reclaim.go_on_from(upto);
         for run in runs {
             let is_long = got > 0 && self.kernel.now_ns() > began + LONG_NS;
             if got >= want || is_due || is_long {
                 self.reclaim.go_on_from(self.reclaim.hand().min(run.start));
                 break;
+            }
+            has_touched |= run.touched;
+            if run.touched && self.spare_touched(run) {
+                // Of a huge page all is told as one, and all is passed.
+                let end = if run.huge { self.huge_at(run.end - PAGE).end } else { run.end };
+                self.reclaim.go_on_from(self.reclaim.hand().max(end));
+                continue;
             }
             let taken = self.evict_occupied(run, patience);
             got += taken.bytes;
@@ -173,6 +184,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             }
         }
         if got > 0 {
+            self.reclaim.lenience.took(got / PAGE);
             self.reclaim.found();
             // A huge page is taken whole, wherever the hand stood in it.
             self.return_pins(self.huge_at(runs[0].start).start..self.reclaim.hand());
@@ -180,7 +192,35 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         if is_due {
             self.reclaim.found();
         }
+        if has_touched {
+            let first = &runs[0];
+            let start = if first.huge { self.huge_at(first.start).start } else { first.start };
+            self.watch_passed(start..self.reclaim.hand());
+        }
         (got, is_due)
+    }
+
+    /// True where a run is spared since it was touched after the hand came by last.
+    fn spare_touched(&mut self, run: &Run) -> bool {
+        let pages = (run.end - run.start) / PAGE;
+        let is_spared = !self.limit.evicts_all() && self.reclaim.lenience.spares(pages);
+        if is_spared {
+            self.stat.referenced.fetch_add(pages as u64, Relaxed);
+            self.reclaim.spared_touched();
+        }
+        is_spared
+    }
+
+    /// What the hand has passed is watched anew: when it comes again, it sees what was touched meanwhile. A huge page
+    /// that is in the range in part would be split. Where it is refused, because an event is under way or a part is not
+    /// registered, all of it counts as touched once more.
+    fn watch_passed(&mut self, range: Range<usize>) {
+        if self.limit.evicts_all() {
+            return;
+        }
+        for part in self.regions.registered().within(&range) {
+            let _ = self.kernel.watch(part);
+        }
     }
 
     /// True when nothing was found lately, and nobody waits for room: what others gave up meanwhile is to be seen

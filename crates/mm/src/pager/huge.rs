@@ -102,9 +102,9 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             }
             let Some(first) = self.inactive.find_block() else { return 0 };
             let to = self.inactive.at(first);
-            let moved = match self.kernel.lift_protection(range.clone()) {
-                Err(Errno::EAGAIN) => Moved::NOTHING_YET,
-                _ => self.kernel.move_huge(to, range.start, range.len()),
+            let moved = match self.lift_protection(range.clone()) {
+                Ok(()) => self.kernel.move_huge(to, range.start, range.len()),
+                Err(errno) => Moved { bytes: 0, stop: Some(errno) },
             };
             if moved.bytes > 0 {
                 self.inactive.block_came(first, moved.bytes / PAGE);

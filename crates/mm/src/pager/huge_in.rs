@@ -257,6 +257,10 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             && range.clone().step_by(WINDOW).all(|window| self.ahead.slot_of(window).is_none())
         {
             let is_there = self.may_collapse(&range) && self.fill_zeros(&range);
+            // Of pages that are watched the kernel makes none.
+            if is_there && self.lift_protection(range.clone()).is_err() {
+                break;
+            }
             self.huge.looked_at(&range, is_there);
             let is_made = is_there && self.kernel.collapse(range.clone()) && self.kernel.is_huge(range);
             self.stat.thp_collapse_alloc.fetch_add(is_made.into(), Relaxed);

@@ -113,11 +113,20 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     /// A swap entry would take it along, and so would a page on kernels since April 2026. Then the engine's own
     /// write to the inactive list would wait for the engine. It is safe to take protection away first: a write to a
     /// page that nobody else has copies nothing, and one that others have too stays, and what is copied there is
-    /// counted late.
+    /// counted late. Nor does it matter that somebody may touch a page that was watched: it is moved, or not, as it is.
     fn move_unprotected(&mut self, dst: usize, src: usize, bytes: usize) -> Moved {
-        match self.kernel.lift_protection(src..src + bytes) {
-            Err(Errno::EAGAIN) => Moved::NOTHING_YET,
-            _ => self.kernel.move_pages(dst, src, bytes),
+        match self.lift_protection(src..src + bytes) {
+            Ok(()) => self.kernel.move_pages(dst, src, bytes),
+            Err(errno) => Moved { bytes: 0, stop: Some(errno) },
+        }
+    }
+
+    /// Takes protection away from what is about to be moved. Where touches are told it must be gone; else the move says
+    /// what is the matter.
+    pub(super) fn lift_protection(&mut self, range: Range<usize>) -> Result<(), Errno> {
+        match self.kernel.lift_protection(range) {
+            Err(errno) if errno == Errno::EAGAIN || self.kernel.tells_touches() => Err(errno),
+            _ => Ok(()),
         }
     }
 

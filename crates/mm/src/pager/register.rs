@@ -10,6 +10,9 @@ const STEP: usize = 512;
 /// How many of them in a row.
 const FEW: usize = 16;
 
+/// Mappings that are no longer are watched from the start on: it takes a millisecond, for which faults wait.
+const WATCHED_BYTES: usize = 64 << 20;
+
 /// How often it is tried at once while events come.
 const TRIES: usize = 200;
 
@@ -47,6 +50,10 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             return Err(Errno::EAGAIN);
         }
         self.reclaim.forget_areas_in(&whole);
+        // What is not watched counts as touched, once.
+        if whole.len() <= WATCHED_BYTES {
+            let _ = self.kernel.watch(whole.clone());
+        }
         self.regions.register(whole);
         self.reclaim.end_rest();
         Ok(())

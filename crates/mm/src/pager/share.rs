@@ -27,8 +27,8 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     }
 
     /// What is in the program is another process's too, since a fork: whoever writes to it takes memory for a copy,
-    /// and that is told from now on. What cannot be registered is left out: that includes what another thread
-    /// changes this moment.
+    /// and that is told from now on, unless touches are. What cannot be registered is left out: that includes what
+    /// another thread changes this moment.
     pub fn share(&mut self) {
         // A child has registered no more than what it knows something of.
         self.register_each();
@@ -52,7 +52,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         }
     }
 
-    /// True while other processes may have pages of this one's, and writes to them are told.
+    /// True while other processes may have pages of this one's.
     pub fn shares(&self) -> bool {
         self.cow.is_shared()
     }

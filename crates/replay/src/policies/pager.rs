@@ -1,6 +1,6 @@
 //! The pager's own, as it is without the price: a clock hand goes round the addresses, spares what has heat
 //! ([`vmscan::heat`]), and takes the rest to an inactive list of fixed size; its oldest are compressed page by page.
-//! With an area the pool is bounded.
+//! With an area the pool is bounded. Where the kernel tells touches, it spares what was touched since it came by last.
 
 use super::Policy;
 use super::pool::Pool;
@@ -10,6 +10,7 @@ use crate::trace::{PageId, Trace};
 use std::collections::VecDeque;
 use vmscan::PAGE;
 use vmscan::heat::Heat;
+use vmscan::touches::Lenience;
 
 /// One part of the limit in so many is the inactive list.
 const INACTIVE_PART: usize = 32;
@@ -29,6 +30,9 @@ pub struct Pager {
     last: PageId,
     /// Where there is an area.
     pool: Option<Pool>,
+    /// Where they are told: which pages were touched since the hand came by.
+    touches: Option<Vec<bool>>,
+    lenience: Lenience,
 }
 
 impl Pager {
@@ -44,7 +48,14 @@ impl Pager {
             inactive: VecDeque::new(),
             last: 0,
             pool,
+            touches: None,
+            lenience: Lenience::default(),
         }
+    }
+
+    /// The same where touches are told.
+    pub fn with_touches(self) -> Pager {
+        Pager { touches: Some(vec![false; self.heats.len()]), ..self }
     }
 
     /// The oldest page of the inactive list that is still there.
@@ -67,6 +78,10 @@ impl Pager {
             if memory.place(page as PageId) != Some(Tier::Resident) || page as PageId == self.last {
                 continue;
             }
+            let touched = self.touches.as_mut().is_some_and(|touches| std::mem::take(&mut touches[page]));
+            if touched && self.lenience.spares(1) {
+                continue;
+            }
             if let Some(cooler) = self.heats[page].visited() {
                 self.heats[page] = cooler;
                 continue;
@@ -78,6 +93,7 @@ impl Pager {
             self.resident -= 1;
             taken += 1;
         }
+        self.lenience.took(taken);
         taken
     }
 }
@@ -85,6 +101,9 @@ impl Pager {
 impl Policy for Pager {
     fn touched(&mut self, memory: &mut Memory<'_>, page: PageId, was: Option<Tier>, _event: usize) {
         self.last = page;
+        if let Some(touches) = &mut self.touches {
+            touches[page as usize] = true;
+        }
         if let (Some(pool), Some(was)) = (&mut self.pool, was.filter(|was| *was >= Tier::Fast)) {
             pool.missed(memory, page, was, self.resident);
         }

@@ -249,7 +249,7 @@ fn kernel() -> (u32, u32) {
 fn is_huge(pagemap: &Pagemap, block: usize) -> bool {
     let mut runs = [Run::default(); 2];
     let (found, _) = pagemap.present(block..block + HUGE, usize::MAX, &mut runs).unwrap();
-    found == 1 && runs[0] == Run { start: block, end: block + HUGE, huge: true }
+    found == 1 && runs[0] == Run { start: block, end: block + HUGE, huge: true, touched: false }
 }
 
 /// Where page tables lie that are empty the kernel splits it, which takes 500 us and more instead of 4.

@@ -100,13 +100,18 @@ const SEEDS: u64 = 500;
 
 /// Runs with a planted bug until it is found; the message must contain one of the given words.
 fn is_found(bugs: Bugs, habit: Habit, words: &[&str]) {
+    is_found_where(false, bugs, habit, words);
+}
+
+/// The same on a kernel that tells touches, or on one that does not.
+fn is_found_where(touches: bool, bugs: Bugs, habit: Habit, words: &[&str]) {
     for seed in 1..=SEEDS {
         // Many threads in little memory, so that they meet.
         let forks = bugs.uninformed || bugs.unwiped || bugs.unmarked || bugs.stays_protected || bugs.unshared;
-        let (fork, swaps) = (if forks { 10 } else { 0 }, bugs.stays_protected);
+        let (fork, swaps) = (if forks && !touches { 10 } else { 0 }, bugs.stays_protected && !touches);
         let area = (bugs.unshared || bugs.hasty_write || bugs.drops_reads).then_some(0);
         let crowd = Plan { threads: 4, pages: 64, evict_all: true, fork, swaps, area, ..Plan::any(seed) };
-        let plan = Plan { bugs: bugs.clone(), habit, steps: 4000, ..crowd };
+        let plan = Plan { bugs: bugs.clone(), habit, steps: 4000, touches, ..crowd };
         if let Err(failure) = run(seed, &plan) {
             assert!(
                 words.iter().any(|w| failure.contains(w)),
@@ -190,6 +195,12 @@ fn an_engine_that_waits_for_itself_is_found() {
 #[test]
 fn a_page_that_goes_out_protected_is_found() {
     is_found(Bugs { stays_protected: true, ..Bugs::default() }, Habit::None, &["and waits for itself"]);
+}
+
+#[test]
+fn a_page_that_goes_out_watched_is_found() {
+    let bugs = Bugs { stays_protected: true, ..Bugs::default() };
+    is_found_where(true, bugs, Habit::None, &["and waits for itself"]);
 }
 
 #[test]

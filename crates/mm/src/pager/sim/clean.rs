@@ -19,11 +19,16 @@ fn seeds() -> Vec<u64> {
 fn all_pass(plan: impl Fn(u64) -> Plan) -> Tally {
     let (mut sum, mut failed, mut first) = (Tally::default(), Vec::new(), None);
     for seed in seeds() {
-        match run(seed, &plan(seed)) {
-            Ok(tally) => sum += tally,
-            Err(failure) => {
-                failed.push(seed);
-                first.get_or_insert(failure);
+        let plan = plan(seed);
+        // Some of them on a kernel that tells touches too.
+        let told = seed.is_multiple_of(4).then(|| Plan { touches: true, ..plan.clone() });
+        for plan in [plan].into_iter().chain(told) {
+            match run(seed, &plan) {
+                Ok(tally) => sum += tally,
+                Err(failure) => {
+                    failed.push(seed);
+                    first.get_or_insert(failure);
+                }
             }
         }
     }
@@ -42,6 +47,20 @@ fn everything_goes_out_all_the_time_and_nothing_is_lost() {
 #[test]
 fn watermarks_hold_the_program_and_nothing_is_lost() {
     all_pass(|seed| Plan { evict_all: false, ..Plan::any(seed) });
+}
+
+#[test]
+fn what_is_touched_where_that_is_told_is_not_lost_either() {
+    let sum = all_pass(|seed| Plan {
+        touches: true,
+        evict_all: seed % 5 == 0,
+        huge: seed % 3 == 0,
+        swaps: seed % 7 == 0,
+        fork: if seed % 2 == 0 { 60 } else { 0 },
+        retire: if seed % 3 == 1 { 40 } else { 0 },
+        ..if seed % 4 == 1 { with_area(seed, 0) } else { Plan::any(seed) }
+    });
+    assert!(sum.referenced > 10_000 && sum.children > 0, "{sum:?}");
 }
 
 #[test]

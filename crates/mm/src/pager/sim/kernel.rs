@@ -183,7 +183,8 @@ impl Kernel for SimKernel {
                 let world = self.0.borrow();
                 world.memory.vmas().find(|(range, vma)| range.end > at && !vma.engine).map(|(range, _)| range)
             }?;
-            let (found, upto) = self.scan(at.max(next.start)..next.end, max_pages, wants_swapped, runs);
+            let range = at.max(next.start)..next.end;
+            let (found, upto) = self.scan(range, max_pages, wants_swapped, true, runs);
             if found > 0 {
                 return Some((found, upto));
             }
@@ -192,7 +193,7 @@ impl Kernel for SimKernel {
     }
 
     fn present(&mut self, range: Range<usize>, max_pages: usize, runs: &mut [Run]) -> (usize, usize) {
-        self.scan(range, max_pages, false, runs)
+        self.scan(range, max_pages, false, false, runs)
     }
 
     fn is_swapped(&self) -> bool {
@@ -332,8 +333,16 @@ impl Kernel for SimKernel {
         moved
     }
 
+    fn tells_touches(&self) -> bool {
+        self.0.borrow().memory.tells_touches
+    }
+
+    fn watch(&mut self, range: Range<usize>) -> Result<(), Errno> {
+        self.protect_if(true, range)
+    }
+
     fn protect(&mut self, range: Range<usize>) -> Result<(), Errno> {
-        self.set_protection(range, true).map(drop)
+        self.protect_if(false, range)
     }
 
     fn unprotect(&mut self, range: Range<usize>) -> Result<usize, Errno> {
@@ -346,13 +355,7 @@ impl Kernel for SimKernel {
     }
 
     fn lift_protection(&mut self, range: Range<usize>) -> Result<(), Errno> {
-        let is_told = self.0.borrow().memory.pages_in(range.clone()).any(|(_, page)| page.protected);
-        if !is_told || self.0.borrow().bugs.stays_protected {
-            return Ok(());
-        }
-        self.set_protection(range.clone(), false)?;
-        self.wake(range);
-        Ok(())
+        self.bare(range)
     }
 
     fn shared(&mut self, range: Range<usize>) -> u128 {

@@ -52,7 +52,7 @@ pub struct Page {
     pub exclusive: bool,
     /// It is in a large folio whose first page is not.
     pub bound: bool,
-    /// A write to it is told first.
+    /// A write to it is told first; or it is watched.
     pub protected: bool,
     /// MADV_FREE'd and not written since: the kernel may take it back at any time.
     pub lazy: bool,
@@ -117,6 +117,9 @@ pub struct Memory {
     pub fills_first: Option<usize>,
     /// A page that is moved stays protected, as on kernels since April 2026. A swap entry does so on any.
     pub keeps_protection: bool,
+    /// Of the program's registered memory it is told what is touched (UFFDIO_REGISTER_MODE_RWP, asynchronous): a page
+    /// that is protected is one that is watched, and nobody waits for it.
+    pub tells_touches: bool,
     /// Tasks that hold the mmap lock for reading over more than one step.
     pub readers: usize,
     pub turn: usize,
@@ -258,6 +261,11 @@ impl Memory {
         self.pages.get_mut(&at)
     }
 
+    /// Present pages in a range, to be changed.
+    pub fn pages_mut(&mut self, range: Range<usize>) -> impl Iterator<Item = &mut Page> {
+        self.pages.range_mut(range).map(|(_, page)| page)
+    }
+
     /// Present pages in a range.
     pub fn pages_in(&self, range: Range<usize>) -> impl Iterator<Item = (usize, &Page)> {
         self.pages.range(range).map(|(&at, page)| (at, page))
@@ -271,7 +279,8 @@ impl Memory {
     /// Moves a page to where there is none.
     pub fn move_page(&mut self, from: usize, to: usize) {
         let page = self.remove(from).expect("the caller looked");
-        let protected = page.protected && (page.swapped || self.keeps_protection);
+        let is_watched = self.vma(to).is_some_and(|(_, vma)| self.is_watched(vma));
+        let protected = is_watched || page.protected && (page.swapped || self.keeps_protection);
         self.insert(to, Page { protected, ..page });
     }
 
@@ -366,7 +375,7 @@ impl Memory {
     /// Takes a range off the userfaultfd.
     pub fn unregister(&mut self, range: Range<usize>) {
         self.change(range.clone(), |vma| vma.registered = false);
-        self.pages.range_mut(range).for_each(|(_, page)| page.protected = false);
+        self.pages_mut(range).for_each(|page| page.protected = false);
     }
 
     /// A task reads the page at `at`, or writes `write` to it.
@@ -376,12 +385,16 @@ impl Memory {
             return Access::Segv;
         }
         let (waits, is_told) = (vma.registered && !vma.silent, vma.registered);
+        let is_watched = self.is_watched(vma);
         match self.markers.get(&at) {
             Some(Marker::Guard) => return Access::Segv,
             Some(Marker::Poison) => return Access::Sigbus,
             None => {}
         }
         self.swap_in(at);
+        if is_watched {
+            self.touched(at);
+        }
         match (self.pages.get_mut(&at), write) {
             (Some(page), None) => Access::Done(page.content),
             (Some(page), Some(_)) if page.protected && is_told => {

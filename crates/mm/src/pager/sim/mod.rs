@@ -10,7 +10,8 @@
 //!
 //! - [`memory`], [`kernel`], [`admission`], [`scan`]: the simulated kernel; [`store`]: the simulated pool and its
 //!   workers; [`area`]: the simulated swap area
-//! - [`huge`]: huge pages; [`unwritable`]: how pages leave memory that cannot be written to
+//! - [`huge`]: huge pages; [`touches`]: what is touched, where that is told
+//! - [`unwritable`]: how pages leave memory that cannot be written to
 //! - [`advice`]: what it advises; [`own`]: a userfaultfd of the program's own; [`swap`]: the machine's own swap
 //! - [`program`]: the threads, [`syscall`]: what they call; [`shadow`]: what they must read
 //! - [`run`]: one run from a seed, and what is checked; [`fork`]: a child's; [`clean`]: runs that must pass
@@ -43,6 +44,7 @@ mod shadow;
 mod store;
 mod swap;
 mod syscall;
+mod touches;
 mod unwritable;
 mod waiting;
 mod whole;

@@ -186,7 +186,7 @@ fn what_is_registered_anew_can_be_taken_at_once() {
     protect(&scene, false);
     let taken = |scene: &mut Scene, found: Range<usize>| {
         let Range { start, end } = pages(found);
-        let taken = scene.pager.evict_occupied(&Run { start, end, huge: false }, &mut 0);
+        let taken = scene.pager.evict_occupied(&Run { start, end, ..Run::default() }, &mut 0);
         (taken.bytes, taken.is_due)
     };
     assert_eq!(taken(&mut scene, 0..32), (16 * PAGE, false));

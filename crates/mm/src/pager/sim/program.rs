@@ -246,7 +246,7 @@ impl World {
     pub fn list_pins(&mut self) {
         let memory = &self.memory;
         for tcb in &mut self.program.tcbs {
-            tcb.listed |= memory.page(tcb.page).is_some_and(|page| !page.protected);
+            tcb.listed |= memory.page(tcb.page).is_some_and(|page| !memory.has_writes_wait(page));
         }
     }
 
@@ -261,7 +261,7 @@ impl World {
         let content = self.content();
         self.trace("exit writes", [tcb.page as u64, content, 0]);
         assert!(
-            self.memory.page(tcb.page).is_some_and(|page| !page.protected),
+            self.memory.page(tcb.page).is_some_and(|page| !self.memory.has_writes_wait(page)),
             "the exit word of the thread at {:#x} is lost: its page is out, or protected",
             tcb.page
         );

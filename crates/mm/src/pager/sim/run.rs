@@ -78,6 +78,8 @@ pub struct Plan {
     pub pool: usize,
     /// The program advises something now and then.
     pub advice: bool,
+    /// The kernel tells which pages are touched.
+    pub touches: bool,
     pub bugs: Bugs,
 }
 
@@ -105,6 +107,7 @@ impl Plan {
             area: None,
             pool: 0,
             advice: false,
+            touches: false,
             bugs: Bugs::default(),
         }
     }
@@ -122,6 +125,7 @@ pub struct Tally {
     pub ahead: u64,
     pub prefetched: u64,
     pub recompressed: u64,
+    pub referenced: u64,
     /// Huge pages that were filled, that went out whole, and that were taken apart on their way.
     pub filled: u64,
     pub huge: u64,
@@ -150,6 +154,7 @@ impl std::ops::AddAssign for Tally {
         self.ahead += other.ahead;
         self.prefetched += other.prefetched;
         self.recompressed += other.recompressed;
+        self.referenced += other.referenced;
         self.filled += other.filled;
         self.huge += other.huge;
         self.split += other.split;
@@ -182,6 +187,7 @@ pub fn run(seed: u64, plan: &Plan) -> Result<Tally, String> {
 pub fn world(seed: u64, plan: &Plan) -> World {
     let mut memory = Memory::default();
     memory.keeps_protection = seed.is_multiple_of(2);
+    memory.tells_touches = plan.touches;
     map_engine(&mut memory, plan);
     let mut program = Program::new(plan.threads, plan.pages, plan.habit);
     (program.signals, program.swaps, program.huge) = (plan.signals, plan.swaps, plan.huge);
@@ -396,6 +402,7 @@ pub fn live(world: Shared, plan: &Plan, pager: &mut Simulated) -> Tally {
         ahead: counts.readahead,
         prefetched: counts.prefetched,
         recompressed: counts.packed,
+        referenced: counts.referenced,
         filled: counts.thp_fault_alloc,
         huge: counts.thp_swpout,
         split: counts.thp_swpout_fallback,

@@ -1,8 +1,8 @@
-//! PAGEMAP_SCAN and UFFDIO_WRITEPROTECT, which go through the pages of a range.
+//! PAGEMAP_SCAN, UFFDIO_WRITEPROTECT and UFFDIO_RWPROTECT, which go through the pages of a range.
 
 use super::World;
 use super::kernel::SimKernel;
-use crate::kernel::{Errno, Run};
+use crate::kernel::{Errno, Kernel, Run};
 use std::ops::Range;
 use vmscan::PAGE;
 
@@ -13,24 +13,28 @@ impl SimKernel {
         range: Range<usize>,
         max_pages: usize,
         wants_swapped: bool,
+        wants_touches: bool,
         runs: &mut [Run],
     ) -> (usize, usize) {
         let mut world = self.0.borrow_mut();
         world.enter();
         let (mut found, mut pages) = (0, 0);
+        let is_told = |at| world.memory.vma(at).is_some_and(|(_, vma)| world.memory.is_watched(vma));
         for (at, page) in world.memory.pages_in(range.clone()) {
             if page.zero || !wants_swapped && page.swapped {
                 continue;
             }
             let huge = world.memory.huge.contains(at);
-            let joins = found > 0 && runs[found - 1].end == at && runs[found - 1].huge == huge;
+            let touched = wants_touches && !page.protected && is_told(at);
+            let is_alike = |run: &Run| run.end == at && run.huge == huge && run.touched == touched;
+            let joins = found > 0 && is_alike(&runs[found - 1]);
             if pages == max_pages || !joins && found == runs.len() {
                 return (found, runs[found - 1].end);
             }
             if joins {
                 runs[found - 1].end = at + PAGE;
             } else {
-                runs[found] = Run { start: at, end: at + PAGE, huge };
+                runs[found] = Run { start: at, end: at + PAGE, huge, touched };
                 found += 1;
             }
             pages += 1;
@@ -38,7 +42,7 @@ impl SimKernel {
         (found, range.end)
     }
 
-    /// UFFDIO_WRITEPROTECT: how many pages of the range were shared.
+    /// UFFDIO_WRITEPROTECT, or UFFDIO_RWPROTECT: how many pages of the range were shared.
     pub fn set_protection(&mut self, range: Range<usize>, protected: bool) -> Result<usize, Errno> {
         let mut world = self.0.borrow_mut();
         world.enter();
@@ -58,5 +62,22 @@ impl SimKernel {
             shared += !page.exclusive as usize;
         }
         Ok(shared)
+    }
+
+    /// Watches a range where touches `are_told`, or has writes to it told where they are not.
+    pub fn protect_if(&mut self, are_told: bool, range: Range<usize>) -> Result<(), Errno> {
+        let is_so = self.0.borrow().memory.tells_touches == are_told;
+        if is_so { self.set_protection(range, true).map(drop) } else { Ok(()) }
+    }
+
+    /// Undoes either, if there is anything to undo.
+    pub fn bare(&mut self, range: Range<usize>) -> Result<(), Errno> {
+        let is_any = self.0.borrow().memory.pages_in(range.clone()).any(|(_, page)| page.protected);
+        if !is_any || self.0.borrow().bugs.stays_protected {
+            return Ok(());
+        }
+        self.set_protection(range.clone(), false)?;
+        self.wake(range);
+        Ok(())
     }
 }
