@@ -250,12 +250,16 @@ pub fn allow_huge_pages() {
 /// True when a whole mapping is registered with `uffd`. What `other` can have is nobody's; of the rest `uffd` has what
 /// it can register again, which changes nothing.
 fn is_registered(uffd: &Userfault, other: &Userfault, range: Range<usize>) -> bool {
-    if other.register_silent(range.clone()).is_ok() {
+    let told = other.register_silent(range.clone());
+    if told.is_ok() {
         let _ = other.unregister(range);
         return false;
     }
-    // EAGAIN: it is one that was registered so that touches are told, and an event is under way.
-    matches!(uffd.register(range), Ok(()) | Err(Errno::EAGAIN))
+    match uffd.register(range) {
+        // Somebody has it. With an event under way it cannot be asked who, where that is told by its touches.
+        Err(Errno::EAGAIN) => told == Err(Errno::EBUSY),
+        registered => registered.is_ok(),
+    }
 }
 
 #[cfg(test)]

@@ -162,8 +162,8 @@ pub trait Kernel {
         Ok(())
     }
     /// Has each write to a page that is in registered memory now, and that others have too since a fork, told
-    /// before it is made: it takes memory for a copy. EAGAIN: an event is under way. Where touches are told it does
-    /// nothing, since page tables have one bit for both: what is copied then is counted late.
+    /// before it is made: it takes memory for a copy. EAGAIN: an event is under way. Not where touches are told, since
+    /// page tables have one bit for both: what is copied then is counted late.
     fn protect(&mut self, range: Range<usize>) -> Result<(), Errno>;
     /// Undoes `protect` for pages that are about to be written to, and wakes those who wait. Returns how many of
     /// them others have too: so many copies will be made. EAGAIN: an event is under way.

@@ -15,6 +15,9 @@ use vmscan::touches::Lenience;
 /// How many pages are looked at between two looks for faults.
 const EVICT_PAGES: usize = 128;
 
+/// So much is watched at a time as it is registered (200 MiB take 5 ms), since faults wait meanwhile.
+const WATCHED_BYTES: usize = 64 << 20;
+
 /// The state of the search.
 #[derive(Default)]
 pub struct Reclaim {
@@ -32,6 +35,8 @@ pub struct Reclaim {
     pub lenience: Lenience,
     /// This search has spared some.
     has_spared_touched: bool,
+    /// So much was watched from its registration on since the last search began, in bytes.
+    watched: usize,
     /// Nothing goes out: a fork is under way, or the test mode lets the program run.
     is_paused: bool,
 }
@@ -59,8 +64,15 @@ impl Reclaim {
 
     /// A search for pages begins: so many mappings may be asked about again.
     pub fn begin_search(&mut self) {
-        self.has_spared_touched = false;
+        (self.has_spared_touched, self.watched) = (false, 0);
         self.areas.begin_search();
+    }
+
+    /// True where so many bytes more may be watched as they are registered.
+    pub fn may_watch(&mut self, bytes: usize) -> bool {
+        let may_be = self.watched + bytes <= WATCHED_BYTES;
+        self.watched += if may_be { bytes } else { 0 };
+        may_be
     }
 
     /// Pages are spared since they were touched: the next round may find them.
@@ -169,5 +181,20 @@ impl Reclaim {
             return Err(alloc::format!("pins out of order: {:x?}", self.pins));
         }
         self.areas.check()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_search_has_spared_and_watched_is_its_own() {
+        let mut reclaim = Reclaim::default();
+        reclaim.spared_touched();
+        let watched = (0..).take_while(|_| reclaim.may_watch(1 << 20)).count();
+        assert_eq!((reclaim.has_spared_touched(), watched << 20), (true, WATCHED_BYTES));
+        reclaim.begin_search();
+        assert!(!reclaim.has_spared_touched() && reclaim.may_watch(WATCHED_BYTES) && !reclaim.may_watch(1));
     }
 }

@@ -9,6 +9,9 @@ const PER_PAGE: usize = 64;
 /// And so many at a time at most: 128 MiB, for which the hand goes on for some milliseconds.
 const MOST: usize = 1 << 15;
 
+/// So many searches may find nothing else.
+const SEARCHES: usize = 16;
+
 /// See the head of the file.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Lenience {
@@ -22,6 +25,11 @@ impl Lenience {
         let may_be = self.spared < MOST;
         self.spared += if may_be { pages } else { 0 };
         may_be
+    }
+
+    /// Nothing was found but such pages, while somebody waits: after a few more searches like that they are taken.
+    pub fn in_vain(&mut self) {
+        self.spared = (self.spared + MOST / SEARCHES).min(MOST);
     }
 
     /// So many pages were taken.
@@ -43,5 +51,16 @@ mod tests {
         assert!(lenience.spares(2 * PER_PAGE) && !lenience.spares(1));
         lenience.took(MOST);
         assert!(lenience.spares(MOST) && !lenience.spares(1));
+    }
+
+    #[test]
+    fn of_a_single_page_searches_are_in_vain_a_few_times() {
+        let mut lenience = Lenience::default();
+        let searches = (0..).take_while(|_| {
+            let is_spared = lenience.spares(1);
+            lenience.in_vain();
+            is_spared
+        });
+        assert_eq!(searches.count(), SEARCHES);
     }
 }

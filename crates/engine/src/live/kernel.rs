@@ -279,9 +279,6 @@ impl Kernel for Live {
     }
 
     fn protect(&mut self, range: Range<usize>) -> Result<(), Errno> {
-        if self.uffd.tells_touches() {
-            return Ok(());
-        }
         // Mapping by mapping, since each has a tail that is left alone: where it is a stack, the kernel writes there as
         // its thread ends.
         let (mut at, mut parts) = (range.start, Vec::new());

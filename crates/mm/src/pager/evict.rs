@@ -62,6 +62,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             && (is_above || is_asked)
         {
             if self.reclaim.has_spared_touched() {
+                self.reclaim.lenience.in_vain();
                 return true;
             }
             // Nothing left to take: clean copies are memory too, and so is what an object holds of pages that are
@@ -170,9 +171,9 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
                 break;
             }
             has_touched |= run.touched;
-            if run.touched && self.spare_touched(run) {
-                // Of a huge page all is told as one, and all is passed.
-                let end = if run.huge { self.huge_at(run.end - PAGE).end } else { run.end };
+            // Of a huge page all is told as one, and all is passed.
+            let end = if run.huge { self.huge_at(run.end - PAGE).end } else { run.end };
+            if run.touched && self.spare_touched(run.start..end) {
                 self.reclaim.go_on_from(self.reclaim.hand().max(end));
                 continue;
             }
@@ -193,17 +194,21 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             self.reclaim.found();
         }
         if has_touched {
-            let first = &runs[0];
-            let start = if first.huge { self.huge_at(first.start).start } else { first.start };
-            self.watch_passed(start..self.reclaim.hand());
+            self.watch_passed(runs);
         }
         (got, is_due)
     }
 
-    /// True where a run is spared since it was touched after the hand came by last.
-    fn spare_touched(&mut self, run: &Run) -> bool {
-        let pages = (run.end - run.start) / PAGE;
-        let is_spared = !self.limit.evicts_all() && self.reclaim.lenience.spares(pages);
+    /// True where a range is spared since it was touched after the hand came by last; not what could not be taken
+    /// anyway.
+    fn spare_touched(&mut self, range: Range<usize>) -> bool {
+        if self.limit.evicts_all() {
+            return false;
+        }
+        let area = self.reclaim.area(&mut self.kernel, &self.regions, range.start);
+        let pages = range.len() / PAGE;
+        let is_spared =
+            area.is_some_and(|area| area.start < range.end) && self.reclaim.lenience.spares(pages);
         if is_spared {
             self.stat.referenced.fetch_add(pages as u64, Relaxed);
             self.reclaim.spared_touched();
@@ -211,14 +216,20 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         is_spared
     }
 
-    /// What the hand has passed is watched anew: when it comes again, it sees what was touched meanwhile. A huge page
-    /// that is in the range in part would be split. Where it is refused, because an event is under way or a part is not
-    /// registered, all of it counts as touched once more.
-    fn watch_passed(&mut self, range: Range<usize>) {
+    /// What the hand has passed of these runs is watched anew: when it comes again, it sees what was touched meanwhile.
+    /// Where that is refused, because an event is under way or a part is not registered, all of it counts as touched
+    /// once more.
+    fn watch_passed(&mut self, runs: &[Run]) {
         if self.limit.evicts_all() {
             return;
         }
-        for part in self.regions.registered().within(&range) {
+        let (first, mut end) = (&runs[0], self.reclaim.hand());
+        // A huge page of which a part alone is watched would be split.
+        let start = if first.huge { self.huge_at(first.start).start } else { first.start };
+        if runs.iter().rfind(|run| run.start < end).is_some_and(|last| last.huge) {
+            end = self.huge_at(end).start;
+        }
+        for part in self.regions.registered().within(&(start..end)) {
             let _ = self.kernel.watch(part);
         }
     }

@@ -142,6 +142,10 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             }
             None => self.kernel.zero(at, PAGE),
         };
+        if self.kernel.tells_touches() && moved.bytes > PAGE {
+            // What was moved is watched, and about to be written to: each page would be a fault once more.
+            let _ = self.kernel.lift_protection(at..at + moved.bytes);
+        }
         if is_first && moved.stop == Some(Errno::EINVAL) {
             // Part of it is another mapping by now, or one that nothing can be moved to: the page alone.
             return self.kernel.zero(at, PAGE);

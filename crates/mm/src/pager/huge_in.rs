@@ -258,7 +258,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         {
             let is_there = self.may_collapse(&range) && self.fill_zeros(&range);
             // Of pages that are watched the kernel makes none.
-            if is_there && self.lift_protection(range.clone()).is_err() {
+            if is_there && self.lift_protection(range.clone()) == Err(Errno::EAGAIN) {
                 break;
             }
             self.huge.looked_at(&range, is_there);

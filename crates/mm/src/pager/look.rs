@@ -53,7 +53,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             self.bring_contents(page, self.map.get(page));
             self.bring_zeros_home(page);
         }
-        if self.cow.is_shared() {
+        if self.cow.is_shared() || self.kernel.tells_touches() {
             self.bare(range.start..end);
         }
         end

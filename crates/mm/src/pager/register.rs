@@ -10,9 +10,6 @@ const STEP: usize = 512;
 /// How many of them in a row.
 const FEW: usize = 16;
 
-/// Mappings that are no longer are watched from the start on: it takes a millisecond, for which faults wait.
-const WATCHED_BYTES: usize = 64 << 20;
-
 /// How often it is tried at once while events come.
 const TRIES: usize = 200;
 
@@ -51,8 +48,10 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         }
         self.reclaim.forget_areas_in(&whole);
         // What is not watched counts as touched, once.
-        if whole.len() <= WATCHED_BYTES {
-            let _ = self.kernel.watch(whole.clone());
+        for part in self.regions.registered().without(&whole) {
+            if self.reclaim.may_watch(part.len()) {
+                let _ = self.kernel.watch(part);
+            }
         }
         self.regions.register(whole);
         self.reclaim.end_rest();

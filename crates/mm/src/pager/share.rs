@@ -33,6 +33,10 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
         // A child has registered no more than what it knows something of.
         self.register_each();
         self.cow.share(true);
+        // Page tables have one bit for both.
+        if self.kernel.tells_touches() {
+            return;
+        }
         // The kernel writes to these where it cannot wait: as a thread ends.
         self.list_pins();
         let mut parts = self.regions.registered().clone();

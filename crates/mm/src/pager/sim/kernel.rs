@@ -338,11 +338,11 @@ impl Kernel for SimKernel {
     }
 
     fn watch(&mut self, range: Range<usize>) -> Result<(), Errno> {
-        self.protect_if(true, range)
+        if self.tells_touches() { self.set_protection(range, true).map(drop) } else { Ok(()) }
     }
 
     fn protect(&mut self, range: Range<usize>) -> Result<(), Errno> {
-        self.protect_if(false, range)
+        self.set_protection(range, true).map(drop)
     }
 
     fn unprotect(&mut self, range: Range<usize>) -> Result<usize, Errno> {

@@ -64,12 +64,6 @@ impl SimKernel {
         Ok(shared)
     }
 
-    /// Watches a range where touches `are_told`, or has writes to it told where they are not.
-    pub fn protect_if(&mut self, are_told: bool, range: Range<usize>) -> Result<(), Errno> {
-        let is_so = self.0.borrow().memory.tells_touches == are_told;
-        if is_so { self.set_protection(range, true).map(drop) } else { Ok(()) }
-    }
-
     /// Undoes either, if there is anything to undo.
     pub fn bare(&mut self, range: Range<usize>) -> Result<(), Errno> {
         let is_any = self.0.borrow().memory.pages_in(range.clone()).any(|(_, page)| page.protected);

@@ -113,6 +113,20 @@ fn what_is_touched_goes_once_enough_was_spared() {
     touch(&scene, 0..128);
     while scene.pager.reclaim.lenience.spares(1 << 12) {}
     assert_eq!((search(&mut scene, 16), counted(&scene).referenced), (128, 0));
+    assert!(scene.pager.reclaim.lenience.spares(1), "for each that goes some stay");
+}
+
+/// As the last pages of mappings, which never go.
+#[test]
+fn what_cannot_be_taken_is_not_spared() {
+    let mut scene = registered(128, true);
+    let change = |vma: &mut Vma| (vma.writable, vma.locked) = (false, true);
+    scene.world.borrow_mut().memory.change(pages(100..128), change);
+    scene.pager.reclaim.forget_areas();
+    touch(&scene, 90..128);
+    scene.pager.reclaim.go_on_from(BASE + 90 * PAGE);
+    search(&mut scene, 16);
+    assert_eq!(counted(&scene).referenced, 10);
 }
 
 #[test]
@@ -151,8 +165,10 @@ fn a_huge_page_in_which_the_hand_stands_stays_whole() {
 #[test]
 fn after_a_fork_no_write_waits_where_touches_are_told() {
     let mut scene = registered(64, true);
+    touch(&scene, 0..64);
     let _child = scene.world.borrow_mut().memory.fork();
     scene.pager.share();
+    assert!(!scene.world.borrow().memory.page(BASE).unwrap().protected, "nor is all of it watched");
     let access = scene.world.borrow_mut().memory.access(SOMEBODY, BASE, Some(7));
     assert_eq!(access, Access::Done(7));
     let mut scene = registered(64, false);
