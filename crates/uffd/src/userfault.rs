@@ -187,7 +187,8 @@ impl Userfault {
     }
 
     /// Registers a range for faults on missing pages and on protected ones; or for touches in the place of the latter,
-    /// where these are told. EBUSY: another descriptor has it; EINVAL: it cannot be registered; ENOMEM: a hole.
+    /// where these are told. EBUSY: another descriptor has it; EINVAL: it cannot be registered; ENOMEM: a hole; EAGAIN:
+    /// an event is under way (of memory without access, where touches are told).
     pub fn register(&self, range: Range<usize>) -> Result<()> {
         let missing = g::UFFDIO_REGISTER_MODE_MISSING;
         if !self.tells_touches {

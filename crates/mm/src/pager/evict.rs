@@ -61,6 +61,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
             && self.faults.is_empty()
             && (is_above || is_asked)
         {
+            // What was spared is cold unless somebody touches it again: it is looked at before anything else goes.
             if self.reclaim.has_spared_touched() {
                 self.reclaim.lenience.in_vain();
                 return true;
