@@ -8,17 +8,15 @@ use compile::compile;
 use right::count;
 use serde_json::Value;
 use std::path::PathBuf;
-use std::sync::OnceLock;
 
-/// The test program, compiled once.
-fn advice() -> &'static PathBuf {
-    static PATH: OnceLock<PathBuf> = OnceLock::new();
-    PATH.get_or_init(|| compile("advice"))
+/// The test program.
+fn advice() -> PathBuf {
+    compile("advice")
 }
 
 /// Runs `tests/c/advice.c` in the manner `way`; the counters of the run.
 fn counters(way: &str, memory: &str) -> Value {
-    right::counters(advice(), way, memory)
+    right::counters(&advice(), way, memory)
 }
 
 #[test]

@@ -6,14 +6,12 @@ mod compile;
 use compile::compile_with;
 use std::path::PathBuf;
 use std::process::{Command, Output};
-use std::sync::OnceLock;
 
 const HEADER: &str = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/../../include");
 
-/// The test program, compiled once.
-fn api() -> &'static PathBuf {
-    static PATH: OnceLock<PathBuf> = OnceLock::new();
-    PATH.get_or_init(|| compile_with("api", &["-Wextra", HEADER]))
+/// The test program.
+fn api() -> PathBuf {
+    compile_with("api", &["-Wextra", HEADER])
 }
 
 fn is_right(output: &Output) {

@@ -12,7 +12,6 @@ use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::OnceLock;
 use std::time::Duration;
 use until::until;
 
@@ -221,10 +220,9 @@ fn a_slow_area_makes_writers_wait_and_nothing_grows() {
     assert!(count(&all, "pswpout") > 16 << 8 && count(&all, "pswpin") > 16 << 8, "seed 5: {all}");
 }
 
-/// The program of lost.c, compiled once.
-fn program() -> &'static str {
-    static PATH: OnceLock<PathBuf> = OnceLock::new();
-    PATH.get_or_init(|| compile("lost")).to_str().unwrap()
+/// The program of lost.c.
+fn program() -> String {
+    compile("lost").into_os_string().into_string().unwrap()
 }
 
 /// Runs it with an area: `spoil` is called when it has filled its memory. What it says of pages that were lost, what
@@ -233,7 +231,7 @@ fn run_lost(test: &str, options: &[&str], spoil: impl FnOnce(&str)) -> (u64, Str
     let scratch = Scratch::new(test);
     let (json, file) = (scratch.path.join("json"), scratch.file(128));
     let options = [&["--memory", "64M", "--backing", &file][..], options].concat();
-    let mut child = zfolio(&json, &options, &[program(), "96"]).spawn().unwrap();
+    let mut child = zfolio(&json, &options, &[&program(), "96"]).spawn().unwrap();
     let (mut stdout, mut line) = (BufReader::new(child.stdout.take().unwrap()), String::new());
     stdout.read_line(&mut line).unwrap();
     assert_eq!(line, "ready\n");

@@ -9,17 +9,15 @@ mod compile;
 use compile::compile;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::OnceLock;
 
-/// The test program, compiled once.
-fn children() -> &'static PathBuf {
-    static PATH: OnceLock<PathBuf> = OnceLock::new();
-    PATH.get_or_init(|| compile("children"))
+/// The test program.
+fn children() -> PathBuf {
+    compile("children")
 }
 
 /// Its status, and what is said on stdout and stderr, under zfolio with these options or, without any, alone.
 fn run(options: &[&str], arguments: &[&str]) -> (Option<i32>, String, String) {
-    run_program(children(), options, arguments)
+    run_program(&children(), options, arguments)
 }
 
 fn run_program(program: &Path, options: &[&str], arguments: &[&str]) -> (Option<i32>, String, String) {

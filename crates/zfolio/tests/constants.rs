@@ -8,15 +8,13 @@ use serde_json::Value;
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::OnceLock;
 
 /// All 8 MiB of them, in pages.
 const ALL: u64 = (8 << 20) / 4096;
 
-/// The test program, compiled once.
-fn constants() -> &'static PathBuf {
-    static PATH: OnceLock<PathBuf> = OnceLock::new();
-    PATH.get_or_init(|| compile("constants"))
+/// The test program.
+fn constants() -> PathBuf {
+    compile("constants")
 }
 
 /// How many pages went out in a run with these arguments, after which everything must be right.

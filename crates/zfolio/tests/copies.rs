@@ -13,13 +13,11 @@ use skip::skip;
 use slow::without_slowness;
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::OnceLock;
 use std::time::Instant;
 
-/// The test program, compiled once.
-fn copies() -> &'static PathBuf {
-    static PATH: OnceLock<PathBuf> = OnceLock::new();
-    PATH.get_or_init(|| compile("copies"))
+/// The test program.
+fn copies() -> PathBuf {
+    compile("copies")
 }
 
 /// What the program says, and what is said on stderr, under zfolio with these options or, without any, alone.
@@ -30,8 +28,8 @@ fn run(options: &[&str], way: &str, mib: u32, rounds: u32) -> (Option<i32>, Stri
         words.extend(options);
         words.push("--");
     }
-    let (mib, rounds) = (mib.to_string(), rounds.to_string());
-    words.extend([copies().to_str().unwrap(), way, &mib, &rounds]);
+    let (program, mib, rounds) = (copies(), mib.to_string(), rounds.to_string());
+    words.extend([program.to_str().unwrap(), way, &mib, &rounds]);
     let output = Command::new(words[0]).args(&words[1..]).output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
     (output.status.code(), text(output.stdout), text(output.stderr))

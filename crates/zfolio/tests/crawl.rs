@@ -11,7 +11,6 @@ use skip::skip;
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 /// The longest that a run may take before it counts as hung.
@@ -20,9 +19,8 @@ const HANG: Duration = Duration::from_secs(240);
 /// The line of a program that waits for most of its time.
 const CRAWLS: &str = "has waited for memory for";
 
-fn program() -> &'static PathBuf {
-    static PATH: OnceLock<PathBuf> = OnceLock::new();
-    PATH.get_or_init(|| compile("crawl"))
+fn program() -> PathBuf {
+    compile("crawl")
 }
 
 fn start(options: &[&str], what: &[&str]) -> Child {

@@ -14,16 +14,14 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 /// The longest that a run may take before it counts as hung.
 const HANG: Duration = Duration::from_secs(60);
 
-/// The test program, compiled once.
-fn hold() -> &'static PathBuf {
-    static PATH: OnceLock<PathBuf> = OnceLock::new();
-    PATH.get_or_init(|| compile("hold"))
+/// The test program.
+fn hold() -> PathBuf {
+    compile("hold")
 }
 
 fn start(options: &[&str], what: &[&str]) -> Child {

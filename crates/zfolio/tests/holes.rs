@@ -9,13 +9,11 @@ use compile::compile;
 use slow::without_slowness;
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::OnceLock;
 use std::time::Instant;
 
-/// The test program, compiled once.
-fn holes() -> &'static PathBuf {
-    static PATH: OnceLock<PathBuf> = OnceLock::new();
-    PATH.get_or_init(|| compile("holes"))
+/// The test program.
+fn holes() -> PathBuf {
+    compile("holes")
 }
 
 /// Squeezed, with `mib` MiB of the program's own and as much beside the hole and in it; and with everything going out

@@ -9,12 +9,10 @@ use compile::compile;
 use skip::skip;
 use std::path::PathBuf;
 use std::process::{Command, Output};
-use std::sync::OnceLock;
 
-/// The test program, compiled once.
-fn program() -> &'static PathBuf {
-    static PATH: OnceLock<PathBuf> = OnceLock::new();
-    PATH.get_or_init(|| compile("init"))
+/// The test program.
+fn program() -> PathBuf {
+    compile("init")
 }
 
 fn run(memory: &str, place: &str, way: &str) -> Output {

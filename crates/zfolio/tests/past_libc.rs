@@ -11,18 +11,16 @@ use serde_json::Value;
 use skip::skip;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
-use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 const ZFOLIO: &str = env!("CARGO_BIN_EXE_zfolio");
 const MIB: u64 = 1 << 20;
 
-/// The test program, compiled once.
-fn program() -> &'static PathBuf {
-    static PATH: OnceLock<PathBuf> = OnceLock::new();
-    PATH.get_or_init(|| compile("past_libc"))
+/// The test program.
+fn program() -> PathBuf {
+    compile("past_libc")
 }
 
 /// True where an ancestor may trace.
@@ -136,8 +134,9 @@ fn who_is_traced_by_another_program_is_left_alone_and_said_to_be() {
     let (said, figures) = is_right("64M", &["traced"]);
     let unmanaged = figures["unmanaged"].as_array().unwrap();
     let reason = unmanaged.first().and_then(|group| group["reason"].as_str()).unwrap_or_default();
-    let (count, tracer) = (unmanaged.len(), Path::new(program()).file_name().unwrap().to_str().unwrap());
-    assert_eq!((count, &figures["tree"]["unmanaged"]), (1, &1.into()), "{said}");
+    let program = program();
+    let tracer = program.file_name().unwrap().to_str().unwrap();
+    assert_eq!((unmanaged.len(), &figures["tree"]["unmanaged"]), (1, &1.into()), "{said}");
     assert!(reason.starts_with("maps memory by system calls of its own, and "), "{reason}");
     // The kernel keeps 15 characters of a name.
     assert!(reason.contains(&tracer[..tracer.len().min(15)]) && reason.ends_with("traces it"), "{reason}");

@@ -12,13 +12,11 @@ use slow::without_slowness;
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::OnceLock;
 use std::time::Instant;
 
-/// The test program, compiled once.
-fn program() -> &'static PathBuf {
-    static PATH: OnceLock<PathBuf> = OnceLock::new();
-    PATH.get_or_init(|| compile("protections"))
+/// The test program.
+fn program() -> PathBuf {
+    compile("protections")
 }
 
 /// Runs it, which must find all as it should be: what it says before that, and the figures.

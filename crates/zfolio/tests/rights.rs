@@ -11,15 +11,13 @@ use skip::skip;
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::OnceLock;
 
 /// What is too much for the limit, in pages.
 const ENOUGH_PAGES: u64 = (16 << 20) / 4096;
 
-/// The test program, compiled once.
-fn program() -> &'static PathBuf {
-    static PATH: OnceLock<PathBuf> = OnceLock::new();
-    PATH.get_or_init(|| compile("rights"))
+/// The test program.
+fn program() -> PathBuf {
+    compile("rights")
 }
 
 fn is_root() -> bool {

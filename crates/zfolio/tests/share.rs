@@ -10,9 +10,9 @@ use compile::compile;
 use std::fs;
 use std::io::Read;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use until::until;
 
@@ -27,10 +27,9 @@ fn one_at_a_time() -> MutexGuard<'static, ()> {
     RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The test program, compiled once.
-fn neighbour() -> &'static Path {
-    static PATH: OnceLock<PathBuf> = OnceLock::new();
-    PATH.get_or_init(|| compile("neighbour"))
+/// The test program.
+fn neighbour() -> PathBuf {
+    compile("neighbour")
 }
 
 /// A run of a shell script, in which `N` is the test program and `D` a directory of the test's own. Nothing of it

@@ -10,7 +10,6 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::OnceLock;
 
 const ZFOLIO: &str = env!("CARGO_BIN_EXE_zfolio");
 const MIB: u64 = 1 << 20;
@@ -33,9 +32,8 @@ fn text(bytes: &[u8]) -> String {
 
 /// What `tests/c/visible.c` has been told, by its names; `fortified` is built so that open's other names are called.
 fn answers(options: &[&str], files: &[&str], fortified: bool) -> BTreeMap<String, u64> {
-    static PROGRAMS: [OnceLock<PathBuf>; 2] = [const { OnceLock::new() }; 2];
     let flags: &[&str] = if fortified { &["-D_FORTIFY_SOURCE=2", "-D_FILE_OFFSET_BITS=64"] } else { &[] };
-    let program = PROGRAMS[fortified as usize].get_or_init(|| compile_with("visible", flags));
+    let program = compile_with("visible", flags);
     let output = run(options, &[&[program.to_str().unwrap()], files].concat());
     let stdout = text(&output.stdout);
     assert!(output.status.success() && !stdout.contains("wrong"), "{stdout}{}", text(&output.stderr));
