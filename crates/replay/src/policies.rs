@@ -36,7 +36,7 @@ pub trait Policy {
 }
 
 /// The policies by name, with what each is.
-pub const NAMES: [(&str, &str); 17] = [
+pub const NAMES: [(&str, &str); 18] = [
     ("swap", "LRU, all to the area: a plain swap file"),
     ("zram", "LRU, all compressed page by page"),
     ("clock", "CLOCK, all compressed page by page"),
@@ -48,6 +48,7 @@ pub const NAMES: [(&str, &str); 17] = [
     ("belady", "what is used last of all goes, compressed page by page: the fewest misses"),
     ("pager", "the pager's clock hand with heat and inactive list, compressed page by page"),
     ("pager+touches", "the same, where the kernel tells which pages are touched"),
+    ("pager+writes", "the same, where it tells which are written"),
     ("pager+area:20", "as pager, so many percent of the limit, and from there to the area"),
     ("pager+area:60", "the same, with three times as much"),
     ("pager+area", "the same, with as much as is weighed against resident pages"),
@@ -88,6 +89,7 @@ fn named<'t>(name: &str, trace: &'t Trace) -> Result<Box<dyn Policy + 't>> {
         "belady" => Box::new(belady::Belady::new(trace)),
         "pager" => Box::new(pager::Pager::new(trace, None)),
         "pager+touches" => Box::new(pager::Pager::new(trace, None).with_touches()),
+        "pager+writes" => Box::new(pager::Pager::new(trace, None).with_writes(trace)),
         "pager+area" => Box::new(pager::Pager::new(trace, Some(Pool::new(trace, None)))),
         "price" => Box::new(price::Price::new(trace, false, false)),
         "price+area" => Box::new(price::Price::new(trace, true, false)),

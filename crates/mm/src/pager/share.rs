@@ -21,6 +21,9 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     pub fn thaw(&mut self) {
         self.objects.thaw();
         self.cow.share(false);
+        if self.kernel.tells_touches() {
+            return;
+        }
         for region in self.regions().to_vec() {
             self.unprotect(region);
         }

@@ -1,12 +1,13 @@
 //! The pager's own, as it is without the price: a clock hand goes round the addresses, spares what has heat
 //! ([`vmscan::heat`]), and takes the rest to an inactive list of fixed size; its oldest are compressed page by page.
-//! With an area the pool is bounded. Where the kernel tells touches, it spares what was touched since it came by last.
+//! With an area the pool is bounded. Where the kernel tells touches, or writes, it spares what was touched since it
+//! came by last.
 
 use super::Policy;
 use super::pool::Pool;
 use crate::memory::Memory;
 use crate::price::Tier;
-use crate::trace::{PageId, Trace};
+use crate::trace::{Event, PageId, Trace};
 use std::collections::VecDeque;
 use vmscan::PAGE;
 use vmscan::heat::Heat;
@@ -19,7 +20,7 @@ const INACTIVE_PART: usize = 32;
 const QUANTUM: usize = 16;
 
 /// The hand, and what is known of each page.
-pub struct Pager {
+pub struct Pager<'t> {
     hand: usize,
     heats: Vec<Heat>,
     /// How many pages had been unmapped when this one was the last time.
@@ -32,12 +33,14 @@ pub struct Pager {
     pool: Option<Pool>,
     /// Where they are told: which pages were touched since the hand came by.
     touches: Option<Vec<bool>>,
+    /// Where writes alone are told, and misses, since what comes is not protected: the trace has which they are.
+    writes: Option<&'t Trace>,
     lenience: Lenience,
 }
 
-impl Pager {
+impl<'t> Pager<'t> {
     /// With the hand at the first page; and, where there is an area, a pool.
-    pub fn new(trace: &Trace, pool: Option<Pool>) -> Pager {
+    pub fn new(trace: &Trace, pool: Option<Pool>) -> Pager<'t> {
         let (heats, unmapped_at) = (vec![Heat::COLD; trace.pages.len()], vec![0; trace.pages.len()]);
         Pager {
             hand: 0,
@@ -49,13 +52,25 @@ impl Pager {
             last: 0,
             pool,
             touches: None,
+            writes: None,
             lenience: Lenience::default(),
         }
     }
 
     /// The same where touches are told.
-    pub fn with_touches(self) -> Pager {
+    pub fn with_touches(self) -> Pager<'t> {
         Pager { touches: Some(vec![false; self.heats.len()]), ..self }
+    }
+
+    /// The same where writes are. What the trace's program wrote after it had read is not known as a write there.
+    pub fn with_writes(self, trace: &'t Trace) -> Pager<'t> {
+        Pager { writes: Some(trace), ..self.with_touches() }
+    }
+
+    /// True where a touch is told: of a resident page, or of one that had to come.
+    fn is_told(&self, event: usize, was: Option<Tier>) -> bool {
+        let is_write = |trace: &Trace| matches!(trace.events[event], Event::Touch { is_write: true, .. });
+        was != Some(Tier::Resident) || self.writes.is_none_or(is_write)
     }
 
     /// The oldest page of the inactive list that is still there.
@@ -98,11 +113,12 @@ impl Pager {
     }
 }
 
-impl Policy for Pager {
-    fn touched(&mut self, memory: &mut Memory<'_>, page: PageId, was: Option<Tier>, _event: usize) {
+impl Policy for Pager<'_> {
+    fn touched(&mut self, memory: &mut Memory<'_>, page: PageId, was: Option<Tier>, event: usize) {
         self.last = page;
+        let is_told = self.is_told(event, was);
         if let Some(touches) = &mut self.touches {
-            touches[page as usize] = true;
+            touches[page as usize] |= is_told;
         }
         if let (Some(pool), Some(was)) = (&mut self.pool, was.filter(|was| *was >= Tier::Fast)) {
             pool.missed(memory, page, was, self.resident);

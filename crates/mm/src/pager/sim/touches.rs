@@ -116,6 +116,20 @@ fn what_is_touched_goes_once_enough_was_spared() {
     assert!(scene.pager.reclaim.lenience.spares(1), "for each that goes some stay");
 }
 
+/// The thread that waits is about to write to it, and each page would be a fault once more.
+#[test]
+fn what_fresh_memory_comes_is_not_watched() {
+    let mut scene = registered(2, true);
+    let mut faults = 0;
+    for at in pages(16..48).step_by(PAGE) {
+        let page = scene.world.borrow().memory.page(at).copied();
+        faults += page.is_none() as u32;
+        assert!(page.is_none_or(|page| !page.protected), "{at:#x}");
+        assert!(scene.touch(at, Some(7)).is_done());
+    }
+    assert!(faults < 32, "some came with another");
+}
+
 /// As the last pages of mappings, which never go.
 #[test]
 fn what_cannot_be_taken_is_not_spared() {
