@@ -450,19 +450,25 @@ impl Coordinator {
 
     /// Private memory of a process without a slot, each page once where several have it.
     fn bytes_of(&self, process: &Process) -> u64 {
-        // A child of vfork, or of clone with CLONE_VM, has its parent's memory, which counts there.
-        if process.forked && uffd::sys::same_vm(process.pid, process.parent) == Ok(true) {
-            return 0;
+        let mut listed_bytes = process.private_bytes;
+        if process.forked {
+            // A child of vfork, or of clone with CLONE_VM, has its parent's memory, which counts there.
+            if uffd::sys::same_vm(process.pid, process.parent) == Ok(true) {
+                return 0;
+            }
+            // That is not to be told of one that has ended, or executed a program, since it was listed with it.
+            let now = descendants::process(process.pid).filter(|now| now.forked);
+            listed_bytes = now.map_or(0, |now| now.private_bytes.min(listed_bytes));
         }
-        if process.private_bytes < self.large_bytes() || !self.tree.is_related(process.pid) {
-            return process.private_bytes;
+        if listed_bytes < self.large_bytes() || !self.tree.is_related(process.pid) {
+            return listed_bytes;
         }
         // One that has just been forked off has its parent's pages, and will soon have a slot or execute a program.
         if process.forked && !self.unmanaged.knows(process) {
             return 0;
         }
         let known = descendants::shared_bytes(process.pid);
-        known.map_or(process.private_bytes, |(private, proportional)| private.min(proportional))
+        known.map_or(listed_bytes, |(private, proportional)| private.min(proportional))
     }
 
     /// Processes with less are counted in full: of a small limit that is less too, as dozens of them would take all of

@@ -178,7 +178,7 @@ fn has_ended(state: &str) -> bool {
 }
 
 /// What /proc/PID/stat and statm say; none of a process that has ended.
-fn process(pid: u32) -> Option<Process> {
+pub fn process(pid: u32) -> Option<Process> {
     let (name, text) = stat(pid)?;
     let words: Vec<&str> = text.split(' ').collect();
     let number = |index: usize| words.get(index)?.parse::<u64>().ok();

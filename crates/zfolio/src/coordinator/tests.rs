@@ -279,7 +279,8 @@ fn who_has_got_a_slot_since_the_look_counts_there_alone() {
     assert_eq!(sum(), 3 * MIB);
 }
 
-/// A child of vfork, and one of clone with CLONE_VM alone, list all of their parent's memory as theirs.
+/// A child of vfork, and one of clone with CLONE_VM alone, list all of their parent's memory as theirs: while they are
+/// there, and where they have ended since.
 #[test]
 fn memory_that_a_child_shares_counts_with_its_parent() {
     extern "C" fn rest(_: usize) -> ! {
@@ -301,7 +302,12 @@ fn memory_that_a_child_shares_counts_with_its_parent() {
     let own = std::process::id();
     assert_eq!([bytes_of(own, true), bytes_of(1, true), bytes_of(own, false)], [0, 3 * MIB, 3 * MIB]);
     sys::kill(pid as sys::Pid, libc::SIGKILL);
+    while descendants::process(pid).is_some() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(bytes_of(own, true), 0, "it has not been waited for");
     assert_eq!(uffd::sys::wait4(pid, &mut 0, uffd::sys::consts::__WALL), Ok(pid as usize));
+    assert_eq!(bytes_of(own, true), 0);
 }
 
 /// Whose namespace is gone keeps its slot, and the next container's first process has the same number.
