@@ -127,7 +127,7 @@ impl Group {
     }
 
     /// The kernel swaps what it can while `run` runs. A limit would do so as well, and its OOM killer with it: one run
-    /// in nine was killed that had 16 MiB, and with 24 nothing was swapped (6.18).
+    /// in nine was killed that had 16 MiB, and with 24 two pages were swapped at most (6.18).
     fn squeeze(&self, run: &mut Command) -> std::io::Result<Output> {
         let mut child = run.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
         while child.try_wait()?.is_none() {
