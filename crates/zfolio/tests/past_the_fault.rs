@@ -123,6 +123,8 @@ impl Group {
         let group =
             Group { path: PathBuf::from(format!("{root}{path}/past-{}", std::process::id())), reclaim };
         fs::create_dir(&group.path).map_err(|e| format!("{}: {e}", group.path.display()))?;
+        // Version 2 has it where the group above passes the controller on.
+        fs::metadata(group.path.join(reclaim.0)).map_err(|e| format!("{}: {e}", reclaim.0))?;
         Ok(group)
     }
 

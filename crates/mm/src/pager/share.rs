@@ -21,6 +21,7 @@ impl<K: Kernel, S: Store> Pager<'_, K, S> {
     pub fn thaw(&mut self) {
         self.objects.thaw();
         self.cow.share(false);
+        // None is a fork's there.
         if self.kernel.tells_touches() {
             return;
         }

@@ -185,6 +185,9 @@ fn after_a_fork_no_write_waits_where_touches_are_told() {
     assert!(!scene.world.borrow().memory.page(BASE).unwrap().protected, "nor is all of it watched");
     let access = scene.world.borrow_mut().memory.access(SOMEBODY, BASE, Some(7));
     assert_eq!(access, Access::Done(7));
+    assert!(scene.pager.kernel.watch(pages(1..2)).is_ok());
+    scene.pager.thaw();
+    assert!(scene.world.borrow().memory.page(BASE + PAGE).unwrap().protected, "nobody has touched it");
     let mut scene = registered(64, false);
     let _child = scene.world.borrow_mut().memory.fork();
     scene.pager.share();
